@@ -1,0 +1,64 @@
+# `make demo` and `make test` do all the set-up that they need, once.
+# What is needed beforehand: Python 3.11 or later with venv, and make.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+BENCH  := $(VENV)/.installed-bench
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-backends lint types check setup system bench clean
+
+help:  ## what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+demo: $(STAMP)  ## teach the embedded student, about a minute; leaves a report
+	$(BIN)/palaestra teach --teacher skill_tree --student nano --seed 0
+
+test: $(STAMP) system  ## all tests that need nothing special
+	$(BIN)/python -m pytest -m "not backends"
+
+test-backends: $(STAMP) system  ## tests that fetch models or need engines
+	$(BIN)/python -m pytest -m backends
+
+check: lint types  ## lint, layers and types
+
+lint: $(STAMP)  ## ruff and the layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(STAMP)  ## mypy, strict
+	$(BIN)/mypy
+
+bench: $(BENCH)  ## every benchmark, the quick way
+	for script in benchmarks/*.py; do $(BIN)/python $$script --quick || exit 1; done
+
+setup: $(STAMP) system  ## the virtual environment and the system's packages
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Palaestra needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo "Python's venv is missing. On Debian or Ubuntu: sudo apt-get install python3-venv"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --upgrade pip
+	@echo "installing Palaestra and what it needs; the first time takes a few minutes"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@touch $@
+
+$(BENCH): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench,test]'
+	@touch $@
+
+# The sandbox of later chapters is bubblewrap's. It is installed where that is allowed, else asked for.
+system:
+	@if command -v bwrap >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing bubblewrap"; { apt-get update -qq && apt-get install -y -qq bubblewrap >/dev/null; } || \
+	  echo "bubblewrap could not be installed; what needs a sandbox will say so"; \
+	else echo "bubblewrap is not installed; for the sandbox: sudo apt-get install bubblewrap (or your system's way)"; fi
+
+clean:  ## remove the virtual environment and caches, keep the runs
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

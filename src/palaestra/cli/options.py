@@ -1,0 +1,67 @@
+"""Options of a command from the settings of its recipe: one definition, no copy."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import typer
+
+from palaestra.recipes.settings import build, read_file
+
+SettingsFile = Annotated[
+    Path | None,
+    typer.Option("--settings", help="A JSON file of settings, or a run's settings.json; options override it."),
+]
+
+
+def from_settings(kind: type[Any], command: Callable[..., None]) -> Callable[..., None]:
+    """A command that takes every field of `kind` as an option and is called with the settings.
+
+    `command(settings, **rest)` keeps its own further parameters. An option that is not given stays
+    at the value of the settings file, and without one at its default.
+    """
+    hints = get_type_hints(kind)
+    own = [p for name, p in inspect.signature(command, eval_str=True).parameters.items() if name != "settings"]
+    options = []
+    for f in fields(kind):
+        hint = hints[f.name]
+        help_text = f"{f.metadata['help']} [default: {_shown(f.default)}]"
+        choices = get_args(hint) if get_origin(hint) not in (tuple, list) and isinstance(f.default, str) else ()
+        if f.default == ():
+            annotation: Any = Annotated[list[str] | None, typer.Option(f"--{_flag(f.name)}", help=help_text)]
+        elif choices:
+            annotation = Annotated[
+                str | None, typer.Option(f"--{_flag(f.name)}", help=help_text, metavar="|".join(choices))
+            ]
+        else:
+            annotation = Annotated[hint | None, typer.Option(f"--{_flag(f.name)}", help=help_text)]
+        options.append(inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+    options.append(
+        inspect.Parameter("settings_file", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=SettingsFile)
+    )
+
+    def call(**given: Any) -> None:
+        path = given.pop("settings_file")
+        rest = {p.name: given.pop(p.name) for p in own}
+        values = {
+            name: tuple(v) if isinstance(v, list) else v for name, v in given.items() if v is not None and v != []
+        }
+        settings = read_file(kind, path, values) if path else build(kind, values)
+        command(settings, **rest)
+
+    call.__signature__ = inspect.Signature([*options, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own)])  # type: ignore[attr-defined]
+    call.__doc__ = command.__doc__
+    return call
+
+
+def _flag(name: str) -> str:
+    # `--skill addition --skill clock` reads better than `--skills` given twice.
+    return {"skills": "skill"}.get(name, name.replace("_", "-"))
+
+
+def _shown(default: Any) -> str:
+    return "all" if default == () else repr(default) if default == "" else str(default)

@@ -1,0 +1,160 @@
+"""Progress of a run on a terminal; plain lines where there is none."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from palaestra.core.events import Event
+from palaestra.core.records import Report
+
+
+class RunProgress:
+    """Draws events: a bar for the phase at work, and accuracy by skill for every round so far.
+
+    On a terminal it is one live picture. Elsewhere each phase that ends prints one line.
+    """
+
+    def __init__(self, console: Console, rounds: int = 0) -> None:
+        self.console, self.rounds = console, rounds
+        self._bar = Progress(
+            TextColumn("{task.description:<28}"), BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("{task.fields[figures]}"), console=console,
+        )  # fmt: skip
+        self._task = self._bar.add_task("starting", total=None, figures="")
+        self._phase = ""
+        self._reports: dict[int, Report] = {}
+        self._examples = 0
+        self._live = Live(console=console, refresh_per_second=8, transient=True) if console.is_terminal else None
+        self._start = time.monotonic()
+
+    def __enter__(self) -> RunProgress:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def __call__(self, event: Event) -> None:
+        report = event.figures.get("report")
+        if isinstance(report, Report):
+            self._line(f"round {event.round}: {event.phase}: {rate(report)}")
+            if report.name == "validation":
+                self._reports[event.round] = report
+        elif event.phase == "lesson":
+            self._examples += event.done
+            self._line(f"round {event.round}: lesson of {event.done} examples")
+        elif event.phase == "train" and event.done == event.total:
+            self._line(
+                f"round {event.round}: trained on {event.figures['examples']} examples, loss {event.figures['loss']:.3f}"
+            )
+        elif event.phase == "pretrain" and event.done % 100 == 0:
+            self._line(f"step {event.done} of {event.total}, loss {event.figures.get('loss', float('nan')):.3f}")
+        if not self._live:
+            return
+        name = event.phase if not self.rounds else f"round {event.round}/{self.rounds}  {event.phase.split('/')[-1]}"
+        if name != self._phase:
+            self._bar.reset(self._task, description=name, total=event.total or None, figures="")
+            self._phase = name
+        loss = event.figures.get("loss")
+        figures = f"loss {loss:.3f}" if isinstance(loss, float) else ""
+        self._bar.update(self._task, completed=event.done, total=event.total or None, figures=figures)
+        self._live.update(Group(self._bar, self._table()) if self._reports else self._bar)
+
+    def _line(self, text: str) -> None:
+        if not self._live:
+            self.console.print(f"[{time.monotonic() - self._start:6.1f} s] {text}", markup=False, highlight=False)
+
+    def _table(self) -> Table:
+        table = Table(
+            title=f"validation accuracy by round ({self._examples} examples so far)", title_justify="left", box=None
+        )
+        table.add_column("skill")
+        for round_ in self._reports:
+            table.add_column("before" if round_ == 0 else f"round {round_}", justify="right")
+        first = next(iter(self._reports.values()))
+        for name in ["all", *(part.name for part in first.slices)]:
+            table.add_row(name, *(_cell(report, name) for report in self._reports.values()))
+        return table
+
+
+def _cell(report: Report, name: str) -> str:
+    part = report if name == "all" else report.slice(name)
+    if part.accuracy is None:
+        return "failed"
+    shade = "green" if part.accuracy >= 0.8 else "yellow" if part.accuracy >= 0.4 else "red"
+    return f"[{shade}]{100 * part.accuracy:.0f} %[/]"
+
+
+def rate(report: Report) -> str:
+    """A rate with its interval, its count and its failures."""
+    failures = f", {report.failure_count} failures" if report.failure_count else ""
+    if report.accuracy is None:
+        return f"nothing scored{failures}"
+    return (
+        f"{100 * report.accuracy:.1f} % [{100 * report.low:.1f}, {100 * report.high:.1f}] of {report.count}{failures}"
+    )
+
+
+def report_table(report: Report) -> Table:
+    """Accuracy by skill with intervals."""
+    table = Table(title=f"accuracy on {report.name}, 95 % intervals", title_justify="left")
+    for column, justify in (
+        ("skill", "left"),
+        ("accuracy", "right"),
+        ("interval", "right"),
+        ("problems", "right"),
+        ("failures", "right"),
+    ):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    for part in (*report.slices, report):
+        accuracy = "-" if part.accuracy is None else f"{100 * part.accuracy:.1f} %"
+        style = "bold" if part is report else None
+        name = "all" if part is report else part.name
+        table.add_row(
+            name,
+            accuracy,
+            f"{100 * part.low:.0f} to {100 * part.high:.0f}",
+            str(part.count),
+            str(part.failure_count),
+            style=style,
+        )
+    return table
+
+
+def gain_table(summary: dict[str, Any]) -> Table:
+    """Before and after by skill with 95 % intervals."""
+    title = f"test accuracy before and after {summary['examples']} examples, 95 % intervals, gain in points"
+    table = Table(title=title, title_justify="left")
+    for column, justify in (
+        ("skill", "left"),
+        ("examples", "right"),
+        ("problems", "right"),
+        ("before", "right"),
+        ("after", "right"),
+        ("gain", "right"),
+    ):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    rows = {**summary["by_skill"], "all": summary}
+    for name, row in rows.items():
+        table.add_row(
+            name, str(row["examples"]), str(row["problems"]), _interval(row, "test_before"), _interval(row, "test_after"),
+            f"{row['gain']:+.1f} [{row['gain_low']:+.1f}, {row['gain_high']:+.1f}]", style="bold" if name == "all" else None,
+        )  # fmt: skip
+    return table
+
+
+def _interval(row: dict[str, Any], name: str) -> str:
+    if row[name] is None:
+        return "-"
+    return f"{row[name]:.1f} % [{row[f'{name}_low']:.0f}, {row[f'{name}_high']:.0f}]"

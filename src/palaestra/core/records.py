@@ -1,0 +1,267 @@
+"""The records of what happened: plain, frozen, and the same at every time-scale.
+
+They hold data and no behaviour beyond what follows from it. `None` never stands for "went wrong":
+that is what a `Failure` is for, and a `Failure` is never counted as a score of zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+class Split(StrEnum):
+    """Which part of a task's problems is meant. The three are disjoint by construction."""
+
+    TRAIN = "train"
+    """What lessons may be written from."""
+    VALIDATION = "validation"
+    """What a teacher sees the student's attempts on, and is rewarded by."""
+    TEST = "test"
+    """What the result is measured on. No teacher ever sees it."""
+
+
+class StopReason(StrEnum):
+    """Why a completion ended."""
+
+    END = "end"
+    """The model emitted its end-of-turn token."""
+    STOP = "stop"
+    """A stop string of the request appeared."""
+    LENGTH = "length"
+    """The request's token limit, or the model's context, was reached."""
+
+
+class FailureCause(StrEnum):
+    """What went wrong around the model, as opposed to what the model got wrong."""
+
+    CONTEXT_LENGTH = "context_length"
+    """The prompt leaves no room in the model's context."""
+    INVALID_REQUEST = "invalid_request"
+    """The request cannot be asked of this engine, for example an image of a text model."""
+    ENGINE = "engine"
+    """The engine broke while answering."""
+    SCORER = "scorer"
+    """The scorer broke while judging."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """Text inside a message of several parts."""
+
+    text: str
+    type: Literal["text"] = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """An image inside a message: a path, or a `data:` or `https:` address."""
+
+    url: str
+    type: Literal["image"] = "image"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation, as in the OpenAI chat format."""
+
+    role: Role
+    content: str | tuple[TextPart | ImagePart, ...]
+
+    @property
+    def text(self) -> str:
+        """The text of the message without its images."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content if isinstance(part, TextPart))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is asked.
+
+    Arguments:
+        id: unique within the task, and stable: the same problem has the same id in every run.
+        messages: the conversation that the model is to continue.
+        reference: the expected answer; only the scorer reads it.
+        skill: what the problem exercises, for slices and lessons.
+        subskill: a finer division within the skill.
+    """
+
+    id: str
+    messages: tuple[Message, ...]
+    reference: str
+    skill: str = ""
+    subskill: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens that went in and came out."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What an engine returned.
+
+    Arguments:
+        text: the decoded response, without the end-of-turn token and from before any stop string.
+        token_ids: exactly the ids that were sampled, the end-of-turn token included.
+        logprobs: of each of `token_ids` under the model's own distribution (temperature 1, nothing
+            filtered out).
+        prompt_ids: exactly the ids that the model was given.
+    """
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    stop_reason: StopReason = StopReason.END
+    usage: Usage = Usage()
+    prompt_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Something around the model broke. It has a cause, and no value."""
+
+    cause: FailureCause
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A value from 0 (wrong) to 1 (right), with what it rests on."""
+
+    value: float
+    evidence: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A problem, what the model answered, and how that was judged."""
+
+    problem: Problem
+    completion: Completion | None
+    outcome: Score | Failure
+
+    @property
+    def correct(self) -> bool | None:
+        """Whether the answer was right; `None` where the attempt failed and nothing is known."""
+        return self.outcome.value >= 1.0 if isinstance(self.outcome, Score) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One training datum: a conversation, and the response to be learned."""
+
+    messages: tuple[Message, ...]
+    response: str
+    skill: str = ""
+    subskill: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Why a teacher put a part of a lesson where it did."""
+
+    skill: str
+    action: str
+    reason: str
+    allocation: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """The examples of one action at the lesson scale, and the teacher's reasons."""
+
+    examples: tuple[Example, ...]
+    decisions: tuple[Decision, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Accuracy with its interval, over `count` scored attempts; failures are counted apart.
+
+    Arguments:
+        accuracy: from 0 to 1; `None` where nothing was scored.
+        low, high: the 95 % interval of `accuracy` (Wilson).
+        failures: attempts without a score, by cause.
+        slices: the same for each skill, and below that for each subskill.
+    """
+
+    name: str
+    accuracy: float | None
+    low: float
+    high: float
+    count: int
+    correct: int
+    failures: Mapping[str, int] = field(default_factory=dict)
+    slices: tuple[Report, ...] = ()
+
+    def slice(self, name: str) -> Report:
+        """The slice called `name`; raises `KeyError` if there is none."""
+        for part in self.slices:
+            if part.name == name:
+                return part
+        raise KeyError(f"no slice '{name}' in report '{self.name}'")
+
+    @property
+    def failure_count(self) -> int:
+        return sum(self.failures.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of a trajectory's tokens.
+
+    Arguments:
+        token_ids: exactly as sampled or given; never decoded and encoded again.
+        chosen: per token, whether the model chose it (and so whether it belongs in a loss).
+        logprobs: per token, under the model that chose it; 0.0 where `chosen` is false.
+    """
+
+    token_ids: tuple[int, ...]
+    chosen: tuple[bool, ...]
+    logprobs: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not len(self.token_ids) == len(self.chosen) == len(self.logprobs):
+            raise ValueError(
+                f"a segment needs one `chosen` and one log-prob a token; got {len(self.token_ids)} "
+                f"tokens, {len(self.chosen)} marks and {len(self.logprobs)} log-probs"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One episode at any scale, written once.
+
+    At the token and turn scale `segments` hold the tokens; at the lesson scale `rewards` and
+    `infos` say what each round brought.
+    """
+
+    environment: str
+    seed: int
+    rewards: tuple[float, ...] = ()
+    segments: tuple[Segment, ...] = ()
+    terminated: bool = False
+    truncated: bool = False
+    infos: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def total_reward(self) -> float:
+        return float(sum(self.rewards))

@@ -1,0 +1,82 @@
+"""Registries: a name, and the one place where the thing behind it lives.
+
+Entries are import strings (`"package.module:attribute"`), so listing what exists loads nothing.
+Other packages add their own through entry points, for example
+
+    [project.entry-points."palaestra.tasks"]
+    my-task = "my_package.tasks:MyTask"
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from palaestra.core.errors import PalaestraError, UnknownNameError
+
+
+class Registry:
+    """Names of one kind (task, teacher, ...) and what they stand for.
+
+    Arguments:
+        kind: the word for an entry in messages, for example `"teacher"`.
+        group: the entry point group that plugins use, for example `"palaestra.teachers"`.
+    """
+
+    def __init__(self, kind: str, group: str) -> None:
+        self.kind, self.group = kind, group
+        self._entries: dict[str, Any] = {}
+        self._descriptions: dict[str, str] = {}
+        self._plugins_loaded = False
+
+    def register(self, name: str, target: Any, description: str = "") -> None:
+        """Register `target`, an object or an import string, under `name`.
+
+        Raises:
+            PalaestraError: the name is taken by something else.
+        """
+        if name in self._entries and self._entries[name] != target:
+            raise PalaestraError(
+                f"{self.kind} '{name}' is already registered as {self._entries[name]!r}; give {target!r} another name"
+            )
+        self._entries[name] = target
+        self._descriptions[name] = description
+
+    def get(self, name: str) -> Any:
+        """The object behind `name`, imported now if it was registered as a string.
+
+        Raises:
+            UnknownNameError: nothing has that name; the message suggests the nearest one.
+        """
+        self._load_plugins()
+        if name not in self._entries:
+            raise UnknownNameError(self.kind, name, self._entries)
+        target = self._entries[name]
+        if not isinstance(target, str):
+            return target
+        module, _, attribute = target.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+    def check(self, name: str) -> str:
+        """Return `name` if it exists, without importing what it stands for."""
+        self._load_plugins()
+        if name not in self._entries:
+            raise UnknownNameError(self.kind, name, self._entries)
+        return name
+
+    def names(self) -> list[str]:
+        self._load_plugins()
+        return sorted(self._entries)
+
+    def descriptions(self) -> Mapping[str, str]:
+        self._load_plugins()
+        return {name: self._descriptions[name] for name in sorted(self._entries)}
+
+    def _load_plugins(self) -> None:
+        if self._plugins_loaded:
+            return
+        self._plugins_loaded = True
+        for point in entry_points(group=self.group):
+            self.register(point.name, point.value, f"plugin from {point.dist.name}" if point.dist else "plugin")

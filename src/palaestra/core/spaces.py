@@ -1,0 +1,238 @@
+"""Spaces for text and for records, where Gymnasium's own do not reach.
+
+`gymnasium.spaces.Text` knows a fixed set of characters and rejects ordinary prose. `UnicodeText`
+holds any text. `RecordSpace` gives a dataclass a space for each of its fields, so that environments
+can hand out typed records instead of dictionaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.utils import seeding
+
+T = TypeVar("T")
+# What samples are made of: letters of several scripts, digits, signs, an emoji, a line break.
+SAMPLE_ALPHABET = "abcdefghijklmnopqrstuvwxyzABCXYZ0123456789 .,:;!?+-*/=%()\näéßçñøλπΣжд中文字🙂"
+
+
+class _Plain(Space[T]):
+    """What the spaces below share: elements are plain Python values, not arrays."""
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        return False
+
+    def _refuse(self, mask: object, probability: object) -> None:
+        if mask is not None or probability is not None:
+            raise ValueError(f"{type(self).__name__} takes neither a mask nor probabilities")
+
+
+class UnicodeText(_Plain[str]):
+    """Any Unicode text of bounded length.
+
+    Arguments:
+        max_length: the most characters that an element may have.
+        min_length: the fewest.
+        seed: a seed or a generator for `sample`.
+
+    Example:
+        >>> "Grüße, 世界!" in UnicodeText(max_length=100)
+        True
+    """
+
+    def __init__(self, max_length: int, *, min_length: int = 0, seed: int | np.random.Generator | None = None) -> None:
+        if not 0 <= min_length <= max_length:
+            raise ValueError(f"expected 0 <= min_length <= max_length; got {min_length} and {max_length}")
+        self.min_length, self.max_length = min_length, max_length
+        super().__init__(None, str, seed)
+
+    def sample(self, mask: None = None, probability: None = None) -> str:
+        """A text of random length, short more often than long."""
+        self._refuse(mask, probability)
+        length = min(self.max_length, self.min_length + int(self.np_random.geometric(1 / 16)))
+        return "".join(SAMPLE_ALPHABET[i] for i in self.np_random.integers(len(SAMPLE_ALPHABET), size=length))
+
+    def contains(self, x: Any) -> bool:
+        """Whether `x` is a text that can be written down: lone surrogates cannot."""
+        if not isinstance(x, str) or not self.min_length <= len(x) <= self.max_length:
+            return False
+        try:
+            x.encode()
+        except UnicodeEncodeError:
+            return False
+        return True
+
+    def to_jsonable(self, sample_n: Iterable[str]) -> list[Any]:
+        return list(sample_n)
+
+    def from_jsonable(self, sample_n: list[Any]) -> list[str]:
+        return [str(sample) for sample in sample_n]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UnicodeText) and (self.min_length, self.max_length) == (
+            other.min_length,
+            other.max_length,
+        )
+
+    def __repr__(self) -> str:
+        return f"UnicodeText({self.min_length}, {self.max_length})"
+
+
+class RecordSpace(_Plain[Any]):
+    """Instances of a dataclass whose fields each lie in a space of their own.
+
+    Fields without a space must have a default and may hold anything; samples leave them at it.
+
+    Example:
+        >>> from palaestra.core.records import Message
+        >>> space = RecordSpace(Message, {"role": Choice(("user",)), "content": UnicodeText(100)})
+        >>> Message("user", "hello") in space, Message("tool", "hello") in space
+        (True, False)
+    """
+
+    def __init__(
+        self, record: type[Any], spaces: Mapping[str, Space[Any]], seed: int | np.random.Generator | None = None
+    ) -> None:
+        if not is_dataclass(record):
+            raise ValueError(f"expected a dataclass; got {record!r}")
+        unknown = set(spaces) - {field.name for field in fields(record)}
+        if unknown:
+            raise ValueError(f"{record.__name__} has no fields {sorted(unknown)}")
+        self.record, self.spaces = record, dict(spaces)
+        super().__init__(None, None, seed)
+
+    def seed(self, seed: int | tuple[int, ...] | dict[str, Any] | None = None) -> dict[str, Any]:
+        """Seed this space and, from it, the space of every field."""
+        if isinstance(seed, dict):
+            return {name: self.spaces[name].seed(value) for name, value in seed.items()}
+        self._np_random, used = seeding.np_random(seed if isinstance(seed, int) else None)
+        seeds = self._np_random.integers(2**31, size=len(self.spaces))
+        return {"": used} | {name: self.spaces[name].seed(int(s)) for name, s in zip(self.spaces, seeds, strict=True)}
+
+    def sample(self, mask: None = None, probability: None = None) -> Any:
+        self._refuse(mask, probability)
+        return self.record(**{name: space.sample() for name, space in self.spaces.items()})
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, self.record) and all(getattr(x, name) in space for name, space in self.spaces.items())
+
+    def to_jsonable(self, sample_n: Iterable[Any]) -> list[Any]:
+        samples = list(sample_n)
+        columns = {name: space.to_jsonable([getattr(x, name) for x in samples]) for name, space in self.spaces.items()}
+        return [{"columns": columns, "count": len(samples)}]
+
+    def from_jsonable(self, sample_n: list[Any]) -> list[Any]:
+        packed = sample_n[0]
+        columns = {name: list(space.from_jsonable(packed["columns"][name])) for name, space in self.spaces.items()}
+        return [self.record(**{name: values[i] for name, values in columns.items()}) for i in range(packed["count"])]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RecordSpace) and (self.record, self.spaces) == (other.record, other.spaces)
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{name}={space!r}" for name, space in self.spaces.items())
+        return f"RecordSpace({self.record.__name__}: {inside})"
+
+
+class Choice(_Plain[str]):
+    """One of a fixed set of words."""
+
+    def __init__(self, words: Sequence[str], seed: int | np.random.Generator | None = None) -> None:
+        if not words:
+            raise ValueError("a Choice needs at least one word")
+        self.words = tuple(words)
+        super().__init__(None, str, seed)
+
+    def sample(self, mask: None = None, probability: None = None) -> str:
+        self._refuse(mask, probability)
+        return self.words[int(self.np_random.integers(len(self.words)))]
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, str) and x in self.words
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Choice) and self.words == other.words
+
+    def __repr__(self) -> str:
+        return f"Choice{self.words!r}"
+
+
+class Whole(_Plain[int]):
+    """A whole number, zero or more, as a plain `int` (Gymnasium's `Discrete` wants a bound)."""
+
+    def __init__(self, seed: int | np.random.Generator | None = None) -> None:
+        super().__init__(None, int, seed)
+
+    def sample(self, mask: None = None, probability: None = None) -> int:
+        self._refuse(mask, probability)
+        return int(self.np_random.geometric(1 / 8)) - 1
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, int) and not isinstance(x, bool) and x >= 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Whole)
+
+    def __repr__(self) -> str:
+        return "Whole()"
+
+
+class Rate(_Plain[float]):
+    """A share from 0 to 1 as a plain `float`, or `None` where nothing was counted."""
+
+    def __init__(self, seed: int | np.random.Generator | None = None) -> None:
+        super().__init__(None, None, seed)
+
+    def sample(self, mask: None = None, probability: None = None) -> float:
+        self._refuse(mask, probability)
+        return float(self.np_random.random())
+
+    def contains(self, x: Any) -> bool:
+        return x is None or (isinstance(x, float) and 0.0 <= x <= 1.0)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rate)
+
+    def __repr__(self) -> str:
+        return "Rate()"
+
+
+class Several(_Plain[tuple[Any, ...]]):
+    """A tuple of elements of one space, at least `minimum` of them.
+
+    Gymnasium's `Sequence` is the same without a minimum, and may sample the empty tuple.
+    """
+
+    def __init__(self, space: Space[Any], minimum: int = 0, seed: int | np.random.Generator | None = None) -> None:
+        self.space, self.minimum = space, minimum
+        super().__init__(None, None, seed)
+
+    def seed(self, seed: int | tuple[int, ...] | None = None) -> tuple[int, ...]:
+        self._np_random, used = seeding.np_random(seed if isinstance(seed, int) else None)
+        self.space.seed(int(self._np_random.integers(2**31)))
+        return (used,)
+
+    def sample(self, mask: None = None, probability: None = None) -> tuple[Any, ...]:
+        self._refuse(mask, probability)
+        count = self.minimum + int(self.np_random.geometric(1 / 4)) - 1
+        return tuple(self.space.sample() for _ in range(count))
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, tuple) and len(x) >= self.minimum and all(item in self.space for item in x)
+
+    def to_jsonable(self, sample_n: Iterable[tuple[Any, ...]]) -> list[Any]:
+        return [self.space.to_jsonable(list(sample)) for sample in sample_n]
+
+    def from_jsonable(self, sample_n: list[Any]) -> list[tuple[Any, ...]]:
+        return [tuple(self.space.from_jsonable(sample)) for sample in sample_n]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Several) and (self.space, self.minimum) == (other.space, other.minimum)
+
+    def __repr__(self) -> str:
+        return f"Several({self.space!r}, minimum={self.minimum})"

@@ -1,0 +1,76 @@
+"""The engine protocol: batched completions, exact ids, a failure per item and never of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from palaestra.core.errors import SettingsError
+from palaestra.core.records import Completion, Failure, Message
+from palaestra.core.registry import Registry
+
+ENGINES = Registry("engine", "palaestra.engines")
+ENGINES.register(
+    "transformers", "palaestra.engines.transformers:TransformersEngine", "a transformers model in this process"
+)
+ENGINES.register("mock", "palaestra.engines.mock:MockEngine", "scripted answers, for tests")
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How completions are drawn.
+
+    Arguments:
+        max_tokens: the most tokens of a completion.
+        temperature: 0 takes the most likely token; 1 samples from the model's own distribution.
+        top_p: keep the smallest set of tokens that has this probability.
+        top_k: keep this many tokens; 0 keeps all.
+        stop: strings that end a completion; they are not part of its text.
+        count: how many completions of the same prompt.
+    """
+
+    max_tokens: int = 64
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    stop: tuple[str, ...] = ()
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        for name, good, wanted in (
+            ("max_tokens", self.max_tokens >= 1, "at least 1"),
+            ("temperature", self.temperature >= 0, "at least 0"),
+            ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
+            ("top_k", self.top_k >= 0, "at least 0"),
+            ("count", self.count >= 1, "at least 1"),
+            ("stop", all(self.stop), "strings that are not empty"),
+        ):
+            if not good:
+                raise SettingsError(f"sampling needs {name} {wanted}; got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt, how to answer it, and the seed that its random choices belong to.
+
+    The same request gives the same tokens whatever else is in the batch.
+    """
+
+    messages: tuple[Message, ...]
+    sampling: Sampling = Sampling()
+    seed: int = 0
+
+
+Answer = Completion | Failure
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Generates completions."""
+
+    name: str
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
+        """Answer every request, in order, with `sampling.count` completions or failures each."""
+        ...

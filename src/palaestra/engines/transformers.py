@@ -1,0 +1,257 @@
+"""Completions from a transformers model in this process.
+
+Batches are sorted by length, padded on the left, and always masked. Rows that have finished leave
+the batch. A row's random choices come from its own request, so in float32 the same request gives
+the same tokens in any company.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, StopReason, Usage
+from palaestra.core.seeding import Seeds
+from palaestra.engines.base import Answer, Request, Sampling
+from palaestra.engines.chat import prompt_ids
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(slots=True)
+class _Row:
+    """One completion on its way."""
+
+    slot: tuple[int, int]
+    prompt: list[int]
+    sampling: Sampling
+    limit: int
+    uniforms: np.ndarray
+    ids: list[int]
+    logprobs: list[float]
+    stop_reason: StopReason | None = None
+    text: str | None = None
+
+
+class TransformersEngine:
+    """Generates with a causal language model of transformers.
+
+    Arguments:
+        model, tokenizer: as loaded by `palaestra.engines.shelf.load`.
+        name: what the ledger calls it.
+        batch_size: the most completions that are generated side by side.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str = "", batch_size: int = 128
+    ) -> None:
+        self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
+        self.name = name or str(model.config.name_or_path)
+        ends = model.generation_config.eos_token_id if model.generation_config is not None else None
+        ends = ends if isinstance(ends, list) else [ends]
+        self.end_ids = {int(i) for i in (*ends, tokenizer.eos_token_id) if i is not None}
+        pad = tokenizer.pad_token_id
+        self.pad_id = int(pad) if pad is not None else next(iter(self.end_ids), 0)
+        self.context = int(getattr(model.config.get_text_config(), "max_position_embeddings", 0) or 1 << 30)
+        # Only the last position's logits are needed; models that can skip the others are told to.
+        forward = inspect.signature(model.forward).parameters
+        self._last_only: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in forward else {}
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
+        answers: list[list[Answer | None]] = [[None] * request.sampling.count for request in requests]
+        rows: list[_Row] = []
+        for index, request in enumerate(requests):
+            made = self._rows(index, request)
+            if isinstance(made, Failure):
+                answers[index] = [made] * request.sampling.count
+            else:
+                rows += made
+        rows.sort(key=lambda row: (len(row.prompt), row.limit, row.slot))
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            for start in range(0, len(rows), self.batch_size):
+                batch = rows[start : start + self.batch_size]
+                for row, answer in zip(batch, self._complete(batch), strict=True):
+                    answers[row.slot[0]][row.slot[1]] = answer
+        finally:
+            self.model.train(was_training)
+        return [[answer for answer in several if answer is not None] for several in answers]
+
+    def _rows(self, index: int, request: Request) -> list[_Row] | Failure:
+        if any(
+            isinstance(part, ImagePart) for m in request.messages for part in m.content if not isinstance(part, str)
+        ):
+            return Failure(FailureCause.INVALID_REQUEST, f"{self.name} reads text only; the prompt has an image")
+        try:
+            prompt = prompt_ids(self.tokenizer, request.messages)
+        except Exception as error:  # A chat template is a program of somebody else's: it may raise anything.
+            return Failure(FailureCause.INVALID_REQUEST, f"the chat template refused the prompt: {error}")
+        if not prompt:
+            return Failure(FailureCause.INVALID_REQUEST, "the prompt is empty")
+        room = self.context - len(prompt)
+        if room < 1:
+            return Failure(
+                FailureCause.CONTEXT_LENGTH,
+                f"the prompt has {len(prompt)} tokens; {self.name} reads {self.context}, its answer included",
+            )
+        limit = min(request.sampling.max_tokens, room)
+        rows = []
+        for k in range(request.sampling.count):
+            stream = Seeds(request.seed).derive("completion", k).generator()
+            uniforms = stream.random(limit) if request.sampling.temperature > 0 else np.zeros(0)
+            rows.append(_Row((index, k), prompt, request.sampling, limit, uniforms, [], []))
+        return rows
+
+    def _complete(self, rows: list[_Row]) -> list[Answer]:
+        """Generate one batch; where it breaks, its halves, so that one bad row spoils no other."""
+        try:
+            self._decode(rows)
+        except (RuntimeError, ValueError, IndexError) as error:
+            if len(rows) == 1:
+                return [Failure(FailureCause.ENGINE, f"{type(error).__name__}: {error}".splitlines()[0])]
+            for row in rows:
+                row.ids, row.logprobs, row.stop_reason, row.text = [], [], None, None
+            half = len(rows) // 2
+            return self._complete(rows[:half]) + self._complete(rows[half:])
+        return [self._completion(row) for row in rows]
+
+    @torch.inference_mode()
+    def _decode(self, rows: list[_Row]) -> None:
+        device = self.model.device
+        length = max(len(row.prompt) for row in rows)
+        input_ids_BT = torch.full((len(rows), length), self.pad_id)
+        mask_BT = torch.zeros((len(rows), length), dtype=torch.long)
+        for index, row in enumerate(rows):
+            input_ids_BT[index, length - len(row.prompt) :] = torch.tensor(row.prompt)
+            mask_BT[index, length - len(row.prompt) :] = 1
+        input_ids_BT, mask_BT = input_ids_BT.to(device), mask_BT.to(device)
+        position_ids_BT = (mask_BT.cumsum(-1) - 1).clamp(min=0)
+        active, cache = rows, None
+        choose = _chooser(active, device)
+        while True:
+            output = self.model(
+                input_ids=input_ids_BT,
+                attention_mask=mask_BT,
+                position_ids=position_ids_BT,
+                past_key_values=cache,
+                use_cache=True,
+                **self._last_only,
+            )
+            cache = output.past_key_values
+            logits_BV = output.logits[:, -1].float()
+            if not bool(torch.isfinite(logits_BV.amax(-1)).all()):
+                raise ValueError("the model's logits are not finite")
+            chosen_B, logprobs_B = choose(logits_BV)
+            for row, token, logprob in zip(active, chosen_B.tolist(), logprobs_B.tolist(), strict=True):
+                row.ids.append(token)
+                row.logprobs.append(logprob)
+                row.stop_reason = self._stop_reason(row)
+            keep = [index for index, row in enumerate(active) if row.stop_reason is None]
+            if not keep:
+                return
+            next_B = chosen_B
+            position_ids_BT = position_ids_BT[:, -1:] + 1
+            # Finished rows ride along until a quarter has finished: dropping them costs a copy.
+            if len(keep) <= 0.75 * len(active):
+                index_B = torch.tensor(keep, device=device)
+                cache.batch_select_indices(index_B)
+                next_B, mask_BT, position_ids_BT = next_B[index_B], mask_BT[index_B], position_ids_BT[index_B]
+                active = [active[index] for index in keep]
+                choose = _chooser(active, device)
+            elif len(keep) < len(active):
+                active = [row if row.stop_reason is None else _finished(row) for row in active]
+            mask_BT = torch.cat([mask_BT, mask_BT.new_ones((len(active), 1))], dim=-1)
+            input_ids_BT = next_B[:, None]
+
+    def _stop_reason(self, row: _Row) -> StopReason | None:
+        if row.stop_reason is not None:
+            return row.stop_reason
+        if row.ids[-1] in self.end_ids:
+            return StopReason.END
+        if row.sampling.stop:
+            text = self.tokenizer.decode(row.ids, skip_special_tokens=True)
+            found = [at for at in (text.find(stop) for stop in row.sampling.stop) if at >= 0]
+            if found:
+                row.text = text[: min(found)]
+                return StopReason.STOP
+        return StopReason.LENGTH if len(row.ids) >= row.limit else None
+
+    def _completion(self, row: _Row) -> Completion:
+        assert row.stop_reason is not None
+        ended = row.stop_reason is StopReason.END
+        text = row.text
+        if text is None:
+            text = self.tokenizer.decode(row.ids[:-1] if ended else row.ids, skip_special_tokens=True)
+        return Completion(
+            text=str(text),
+            token_ids=tuple(row.ids),
+            logprobs=tuple(row.logprobs),
+            stop_reason=row.stop_reason,
+            usage=Usage(len(row.prompt), len(row.ids)),
+            prompt_ids=tuple(row.prompt),
+        )
+
+
+def _finished(row: _Row) -> _Row:
+    """A stand-in for a finished row that rides along: what is appended to it goes nowhere."""
+    return _Row(row.slot, [], Sampling(), 1, np.zeros(0), [0], [], row.stop_reason)
+
+
+Chooser = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+
+def _chooser(rows: list[_Row], device: torch.device) -> Chooser:
+    """How this batch picks its next tokens: `logits_BV -> (chosen_B, logprobs_B)`."""
+    if all(row.sampling.temperature == 0 for row in rows):
+        return _greedy
+    temperature_B1 = torch.tensor([[row.sampling.temperature] for row in rows], device=device)
+    top_p_B1 = torch.tensor([[row.sampling.top_p] for row in rows], device=device)
+    top_k_B1 = torch.tensor([[row.sampling.top_k] for row in rows], device=device)
+    sampled_B = temperature_B1[:, 0] > 0
+    uniforms = [row.uniforms for row in rows]
+    step = len(rows[0].ids)
+
+    def choose(logits_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        nonlocal step
+        greedy_B, _ = _greedy(logits_BV)
+        drawn = [float(u[step]) if step < len(u) else 0.0 for u in uniforms]
+        uniform_B = torch.tensor(drawn, dtype=torch.float64, device=device)
+        step += 1
+        scaled_BV = logits_BV / temperature_B1.clamp(min=1e-6)
+        chosen_B = torch.where(sampled_B, _draw(filter_logits(scaled_BV, top_p_B1, top_k_B1), uniform_B), greedy_B)
+        return chosen_B, logits_BV.log_softmax(-1).gather(-1, chosen_B[:, None])[:, 0]
+
+    return choose
+
+
+def _greedy(logits_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    best_B, chosen_B = logits_BV.max(-1)
+    return chosen_B, best_B - logits_BV.logsumexp(-1)
+
+
+def filter_logits(logits_BV: torch.Tensor, top_p_B1: torch.Tensor, top_k_B1: torch.Tensor) -> torch.Tensor:
+    """Set to minus infinity what top-k and top-p leave out. The most likely token always stays."""
+    if bool((top_p_B1 >= 1).all()) and bool((top_k_B1 == 0).all()):
+        return logits_BV
+    sorted_BV, order_BV = logits_BV.sort(stable=True, dim=-1, descending=True)
+    probability_BV = sorted_BV.softmax(-1)
+    before_BV = probability_BV.cumsum(-1) - probability_BV
+    rank_1V = torch.arange(logits_BV.shape[-1], device=logits_BV.device)[None]
+    out_BV = (before_BV >= top_p_B1) | ((top_k_B1 > 0) & (rank_1V >= top_k_B1))
+    out_BV[:, 0] = False
+    return logits_BV.masked_fill(torch.zeros_like(out_BV).scatter(-1, order_BV, out_BV), float("-inf"))
+
+
+def _draw(logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
+    """Sample by inverting the cumulative distribution at one uniform number a row."""
+    cumulative_BV = logits_BV.double().softmax(-1).cumsum(-1)
+    target_B1 = (uniform_B * cumulative_BV[:, -1])[:, None]
+    # `right=True` never lands on a token of probability zero.
+    return torch.searchsorted(cumulative_BV, target_B1, right=True)[:, 0].clamp(max=logits_BV.shape[-1] - 1)

@@ -1,0 +1,215 @@
+"""`palaestra/Lesson-v0`: one action is a lesson, the reward is what the student learned from it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import gymnasium
+
+from palaestra.core.errors import LessonError
+from palaestra.core.events import Event, Listener, ignore
+from palaestra.core.records import Attempt, Example, Lesson, Problem, Report, Split
+from palaestra.core.seeding import Seeds
+from palaestra.core.statistics import report_on
+from palaestra.engines import shelf
+from palaestra.engines.base import Engine, Sampling
+from palaestra.envs.lesson.journal import Forgetful, Journal
+from palaestra.envs.lesson.state import Round, StudentState, action_space, allocation_of, observation_space, view
+from palaestra.learn.student import Student, SupervisedStudent, check_lesson
+from palaestra.learn.supervised import Supervision
+from palaestra.runs.ledger import LedgerEntry
+from palaestra.tasks.base import Task, make_task
+from palaestra.tasks.evaluate import evaluate
+
+
+class LessonEnv(gymnasium.Env[StudentState, Lesson]):
+    """A teacher's environment.
+
+    `reset` restores the student and evaluates it. `step(lesson)` trains the student from its base on
+    *all* data so far, evaluates it, and returns
+
+    - the observation: a `StudentState` (report by skill, attempts on validation problems, data so far),
+    - the reward: the change of validation accuracy since the last round, from -1 to 1,
+    - `terminated`: the data budget is spent,
+    - `truncated`: the last round is over,
+    - `info`: `report` (validation), `test` (the test report, at the start and at the end only, and
+      never part of an observation), `loss`, `weights_sha256`.
+
+    Arguments:
+        task: a task, or its registered name.
+        student: a student, or the name of a model on the shelf.
+        rounds: the most rounds of an episode.
+        budget: the most examples of an episode, all lessons together.
+        validation, test: problems a skill in each split.
+        skills: only these skills; all if empty.
+        sampling: how the student answers, before and after alike.
+        show_references: let the observation hold the expected answers of validation problems.
+        journal: what an episode remembers; see `palaestra.envs.lesson.journal`.
+        listener: is told of the progress.
+
+    Example:
+        >>> import gymnasium, palaestra                                          # doctest: +SKIP
+        >>> env = gymnasium.make("palaestra/Lesson-v0", rounds=2, budget=100)    # doctest: +SKIP
+        >>> state, info = env.reset(seed=0)                                      # doctest: +SKIP
+        >>> state, reward, terminated, truncated, info = env.step(lesson)        # doctest: +SKIP
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012  (as Gymnasium declares it)
+
+    def __init__(
+        self,
+        task: Task | str = "math-skills",
+        student: Student | str = "nano",
+        *,
+        rounds: int = 3,
+        budget: int = 480,
+        validation: int = 12,
+        test: int = 25,
+        skills: tuple[str, ...] = (),
+        sampling: Sampling = Sampling(),
+        show_references: bool = False,
+        journal: Journal | None = None,
+        listener: Listener = ignore,
+        render_mode: str | None = None,
+    ) -> None:
+        self.task = make_task(task) if isinstance(task, str) else task
+        self.student: Student = (
+            SupervisedStudent(shelf.load(student), Supervision()) if isinstance(student, str) else student
+        )
+        self.rounds, self.budget, self.skills = rounds, budget, skills
+        self.validation, self.test, self.sampling = validation, test, sampling
+        self.show_references = show_references
+        self.journal: Journal = journal if journal is not None else Forgetful()
+        self.listener = listener
+        self.render_mode = render_mode
+        self.observation_space = observation_space()
+        self.action_space = action_space()
+        self._problems: dict[Split, list[Problem]] = {}
+        self._seeds = Seeds(0)
+        self._round = -1
+        self._over = True
+        self._data: list[Example] = []
+        self._history: list[Round] = []
+        self._attempts: list[Attempt] = []
+        self._before: Report
+        self._report: Report
+        # The round whose weights are in memory; evaluations that are known already need none.
+        self._in_memory = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[StudentState, dict[str, Any]]:
+        super().reset(seed=seed)
+        root = seed if seed is not None else int(self.np_random.integers(2**31))
+        self._seeds = Seeds(root)
+        counts = {Split.VALIDATION: self.validation, Split.TEST: self.test}
+        self._problems = {s: self.task.problems(s, n, root, self.skills) for s, n in counts.items()}
+        self._data, self._history, self._round, self._over = [], [], 0, False
+        self.student.restore()
+        self._in_memory = 0
+        self._attempts = self._evaluate(Split.VALIDATION)
+        self._before = self._report = report_on(self._attempts, Split.VALIDATION)
+        test = report_on(self._evaluate(Split.TEST), Split.TEST)
+        return self._state(), {"report": self._report, "test": test}
+
+    def step(self, action: Lesson) -> tuple[StudentState, float, bool, bool, dict[str, Any]]:
+        if self._over:
+            raise gymnasium.error.ResetNeeded("the episode is over; call reset() before step()")
+        self._check(action)
+        self._round += 1
+        self._data += action.examples
+        loss = self._train()
+        before = self._report
+        self._attempts = self._evaluate(Split.VALIDATION)
+        self._report = report_on(self._attempts, Split.VALIDATION)
+        self._history.append(Round(allocation_of(action), self._report))
+        reward = _rate(self._report) - _rate(before)
+        terminated = len(self._data) >= self.budget
+        truncated = self._round >= self.rounds
+        info: dict[str, Any] = {"report": self._report, "loss": loss}
+        if terminated or truncated:
+            self._over = True
+            info["test"] = report_on(self._evaluate(Split.TEST), Split.TEST)
+        info["weights_sha256"] = self.journal.weights_sha256(self._round) or self.student.weights_sha256()
+        return self._state(), reward, terminated, truncated, info
+
+    def render(self) -> str | None:
+        """The report of the student as text, a line a skill."""
+        if self.render_mode != "ansi" or self._round < 0:
+            return None
+        lines = [f"round {self._round} of {self.rounds}: {_line(self._report)}"]
+        return "\n".join(lines + [f"  {_line(part)}" for part in self._report.slices])
+
+    def _check(self, lesson: Lesson) -> None:
+        if not isinstance(lesson, Lesson):
+            raise LessonError(f"expected a Lesson as the action; got {type(lesson).__name__}")
+        if not lesson.examples:
+            raise LessonError("a lesson needs at least one example; got none")
+        left = self.budget - len(self._data)
+        if len(lesson.examples) > left:
+            raise LessonError(
+                f"the lesson has {len(lesson.examples)} examples and the budget has {left} left; shorten it"
+            )
+        check_lesson(lesson.examples)
+
+    def _train(self) -> float | None:
+        """Train on all data so far, or skip it where the journal knows the result."""
+        if self.journal.weights_sha256(self._round) is not None:
+            return None
+        seeds = self._seeds.derive("training", self._round)
+
+        def on_step(step: int, total: int, loss: float) -> None:
+            self.listener(Event("train", step, total, self._round, {"loss": loss, "examples": len(self._data)}))
+
+        start = time.perf_counter()
+        curve = self.student.learn(self._data, seeds, on_step, self.journal.progress_folder())
+        cost = LedgerEntry(f"{self._round}/train", self.student.name, seconds=time.perf_counter() - start)
+        self.journal.add_training(self._round, self.student, curve, cost)
+        self._in_memory = self._round
+        return curve[-1][1]
+
+    def _evaluate(self, split: Split) -> list[Attempt]:
+        phase = f"{self._round}/{split}"
+        attempts = evaluate(
+            self.task,
+            self._problems[split],
+            self._engine,
+            sampling=self.sampling,
+            seed=self._seeds.derive("evaluate").integer(),
+            phase=phase,
+            round_=self._round,
+            known=self.journal.attempts(phase),
+            keep=lambda made, cost: self.journal.add_attempts(phase, made, cost),
+            listener=self.listener,
+        )
+        report = report_on(attempts, split)
+        self.listener(Event(f"evaluated {split}", len(attempts), len(attempts), self._round, {"report": report}))
+        return attempts
+
+    def _engine(self) -> Engine:
+        if self._in_memory != self._round:
+            self.journal.load(self._round, self.student)
+            self._in_memory = self._round
+        return self.student.engine()
+
+    def _state(self) -> StudentState:
+        return StudentState(
+            round=self._round,
+            report=self._report,
+            attempts=tuple(view(attempt, self.show_references) for attempt in self._attempts),
+            examples=len(self._data),
+            budget=self.budget - len(self._data),
+            before=self._before,
+            history=tuple(self._history),
+        )
+
+
+def _rate(report: Report) -> float:
+    return report.accuracy if report.accuracy is not None else 0.0
+
+
+def _line(report: Report) -> str:
+    if report.accuracy is None:
+        return f"{report.name}: nothing scored, {report.failure_count} failures"
+    return f"{report.name}: {100 * report.accuracy:.1f} % [{100 * report.low:.1f}, {100 * report.high:.1f}] of {report.count}"

@@ -1,0 +1,153 @@
+"""Supervised fine-tuning: examples in, changed weights out, the loss on the response only.
+
+One plain loop, for three reasons: it is resumable to the bit, it owns its randomness, and on a small
+model it spends its time in the model (`benchmarks/supervised_vs_trl.py` measures it against TRL's
+trainer). Adapters are peft's.
+
+Where it departs from the usual recipe: batches are made of examples of similar length, and the
+learning rate falls linearly to zero after a short warm-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from palaestra.core.errors import LessonError, MissingExtraError
+from palaestra.core.records import Example
+from palaestra.core.seeding import Seeds
+from palaestra.learn.batches import batch_plan, collate, encode, response_loss
+from palaestra.learn.randomness import seeded_torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Method = Literal["full", "lora"]
+
+
+@dataclass(frozen=True, slots=True)
+class Supervision:
+    """How to fine-tune.
+
+    Arguments:
+        method: train all weights (`"full"`) or a low-rank adapter (`"lora"`).
+        rank, alpha, dropout: of the adapter; unused with `"full"`.
+    """
+
+    method: Method = "full"
+    epochs: int = 4
+    batch_size: int = 8
+    learning_rate: float = 4e-4
+    warmup: float = 0.1
+    weight_decay: float = 0.0
+    clip: float = 1.0
+    rank: int = 16
+    alpha: int = 32
+    dropout: float = 0.0
+
+
+@dataclass(slots=True)
+class TrainingState:
+    """All that a training needs to go on after a kill, besides its examples and its seed."""
+
+    step: int = 0
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    optimizer: dict[str, Any] = field(default_factory=dict)
+    curve: list[tuple[int, float]] = field(default_factory=list)
+
+
+def add_adapter(model: PreTrainedModel, supervision: Supervision, seeds: Seeds) -> Any:
+    """Wrap `model` in a fresh LoRA adapter on all its linear layers, initialised from `seeds`."""
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError:
+        raise MissingExtraError("peft", "lora", "training a LoRA adapter") from None
+    config = LoraConfig(
+        r=supervision.rank,
+        lora_alpha=supervision.alpha,
+        lora_dropout=supervision.dropout,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+    with seeded_torch(seeds.derive("adapter")):
+        return get_peft_model(model, config)
+
+
+def fine_tune(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Sequence[Example],
+    supervision: Supervision,
+    seeds: Seeds,
+    *,
+    on_step: Callable[[int, int, float], None] = lambda step, total, loss: None,
+    state: TrainingState | None = None,
+    keep_state: Callable[[TrainingState], None] | None = None,
+) -> list[tuple[int, float]]:
+    """Train the weights of `model` that require a gradient, in place; returns the curve of the loss.
+
+    Arguments:
+        seeds: of the order of the examples (and of dropout).
+        on_step: is told the step, the number of steps, and the loss.
+        state: where an interrupted training stood; its result is the same as without interruption.
+        keep_state: is offered the state after each step; it decides when to write it.
+
+    Raises:
+        LessonError: there is no example, one is too long, or the loss is not finite any more.
+    """
+    if not examples:
+        raise LessonError("a lesson needs at least one example; got none")
+    limit = int(getattr(model.config.get_text_config(), "max_position_embeddings", 0) or 1 << 30)
+    rows = [encode(example, tokenizer, limit) for example in examples]
+    pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    optimizer = torch.optim.AdamW(
+        trainable.values(), lr=supervision.learning_rate, weight_decay=supervision.weight_decay, fused=True
+    )
+    batches = list(_all_batches([len(row) for row in rows], supervision, seeds))
+    curve: list[tuple[int, float]] = []
+    done = 0
+    if state is not None and state.step:
+        model.load_state_dict(state.weights, strict=False)
+        optimizer.load_state_dict(state.optimizer)
+        done, curve = state.step, list(state.curve)
+
+    model.train()
+    for step in range(done, len(batches)):
+        scale = _schedule(step, len(batches), supervision.warmup)
+        for group in optimizer.param_groups:
+            group["lr"] = supervision.learning_rate * scale
+        batch = collate([rows[index] for index in batches[step]], pad_id, model.device)
+        # Dropout draws from torch's own generator; it is seeded for the step and put back after it.
+        with seeded_torch(seeds.derive("dropout", step)) if supervision.dropout else nullcontext():
+            logits_BTV = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        loss = response_loss(logits_BTV, batch["labels"])
+        value = float(loss.detach())
+        if value != value or value == float("inf"):
+            raise LessonError(f"the training loss is {value} at step {step + 1}; lower the learning rate")
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(trainable.values(), supervision.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        curve.append((step + 1, value))
+        on_step(step + 1, len(batches), value)
+        if keep_state is not None and step + 1 < len(batches):
+            weights = {name: p.detach() for name, p in trainable.items()}
+            keep_state(TrainingState(step + 1, weights, optimizer.state_dict(), curve))
+    model.eval()
+    return curve
+
+
+def _all_batches(lengths: Sequence[int], supervision: Supervision, seeds: Seeds) -> Iterator[list[int]]:
+    for epoch in range(supervision.epochs):
+        yield from batch_plan(lengths, supervision.batch_size, seeds.derive("order", epoch).generator())
+
+
+def _schedule(step: int, total: int, warmup: float) -> float:
+    """The share of the learning rate at `step`: up over the warm-up, then down to zero."""
+    rising = max(1.0, warmup * total)
+    return min((step + 1) / rising, (total - step) / max(1.0, total - rising), 1.0)

@@ -1,0 +1,72 @@
+"""Settings of a recipe: one dataclass that is the Python call, the command line and the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from palaestra.core.errors import SettingsError, suggest
+
+S = TypeVar("S")
+
+
+def setting(default: Any, help: str) -> Any:
+    """A field of a settings dataclass with its default and its line of documentation."""
+    return field(default=default, metadata={"help": help})
+
+
+def build(kind: type[S], values: Mapping[str, Any]) -> S:
+    """Settings of `kind` from plain values, each checked against the type of its field.
+
+    Raises:
+        SettingsError: an unknown key (with the nearest known one), or a value of the wrong type.
+    """
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    for name in values:
+        if name not in known:
+            raise SettingsError(f"unknown setting '{name}'; {suggest(name, known)}")
+    try:
+        return TypeAdapter(
+            kind, config=None if hasattr(kind, "__pydantic_config__") else ConfigDict(strict=True)
+        ).validate_python(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"]) or "settings"
+        raise SettingsError(f"setting '{name}': {first['msg'].lower()}; got {first['input']!r}") from error
+
+
+def read_file(kind: type[S], path: Path, overrides: Mapping[str, Any]) -> S:
+    """Settings from a JSON file, some of them overridden."""
+    import json
+
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingsError(f"there is no settings file {path}") from None
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"the settings file {path} is not JSON: {error}") from error
+    if isinstance(values, dict) and {"recipe", "settings"} <= set(values):
+        values = values["settings"]  # The settings.json of a run folder serves as well.
+    if not isinstance(values, dict):
+        raise SettingsError(f"the settings file {path} must hold an object; got {type(values).__name__}")
+    return build(kind, {**values, **overrides})
+
+
+def to_plain(settings: Any) -> dict[str, Any]:
+    """Settings as plain values for a file."""
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(settings).items()}
+
+
+def documented(kind: type[Any]) -> list[tuple[str, Any, str]]:
+    """Name, default and documentation of every setting of `kind`."""
+    return [(f.name, None if f.default is MISSING else f.default, f.metadata.get("help", "")) for f in fields(kind)]
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise `SettingsError(message)` unless `condition` holds."""
+    if not condition:
+        raise SettingsError(message)

@@ -1,0 +1,151 @@
+"""A run: a folder with settings, store, checkpoints, summary and report.
+
+settings.json     the recipe and its settings, enough to start again
+store.sqlite      attempts, lessons, curves, costs
+checkpoints/      weights, each folder written beside and renamed
+summary.json      the figures, once the run has ended
+report.html       the same to look at
+run.lock          held by the process that is at work
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from palaestra.core.errors import RunError
+from palaestra.runs.files import read_json, write_json
+from palaestra.runs.guard import guarded
+from palaestra.runs.store import Store
+
+FORMAT = 1
+
+
+class Run:
+    """An open run folder, locked against other processes while it is used as a context.
+
+    Make one with `Run.create` or `Run.open`.
+    """
+
+    def __init__(self, folder: Path, recipe: str, settings: dict[str, Any]) -> None:
+        self.folder, self.recipe, self.settings = folder, recipe, settings
+        self._lock: int | None = None
+        self._store: Store | None = None
+
+    @classmethod
+    def create(cls, folder: Path, recipe: str, settings: dict[str, Any]) -> Run:
+        """A new run in `folder`, which must be empty or not exist.
+
+        Raises:
+            RunError: the folder holds something already.
+            StorageError: it cannot be written to.
+        """
+        if (folder / "settings.json").exists():
+            raise RunError(
+                f"{folder} holds a run already; resume it with: palaestra resume {folder}, or choose another --out"
+            )
+        with guarded(folder, "making the run folder"):
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(entry.name != "run.lock" for entry in folder.iterdir()):
+                raise RunError(f"{folder} is not empty; choose another --out")
+            run = cls(folder, recipe, settings)
+            run._acquire()
+        try:
+            run._store = Store(folder / "store.sqlite", create=True)
+            # The settings come last: a folder that has them is a run.
+            write_json(folder / "settings.json", {"format": FORMAT, "recipe": recipe, "settings": settings})
+        except BaseException:
+            run.close()
+            for name in ("store.sqlite", "store.sqlite-wal", "store.sqlite-shm", "run.lock"):
+                (folder / name).unlink(missing_ok=True)
+            raise
+        return run
+
+    @classmethod
+    def open(cls, folder: Path, *, read_only: bool = False) -> Run:
+        """The run in `folder`, to go on with or (`read_only`) to look at.
+
+        Raises:
+            RunError: there is no run, it is damaged, or another process is at work in it.
+        """
+        if not folder.is_dir():
+            raise RunError(f"there is no run folder {folder}")
+        if not (folder / "settings.json").exists():
+            raise RunError(f"{folder} is not a run folder: it has no settings.json")
+        data = read_json(folder / "settings.json")
+        if not isinstance(data, dict) or not {"format", "recipe", "settings"} <= set(data):
+            raise RunError(f"the run folder is damaged: {folder / 'settings.json'} lacks format, recipe or settings")
+        if data["format"] != FORMAT:
+            raise RunError(
+                f"{folder} was written by another version of Palaestra (format {data['format']!r}, expected {FORMAT})"
+            )
+        run = cls(folder, data["recipe"], data["settings"])
+        if not read_only:
+            run._acquire()
+        try:
+            run._store = Store(folder / "store.sqlite", read_only=read_only)
+        except BaseException:
+            run.close()
+            raise
+        return run
+
+    @property
+    def store(self) -> Store:
+        assert self._store is not None, "the run is closed"
+        return self._store
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """The figures of a run that has ended, else `None`."""
+        path = self.folder / "summary.json"
+        return dict(read_json(path)) if path.exists() else None
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        write_json(self.folder / "summary.json", summary)
+
+    def _acquire(self) -> None:
+        path = self.folder / "run.lock"
+        with guarded(path, "locking the run folder"):
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.read(handle, 64).decode(errors="replace").strip() or "unknown"
+                os.close(handle)
+                raise RunError(
+                    f"{self.folder} is in use by another process (pid {holder}); wait for it or stop it"
+                ) from None
+            os.ftruncate(handle, 0)
+            os.write(handle, f"{os.getpid()}\n".encode())
+        self._lock = handle
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def new_folder(recipe: str, base: Path = Path("runs")) -> Path:
+    """A folder name that is not taken yet: the recipe and the time."""
+    stem = f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
+    candidates = [base / stem, *(base / f"{stem}-{k}" for k in range(2, 1000))]
+    return next(folder for folder in candidates if not folder.exists())

@@ -1,0 +1,190 @@
+"""The store of a run: one SQLite file that survives a kill at any instant.
+
+Every method that writes is one transaction, and everything that belongs to one step of a run goes
+through one such call: after a kill a step is there whole, with its cost, or not at all.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from palaestra.core.errors import RunError
+from palaestra.core.records import Attempt, Decision, Example, Lesson
+from palaestra.runs.guard import guarded
+from palaestra.runs.ledger import LedgerEntry, LedgerTotal
+from palaestra.runs.records import from_json, to_json
+
+SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE attempts (phase TEXT, problem TEXT, correct INTEGER, data TEXT NOT NULL, PRIMARY KEY (phase, problem));
+CREATE TABLE lessons (round INTEGER PRIMARY KEY, decisions TEXT NOT NULL);
+CREATE TABLE examples (round INTEGER, position INTEGER, skill TEXT, subskill TEXT, data TEXT NOT NULL,
+                       PRIMARY KEY (round, position));
+CREATE TABLE trainings (round INTEGER PRIMARY KEY, weights_sha256 TEXT NOT NULL, steps INTEGER, seconds REAL);
+CREATE TABLE curves (round INTEGER, step INTEGER, loss REAL, PRIMARY KEY (round, step));
+CREATE TABLE ledger (id INTEGER PRIMARY KEY, phase TEXT, model TEXT, calls INTEGER, prompt_tokens INTEGER,
+                     completion_tokens INTEGER, seconds REAL, money REAL);
+"""
+
+
+class Store:
+    """Reads and writes the records of one run.
+
+    Arguments:
+        path: the SQLite file; made if `create` is set, expected to exist otherwise.
+        read_only: open for reading, for example for a report while the run goes on.
+    """
+
+    def __init__(self, path: Path, *, create: bool = False, read_only: bool = False) -> None:
+        self.path = path
+        if not create and not path.exists():
+            raise RunError(f"expected a store {path.name} in {path.parent}; there is none")
+        with guarded(path, "opening the store"):
+            self._db = sqlite3.connect(path, isolation_level=None)
+            try:
+                if create:
+                    self._db.execute("PRAGMA journal_mode=WAL")
+                    self._db.executescript(
+                        f"BEGIN; {_SCHEMA} INSERT INTO meta VALUES ('schema', '{SCHEMA_VERSION}'); COMMIT;"
+                    )
+                self._db.execute("PRAGMA synchronous=FULL")
+                self._db.execute(f"PRAGMA query_only={'ON' if read_only else 'OFF'}")
+                version = self._db.execute("SELECT value FROM meta WHERE key='schema'").fetchone()
+            except sqlite3.DatabaseError:
+                self._db.close()
+                raise
+        if version is None or version[0] != str(SCHEMA_VERSION):
+            self._db.close()
+            raise RunError(f"{path} was written by another version of Palaestra (schema {version and version[0]})")
+
+    def close(self) -> None:
+        self._db.close()
+
+    @contextmanager
+    def _transaction(self, doing: str) -> Iterator[sqlite3.Connection]:
+        with guarded(self.path, doing):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def _read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with guarded(self.path, "reading the store"):
+            return self._db.execute(query, values).fetchall()
+
+    # Attempts
+
+    def add_attempts(self, phase: str, attempts: Sequence[Attempt], cost: LedgerEntry) -> None:
+        """Record attempts of one phase (`"2/validation"`, say) together with what they cost."""
+        with self._transaction("storing attempts") as db:
+            db.executemany(
+                "INSERT INTO attempts VALUES (?, ?, ?, ?)",
+                [(phase, a.problem.id, a.correct, to_json(a)) for a in attempts],
+            )
+            _insert_cost(db, cost)
+
+    def attempts(self, phase: str) -> list[Attempt]:
+        """The attempts of one phase in the order in which they were made."""
+        rows = self._read("SELECT data FROM attempts WHERE phase=? ORDER BY rowid", (phase,))
+        return [self._parse(Attempt, data) for (data,) in rows]
+
+    def phases(self) -> list[str]:
+        return [phase for (phase,) in self._read("SELECT phase FROM attempts GROUP BY phase ORDER BY MIN(rowid)")]
+
+    # Lessons
+
+    def add_lesson(self, round_: int, lesson: Lesson, cost: LedgerEntry) -> None:
+        with self._transaction("storing a lesson") as db:
+            db.execute(
+                "INSERT INTO lessons VALUES (?, ?)", (round_, to_json(lesson.decisions) if lesson.decisions else "[]")
+            )
+            db.executemany(
+                "INSERT INTO examples VALUES (?, ?, ?, ?, ?)",
+                [(round_, k, e.skill, e.subskill, to_json(e)) for k, e in enumerate(lesson.examples)],
+            )
+            _insert_cost(db, cost)
+
+    def lesson(self, round_: int) -> Lesson | None:
+        """The lesson of a round, or `None` if it has not been written."""
+        rows = self._read("SELECT decisions FROM lessons WHERE round=?", (round_,))
+        if not rows:
+            return None
+        examples = self._read("SELECT data FROM examples WHERE round=? ORDER BY position", (round_,))
+        return Lesson(
+            tuple(self._parse(Example, data) for (data,) in examples),
+            self._parse(tuple[Decision, ...], rows[0][0]),
+        )
+
+    def allocation(self) -> dict[int, dict[tuple[str, str], int]]:
+        """Examples by round, and in it by skill and subskill."""
+        found: dict[int, dict[tuple[str, str], int]] = {}
+        query = "SELECT round, skill, subskill, COUNT(*) FROM examples GROUP BY round, skill, subskill ORDER BY round"
+        for round_, skill, subskill, count in self._read(query):
+            found.setdefault(round_, {})[skill, subskill] = count
+        return found
+
+    # Training
+
+    def add_training(
+        self, round_: int, weights_sha256: str, curve: Sequence[tuple[int, float]], cost: LedgerEntry
+    ) -> None:
+        """Record that a round's training is done and its weights are in the checkpoint."""
+        steps = curve[-1][0] if curve else 0
+        with self._transaction("storing a training") as db:
+            db.execute("INSERT INTO trainings VALUES (?, ?, ?, ?)", (round_, weights_sha256, steps, cost.seconds))
+            db.executemany("INSERT INTO curves VALUES (?, ?, ?)", [(round_, step, loss) for step, loss in curve])
+            _insert_cost(db, cost)
+
+    def weights_sha256(self, round_: int) -> str | None:
+        """The hash of the weights after a round's training, or `None` before it."""
+        rows = self._read("SELECT weights_sha256 FROM trainings WHERE round=?", (round_,))
+        return str(rows[0][0]) if rows else None
+
+    def curves(self) -> dict[int, list[tuple[int, float]]]:
+        """The training loss by round: pairs of step and loss."""
+        found: dict[int, list[tuple[int, float]]] = {}
+        for round_, step, loss in self._read("SELECT round, step, loss FROM curves ORDER BY round, step"):
+            found.setdefault(round_, []).append((step, loss))
+        return found
+
+    # Cost
+
+    def add_cost(self, cost: LedgerEntry) -> None:
+        with self._transaction("storing a cost") as db:
+            _insert_cost(db, cost)
+
+    def total(self, phase: str = "") -> LedgerTotal:
+        """What was spent, in all or on phases that start with `phase`."""
+        columns = ", ".join(f"COALESCE(SUM({c}), 0)" for c in LedgerTotal.__dataclass_fields__)
+        rows = self._read(f"SELECT {columns} FROM ledger WHERE phase LIKE ? || '%'", (phase,))
+        return LedgerTotal(*rows[0])
+
+    def costs(self) -> Mapping[str, LedgerTotal]:
+        """The same by phase."""
+        phases = [phase for (phase,) in self._read("SELECT phase FROM ledger GROUP BY phase ORDER BY MIN(id)")]
+        columns = ", ".join(f"SUM({c})" for c in LedgerTotal.__dataclass_fields__)
+        return {p: LedgerTotal(*self._read(f"SELECT {columns} FROM ledger WHERE phase=?", (p,))[0]) for p in phases}
+
+    def _parse(self, kind: Any, data: str) -> Any:
+        try:
+            return from_json(kind, data)
+        except ValueError as error:
+            raise RunError(f"the run folder is damaged: {self.path} holds a record that does not parse: "
+                           f"{str(error).splitlines()[0]}") from error  # fmt: skip
+
+
+def _insert_cost(db: sqlite3.Connection, cost: LedgerEntry) -> None:
+    db.execute(
+        "INSERT INTO ledger (phase, model, calls, prompt_tokens, completion_tokens, seconds, money) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (cost.phase, cost.model, cost.calls, cost.usage.prompt_tokens, cost.usage.completion_tokens, cost.seconds, cost.money),
+    )  # fmt: skip

@@ -1,0 +1,81 @@
+"""The task protocol: problems, how they are asked, and how answers are scored."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from palaestra.core.errors import UnknownNameError
+from palaestra.core.records import Completion, Example, Failure, Problem, Score, Split
+from palaestra.core.registry import Registry
+
+TASKS = Registry("task", "palaestra.tasks")
+TASKS.register(
+    "math-skills",
+    "palaestra.tasks.math.task:MathSkills",
+    "procedural mathematics: 18 skills from sums to common divisors, with worked reasoning",
+)
+
+
+@runtime_checkable
+class Task(Protocol):
+    """Named problem sets with splits, a prompt and a scorer.
+
+    A task never sees a model. It hands out problems, and judges what came back.
+    """
+
+    name: str
+
+    def skills(self) -> Mapping[str, tuple[str, ...]]:
+        """Every skill of the task with its subskills."""
+        ...
+
+    def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
+        """`per_skill` different problems of each skill (of `skills`, if given) from `split`.
+
+        The same arguments give the same problems. Raises `TaskError` if there are not that many.
+        """
+        ...
+
+    def score(self, problem: Problem, completion: Completion) -> Score | Failure:
+        """Judge an answer. A wrong answer is a `Score` of 0; a broken scorer is a `Failure`."""
+        ...
+
+
+@runtime_checkable
+class GenerativeTask(Task, Protocol):
+    """A task that can write training examples of any of its skills by itself."""
+
+    def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
+        """`count` examples with worked reasoning, all from the train split.
+
+        An empty `subskill` means all of them in turn.
+        """
+        ...
+
+
+def make_task(name: str, **options: Any) -> Task:
+    """Build the task that is registered under `name`."""
+    task: Task = TASKS.get(name)(**options)
+    return task
+
+
+def check_skills(task: Task, names: Sequence[str]) -> None:
+    """Raise `UnknownNameError` for the first of `names` that is not a skill of `task`."""
+    known = task.skills()
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(f"skill of task {task.name}", name, known)
+
+
+def split_of(canonical: str) -> Split:
+    """The one split that a problem belongs to, decided by the hash of its canonical form.
+
+    Seventy in a hundred are for training, fifteen each for validation and test. Whoever draws
+    problems keeps those of the split that was asked for, so no seed can make the splits overlap.
+    """
+    bucket = int.from_bytes(hashlib.blake2b(canonical.encode(), digest_size=8).digest()) % 100
+    return Split.TRAIN if bucket < 70 else Split.VALIDATION if bucket < 85 else Split.TEST

@@ -1,0 +1,185 @@
+"""The plain operations: what a student of this family is expected to know already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from palaestra.tasks.math.answers import AnswerKind
+from palaestra.tasks.math.drafts import Draft, Drawer, Skill, between, ordered, pick
+
+Pair = Callable[[np.random.Generator], tuple[int, int]]
+
+SUM = (
+    "What is {a} + {b}?",
+    "Compute {a}+{b}.",
+    "What is {a} plus {b}?",
+    "Add {a} and {b}.",
+    "What is the sum of {a} and {b}?",
+)
+DIFFERENCE = (
+    "What is {a} - {b}?",
+    "Compute {a}-{b}.",
+    "What is {a} minus {b}?",
+    "Subtract {b} from {a}.",
+    "Take {b} away from {a}.",
+)
+PRODUCT = (
+    "What is {a} * {b}?",
+    "Compute {a}*{b}.",
+    "What is {a} times {b}?",
+    "Multiply {a} by {b}.",
+    "What is the product of {a} and {b}?",
+)
+QUOTIENT = (
+    "What is {a} / {b}?",
+    "Compute {a}/{b}.",
+    "What is {a} divided by {b}?",
+    "Divide {a} by {b}.",
+    "How often does {b} fit into {a}?",
+)
+
+
+def add_draft(a: int, b: int, question: str) -> Draft:
+    return Draft(question, (f"{a}+{b}={a + b}",), str(a + b), ordered(a, b))
+
+
+def subtract_draft(a: int, b: int, question: str) -> Draft:
+    return Draft(question, (f"{a}-{b}={a - b}",), str(a - b), (a, b))
+
+
+def multiply_draft(a: int, b: int, question: str) -> Draft:
+    return Draft(question, (f"{a}*{b}={a * b}",), str(a * b), ordered(a, b))
+
+
+def divide_draft(a: int, b: int, question: str) -> Draft:
+    return Draft(question, (f"{a}/{b}={a // b}",), str(a // b), (a, b))
+
+
+def _operation(make: Callable[[int, int, str], Draft], wordings: tuple[str, ...], pair: Pair) -> Drawer:
+    def draw(rng: np.random.Generator) -> Draft:
+        a, b = pair(rng)
+        return make(a, b, pick(rng, wordings).format(a=a, b=b))
+
+    return draw
+
+
+def _two_digits(rng: np.random.Generator, *, carry: bool) -> tuple[int, int]:
+    while True:
+        a, b = between(rng, 11, 89), between(rng, 11, 89)
+        if (a % 10 + b % 10 >= 10) == carry:
+            return a, b
+
+
+def _borrowing(rng: np.random.Generator, *, borrow: bool) -> tuple[int, int]:
+    while True:
+        b, a = sorted((between(rng, 11, 99), between(rng, 11, 99)))
+        if a > b and (a % 10 < b % 10) == borrow:
+            return a, b
+
+
+def _exact(rng: np.random.Generator, low: int, high: int) -> tuple[int, int]:
+    b = between(rng, 2, 9)
+    return b * between(rng, low, high), b
+
+
+ADDITION = Skill(
+    "addition", "sums of two numbers", AnswerKind.NUMBER,
+    {
+        "one_digit": _operation(add_draft, SUM, lambda rng: (between(rng, 1, 9), between(rng, 1, 19))),
+        "two_digit": _operation(add_draft, SUM, lambda rng: _two_digits(rng, carry=False)),
+        "carry": _operation(add_draft, SUM, lambda rng: _two_digits(rng, carry=True)),
+    },
+)  # fmt: skip
+
+SUBTRACTION = Skill(
+    "subtraction", "differences of two numbers", AnswerKind.NUMBER,
+    {
+        "one_digit": _operation(subtract_draft, DIFFERENCE, lambda rng: (between(rng, 9, 19), between(rng, 1, 9))),
+        "two_digit": _operation(subtract_draft, DIFFERENCE, lambda rng: _borrowing(rng, borrow=False)),
+        "borrow": _operation(subtract_draft, DIFFERENCE, lambda rng: _borrowing(rng, borrow=True)),
+    },
+)  # fmt: skip
+
+MULTIPLICATION = Skill(
+    "multiplication", "products of two numbers, one of them of one digit", AnswerKind.NUMBER,
+    {
+        "tables": _operation(multiply_draft, PRODUCT, lambda rng: (between(rng, 2, 9), between(rng, 2, 12))),
+        "tens": _operation(multiply_draft, PRODUCT, lambda rng: (between(rng, 2, 9), 10 * between(rng, 1, 12))),
+        "two_digit": _operation(multiply_draft, PRODUCT, lambda rng: (between(rng, 2, 9), between(rng, 13, 40))),
+    },
+)  # fmt: skip
+
+DIVISION = Skill(
+    "division", "quotients without a remainder", AnswerKind.NUMBER,
+    {
+        "tables": _operation(divide_draft, QUOTIENT, lambda rng: _exact(rng, 2, 12)),
+        "two_digit": _operation(divide_draft, QUOTIENT, lambda rng: _exact(rng, 13, 40)),
+    },
+)  # fmt: skip
+
+
+def _larger(rng: np.random.Generator) -> Draft:
+    a, b = (int(n) for n in rng.choice(np.arange(10, 1000), 2, replace=False))
+    wording = pick(rng, ("Which is larger, {a} or {b}?", "Which number is greater: {a} or {b}?"))
+    high, low = max(a, b), min(a, b)
+    return Draft(wording.format(a=a, b=b), (f"{high}>{low}",), str(high), (low, high))
+
+
+def _smaller(rng: np.random.Generator) -> Draft:
+    a, b = (int(n) for n in rng.choice(np.arange(10, 1000), 2, replace=False))
+    wording = pick(rng, ("Which is smaller, {a} or {b}?", "Which number is less: {a} or {b}?"))
+    high, low = max(a, b), min(a, b)
+    return Draft(wording.format(a=a, b=b), (f"{low}<{high}",), str(low), (low, high))
+
+
+def _largest(rng: np.random.Generator) -> Draft:
+    numbers = [int(n) for n in rng.choice(np.arange(10, 100), 3, replace=False)]
+    wording = pick(rng, ("What is the largest of {n}?", "Find the maximum of {n}."))
+    text = ", ".join(map(str, numbers))
+    return Draft(wording.format(n=text), (), str(max(numbers)), tuple(sorted(numbers)))
+
+
+COMPARISON = Skill(
+    "comparison", "the larger or smaller of two or three numbers", AnswerKind.NUMBER,
+    {"larger": _larger, "smaller": _smaller, "largest_of_three": _largest},
+)  # fmt: skip
+
+
+def _sorted(rng: np.random.Generator, wordings: tuple[str, ...], *, descending: bool) -> Draft:
+    numbers = [int(n) for n in rng.choice(np.arange(10, 100), 3, replace=False)]
+    text = ", ".join(map(str, numbers))
+    answer = ", ".join(map(str, sorted(numbers, reverse=descending)))
+    return Draft(pick(rng, wordings).format(n=text), (), answer, tuple(sorted(numbers)))
+
+
+ORDERING = Skill(
+    "ordering", "three numbers put in order", AnswerKind.LIST,
+    {
+        "ascending": lambda rng: _sorted(rng, ("Sort in ascending order: {n}.", "Sort from smallest to largest: {n}."), descending=False),
+        "descending": lambda rng: _sorted(rng, ("Sort in descending order: {n}.", "Sort from largest to smallest: {n}."), descending=True),
+    },
+)  # fmt: skip
+
+
+def _convert(rng: np.random.Generator, table: tuple[tuple[str, str, int], ...]) -> Draft:
+    large, small, factor = table[int(rng.integers(len(table)))]
+    count = between(rng, 2, 60)
+    wording = pick(
+        rng, ("How many {small} are {n} {large}?", "Convert {n} {large} to {small}.", "Write {n} {large} in {small}.")
+    )
+    question = wording.format(n=count, large=large, small=small)
+    return Draft(question, (f"{count}*{factor}={count * factor}",), str(count * factor), (large, small, count))
+
+
+UNITS = Skill(
+    "units", "a quantity in a smaller unit", AnswerKind.NUMBER,
+    {
+        "length": lambda rng: _convert(rng, (("metres", "centimetres", 100), ("kilometres", "metres", 1000), ("centimetres", "millimetres", 10))),
+        "mass": lambda rng: _convert(rng, (("kilograms", "grams", 1000), ("tonnes", "kilograms", 1000))),
+        "time": lambda rng: _convert(rng, (("hours", "minutes", 60), ("minutes", "seconds", 60))),
+    },
+)  # fmt: skip
+
+ARITHMETIC = (ADDITION, SUBTRACTION, MULTIPLICATION, DIVISION, COMPARISON, ORDERING, UNITS)

@@ -1,0 +1,60 @@
+"""What a procedural skill is made of: drafts, drawn by a generator, and how to word them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from palaestra.tasks.math.answers import AnswerKind
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One drawn problem before it is given to anyone.
+
+    Arguments:
+        question: the text that is asked.
+        steps: the worked reasoning, one equation or remark a step.
+        answer: the exact answer.
+        key: what makes this problem the same problem under any wording. Its hash decides the split,
+            so operands whose order does not matter must come sorted.
+    """
+
+    question: str
+    steps: tuple[str, ...]
+    answer: str
+    key: tuple[int | str, ...]
+
+    @property
+    def response(self) -> str:
+        """The worked reasoning and the answer, as a student is to write them."""
+        return "".join(f"{step}. " for step in self.steps) + f"Answer: {self.answer}"
+
+
+Drawer = Callable[[np.random.Generator], Draft]
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """A skill and its subskills, each of which draws problems of one difficulty."""
+
+    name: str
+    description: str
+    kind: AnswerKind
+    subskills: Mapping[str, Drawer]
+
+
+def between(rng: np.random.Generator, low: int, high: int) -> int:
+    """A whole number from `low` to `high`, both included."""
+    return int(rng.integers(low, high + 1))
+
+
+def pick(rng: np.random.Generator, choices: tuple[str, ...]) -> str:
+    return choices[int(rng.integers(len(choices)))]
+
+
+def ordered(a: int, b: int) -> tuple[int, int]:
+    """The two operands of a commutative operation in their canonical order."""
+    return (a, b) if a <= b else (b, a)

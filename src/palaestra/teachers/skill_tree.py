@@ -1,0 +1,143 @@
+"""A teacher that grows a tree of subskills for every skill, and moves data to where it helps.
+
+Each round every skill takes one action:
+
+- **explore**: open subskills that have no data yet, the weakest first;
+- **exploit**: move the allocation among the open subskills by what the last round gained.
+
+How much a skill gets depends on two estimates, both from validation alone: how much is left to
+learn, and how much of that the data so far has brought (the skill's *response*). A skill that does
+not answer to data is given less each round, and one that is mastered only what keeps it alive.
+Shares are capped, and the caps are enforced on whatever the estimates ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from palaestra.core.records import Decision, Lesson, Report
+from palaestra.envs.lesson.state import StudentState
+from palaestra.tasks.base import GenerativeTask
+from palaestra.teachers.allocation import share_out
+from palaestra.teachers.base import write_from_task
+
+MASTERED = 0.9
+"""Accuracy from which a skill only needs to be kept alive."""
+PRIOR_COUNT = 4.0
+"""How many imagined observations weigh against the few real ones of a small validation set."""
+PRIOR_RESPONSE = 0.5
+"""What an untried skill is expected to close of its gap."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """What is known of a skill or subskill."""
+
+    accuracy: float
+    before: float
+    given: int
+
+    @property
+    def gap(self) -> float:
+        return 1.0 - self.accuracy
+
+
+class SkillTree:
+    """Explores and exploits one tree a skill.
+
+    Arguments:
+        task: writes the examples.
+        skills: only these skills; all if empty.
+        keep: the share of a lesson that is spread over mastered skills, so that they are not lost.
+        cap: the largest share of a lesson that one skill may take.
+        open_at_once: how many subskills a skill opens in one round.
+    """
+
+    def __init__(
+        self,
+        task: GenerativeTask,
+        skills: tuple[str, ...] = (),
+        *,
+        keep: float = 0.12,
+        cap: float = 0.2,
+        open_at_once: int = 2,
+    ) -> None:
+        self.task = task
+        self.skills = {name: parts for name, parts in task.skills().items() if not skills or name in skills}
+        self.keep, self.cap, self.open_at_once = keep, cap, open_at_once
+
+    def write(self, state: StudentState, size: int, generator: np.random.Generator) -> Lesson:
+        nodes = {skill: self._node(state, skill) for skill in self.skills}
+        mastered = {skill: 1.0 for skill, node in nodes.items() if node.accuracy >= MASTERED}
+        weak = {skill: node.gap * self._response(node) for skill, node in nodes.items() if skill not in mastered}
+        kept = round(size * self.keep) if weak else size
+        cap = max(1, round(size * self.cap)) if len(weak) * self.cap >= 1 else None
+        shares = share_out(size - kept, weak, cap) | share_out(kept if mastered else 0, mastered)
+        decisions, allocation = [], {}
+        for skill in self.skills:
+            if shares.get(skill, 0):
+                decision = self._decide(state, skill, nodes[skill], shares[skill])
+                decisions.append(decision)
+                allocation[skill] = decision.allocation
+        return Lesson(write_from_task(self.task, allocation, generator), tuple(decisions))
+
+    def _decide(self, state: StudentState, skill: str, node: _Node, share: int) -> Decision:
+        """One skill's action: which subskills its share goes to, and why."""
+        leaves = {part: self._node(state, skill, part) for part in self.skills[skill]}
+        opened = [part for part, leaf in leaves.items() if leaf.given]
+        closed = sorted((p for p in leaves if p not in opened), key=lambda part: (leaves[part].accuracy, part))
+        if node.accuracy >= MASTERED:
+            weights = dict.fromkeys(leaves, 1.0)
+            reason = f"{node.accuracy:.0%} on validation: keep it alive"
+            return Decision(skill, "exploit", reason, share_out(share, weights))
+        if closed and (not opened or leaves[closed[0]].gap >= 0.1):
+            new = closed[: self.open_at_once]
+            weights = {part: leaves[part].gap for part in (*opened, *new)}
+            names = ", ".join(f"{part} ({leaves[part].accuracy:.0%})" for part in new)
+            return Decision(skill, "explore", f"open {names}", share_out(share, _positive(weights)))
+        weights = {part: leaves[part].gap * self._response(leaves[part]) for part in opened}
+        gained = node.accuracy - node.before
+        reason = f"{node.given} examples brought {100 * gained:+.0f} points; follow the gap and the response"
+        return Decision(skill, "exploit", reason, share_out(share, _positive(weights)))
+
+    def _response(self, node: _Node) -> float:
+        """How much of the gap data has closed, between 0.05 and 1; a prior where little was tried.
+
+        Ten examples that bring nothing say little, fifty say a lot: evidence counts by its amount.
+        """
+        if node.before >= 1.0:
+            return 0.05
+        closed = max(0.0, node.accuracy - node.before) / (1.0 - node.before)
+        evidence = node.given / 20.0
+        return max(0.05, (PRIOR_RESPONSE + evidence * closed) / (1.0 + evidence))
+
+    def _node(self, state: StudentState, skill: str, subskill: str = "") -> _Node:
+        given = 0
+        for past in state.history:
+            parts = past.allocation.get(skill, {})
+            given += parts.get(subskill, 0) if subskill else sum(parts.values())
+        return _Node(_accuracy(state.report, skill, subskill), _accuracy(state.before, skill, subskill), given)
+
+
+def _accuracy(report: Report, skill: str, subskill: str) -> float:
+    """Validation accuracy; a subskill's is drawn towards its skill's, being counted on few problems."""
+    try:
+        whole = report.slice(skill)
+    except KeyError:
+        return 0.5
+    parent = whole.accuracy if whole.accuracy is not None else 0.5
+    if not subskill:
+        return parent
+    try:
+        part = whole.slice(subskill)
+    except KeyError:
+        return parent
+    return (part.correct + PRIOR_COUNT * parent) / (part.count + PRIOR_COUNT)
+
+
+def _positive(weights: Mapping[str, float]) -> dict[str, float]:
+    """The same weights with nothing at zero, so that a share is always spent."""
+    return {name: max(weight, 1e-3) for name, weight in weights.items()}
