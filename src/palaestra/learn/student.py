@@ -161,13 +161,14 @@ class SupervisedStudent:
             self._engine = TransformersEngine(self._adapted, self.tokenizer, self.name, self.batch_size)
 
     def _learned(self) -> dict[str, torch.Tensor]:
-        wanted = {name: p for name, p in self._trained.named_parameters() if p.requires_grad}
-        return {name: p.detach().cpu().contiguous() for name, p in wanted.items()}
+        """All weights of a student that is trained whole; of an adapted one the adapter's alone."""
+        full = self.supervision.method == "full"
+        wanted = self._trained.named_parameters() if full or self._adapted is not None else ()
+        return {name: p.detach().cpu().contiguous() for name, p in wanted if full or p.requires_grad}
 
     def _write_progress(self, folder: Path, state: TrainingState, examples: Sequence[Example], seeds: Seeds) -> None:
-        # Moments are tensors by parameter index; the rest of the optimizer is rebuilt from the settings.
         tensors = {f"weights/{name}": tensor.cpu().contiguous() for name, tensor in state.weights.items()}
-        for index, moments in state.optimizer["state"].items():
+        for index, moments in state.moments.items():
             tensors |= {f"moments/{index}/{name}": torch.as_tensor(m).cpu().contiguous() for name, m in moments.items()}
         tensors["curve"] = torch.tensor(state.curve, dtype=torch.float64)
         save_file(tensors, folder / "state.safetensors", {"step": str(state.step), "of": _fingerprint(examples, seeds)})
@@ -185,19 +186,15 @@ class SupervisedStudent:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except Exception as error:
             raise RunError(f"the run folder is damaged: {folder}: {error}; delete it and resume") from error
-        trainable = [p for _, p in self._trained.named_parameters() if p.requires_grad]
         moments: dict[int, dict[str, torch.Tensor]] = {}
         for name, tensor in tensors.items():
             if name.startswith("moments/"):
                 _, index, moment = name.split("/")
                 moments.setdefault(int(index), {})[moment] = tensor
-        group = torch.optim.AdamW(
-            trainable, lr=self.supervision.learning_rate, weight_decay=self.supervision.weight_decay
-        ).state_dict()["param_groups"]
         return TrainingState(
             step=int(meta["step"]),
             weights={n.removeprefix("weights/"): t for n, t in tensors.items() if n.startswith("weights/")},
-            optimizer={"state": moments, "param_groups": group},
+            moments=moments,
             curve=[(int(step), float(loss)) for step, loss in tensors["curve"].tolist()],
         )
 

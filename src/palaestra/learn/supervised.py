@@ -56,7 +56,7 @@ class TrainingState:
 
     step: int = 0
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
-    optimizer: dict[str, Any] = field(default_factory=dict)
+    moments: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
     curve: list[tuple[int, float]] = field(default_factory=list)
 
 
@@ -113,7 +113,8 @@ def fine_tune(
     done = 0
     if state is not None and state.step:
         model.load_state_dict(state.weights, strict=False)
-        optimizer.load_state_dict(state.optimizer)
+        # The groups are the optimizer's own: they say how it computes, to the last bit.
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state.moments})
         done, curve = state.step, list(state.curve)
 
     model.train()
@@ -137,7 +138,7 @@ def fine_tune(
         on_step(step + 1, len(batches), value)
         if keep_state is not None and step + 1 < len(batches):
             weights = {name: p.detach() for name, p in trainable.items()}
-            keep_state(TrainingState(step + 1, weights, optimizer.state_dict(), curve))
+            keep_state(TrainingState(step + 1, weights, optimizer.state_dict()["state"], curve))
     model.eval()
     return curve
 

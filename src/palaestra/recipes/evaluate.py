@@ -66,8 +66,7 @@ def evaluate(
 
 def resume(run: Run, *, listener: Listener = ignore) -> EvaluateResult:
     """Go on with an evaluation from wherever it was stopped."""
-    values = run.settings | {"skills": tuple(run.settings.get("skills", ()))}
-    settings = build(EvaluateSettings, values)
+    settings = build(EvaluateSettings, run.settings)
     check(settings)
     return _play(run, settings, listener)
 

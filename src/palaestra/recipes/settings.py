@@ -23,16 +23,20 @@ def build(kind: type[S], values: Mapping[str, Any]) -> S:
     Raises:
         SettingsError: an unknown key (with the nearest known one), or a value of the wrong type.
     """
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
+    import json
+
+    from pydantic import TypeAdapter, ValidationError
 
     known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
     for name in values:
         if name not in known:
             raise SettingsError(f"unknown setting '{name}'; {suggest(name, known)}")
     try:
-        return TypeAdapter(
-            kind, config=None if hasattr(kind, "__pydantic_config__") else ConfigDict(strict=True)
-        ).validate_python(dict(values))
+        # By way of JSON, so that a file, the command line and a call are held to the same rules.
+        settings: S = TypeAdapter(kind).validate_json(json.dumps(dict(values)), strict=True)
+        return settings
+    except TypeError as error:
+        raise SettingsError(f"settings must be plain values: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"]) or "settings"

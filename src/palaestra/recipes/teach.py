@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -106,7 +106,7 @@ def teach(
 
 def resume(run: Run, *, listener: Listener = ignore) -> TeachResult:
     """Go on with a run from wherever it was stopped; a finished run just gives its result."""
-    settings = build(TeachSettings, _tuples(run.settings))
+    settings = build(TeachSettings, run.settings)
     check(settings)
     return _play(run, settings, listener)
 
@@ -323,9 +323,3 @@ class _Clock:
             self.run.store.add_cost(LedgerEntry(phase, seconds=rest))
             total += rest
         self.start, self.known = now, total
-
-
-def _tuples(values: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no tuples: lists become what the settings' fields expect."""
-    wanted = {f.name for f in fields(TeachSettings) if f.default == ()}
-    return {k: tuple(v) if k in wanted and isinstance(v, list) else v for k, v in values.items()}

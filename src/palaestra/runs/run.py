@@ -106,7 +106,14 @@ class Run:
     def summary(self) -> dict[str, Any] | None:
         """The figures of a run that has ended, else `None`."""
         path = self.folder / "summary.json"
-        return dict(read_json(path)) if path.exists() else None
+        if not path.exists():
+            return None
+        summary = read_json(path)
+        if not isinstance(summary, dict):
+            raise RunError(
+                f"the run folder is damaged: {path} holds no object; delete it, then: palaestra resume {self.folder}"
+            )
+        return summary
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         write_json(self.folder / "summary.json", summary)

@@ -165,7 +165,7 @@ class Store:
     def total(self, phase: str = "") -> LedgerTotal:
         """What was spent, in all or on phases that start with `phase`."""
         columns = ", ".join(f"COALESCE(SUM({c}), 0)" for c in LedgerTotal.__dataclass_fields__)
-        rows = self._read(f"SELECT {columns} FROM ledger WHERE phase LIKE ? || '%'", (phase,))
+        rows = self._read(f"SELECT {columns} FROM ledger WHERE substr(phase, 1, ?) = ?", (len(phase), phase))
         return LedgerTotal(*rows[0])
 
     def costs(self) -> Mapping[str, LedgerTotal]:

@@ -73,7 +73,9 @@ class SkillTree:
         nodes = {skill: self._node(state, skill) for skill in self.skills}
         mastered = {skill: 1.0 for skill, node in nodes.items() if node.accuracy >= MASTERED}
         weak = {skill: node.gap * self._response(node) for skill, node in nodes.items() if skill not in mastered}
-        kept = round(size * self.keep) if weak else size
+        # A mastered skill never gets more than half of what an average weak one gets.
+        keep = min(self.keep, 0.5 * len(mastered) / len(nodes))
+        kept = round(size * keep) if weak else size
         cap = max(1, round(size * self.cap)) if len(weak) * self.cap >= 1 else None
         shares = share_out(size - kept, weak, cap) | share_out(kept if mastered else 0, mastered)
         decisions, allocation = [], {}
@@ -92,16 +94,18 @@ class SkillTree:
         if node.accuracy >= MASTERED:
             weights = dict.fromkeys(leaves, 1.0)
             reason = f"{node.accuracy:.0%} on validation: keep it alive"
-            return Decision(skill, "exploit", reason, share_out(share, weights))
+            return Decision(skill, "exploit", reason, _spent(share_out(share, weights)))
         if closed and (not opened or leaves[closed[0]].gap >= 0.1):
             new = closed[: self.open_at_once]
             weights = {part: leaves[part].gap for part in (*opened, *new)}
-            names = ", ".join(f"{part} ({leaves[part].accuracy:.0%})" for part in new)
-            return Decision(skill, "explore", f"open {names}", share_out(share, _positive(weights)))
-        weights = {part: leaves[part].gap * self._response(leaves[part]) for part in opened}
+            allocation = share_out(share, _positive(weights))
+            names = ", ".join(f"{part} ({leaves[part].accuracy:.0%})" for part in new if allocation[part])
+            if names:
+                return Decision(skill, "explore", f"open {names}", _spent(allocation))
+        weights = {part: leaves[part].gap * self._response(leaves[part]) for part in opened or leaves}
         gained = node.accuracy - node.before
         reason = f"{node.given} examples brought {100 * gained:+.0f} points; follow the gap and the response"
-        return Decision(skill, "exploit", reason, share_out(share, _positive(weights)))
+        return Decision(skill, "exploit", reason, _spent(share_out(share, _positive(weights))))
 
     def _response(self, node: _Node) -> float:
         """How much of the gap data has closed, between 0.05 and 1; a prior where little was tried.
@@ -141,3 +145,8 @@ def _accuracy(report: Report, skill: str, subskill: str) -> float:
 def _positive(weights: Mapping[str, float]) -> dict[str, float]:
     """The same weights with nothing at zero, so that a share is always spent."""
     return {name: max(weight, 1e-3) for name, weight in weights.items()}
+
+
+def _spent(allocation: Mapping[str, int]) -> dict[str, int]:
+    """An allocation without what got nothing."""
+    return {name: count for name, count in allocation.items() if count}

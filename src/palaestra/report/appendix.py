@@ -1,0 +1,60 @@
+"""What every report ends with: what the run cost, and how it was set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from palaestra.recipes.settings import documented
+from palaestra.runs.ledger import LedgerTotal
+from palaestra.runs.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class CostRow:
+    """The cost of a phase, and its share of all seconds."""
+
+    phase: str
+    total: LedgerTotal
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRow:
+    """A setting as the run used it; `changed` where that is not the default."""
+
+    name: str
+    value: str
+    help: str
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Appendix:
+    """Costs by phase with their sum, and the settings."""
+
+    costs: tuple[CostRow, ...]
+    total: LedgerTotal
+    settings: tuple[SettingRow, ...]
+
+
+def appendix_of(run: Run, kind: type[Any]) -> Appendix:
+    """The appendix of a run whose settings are of `kind`, a dataclass."""
+    total = run.store.total()
+    costs = tuple(
+        CostRow(phase, cost, cost.seconds / total.seconds if total.seconds else 0.0)
+        for phase, cost in run.store.costs().items()
+    )
+    known = {name: (default, help_) for name, default, help_ in documented(kind)}
+    settings = []
+    for name, value in run.settings.items():
+        default, help_ = known.get(name, (None, ""))
+        plain = list(default) if isinstance(default, tuple) else default
+        settings.append(SettingRow(name, _written(value), help_, value != plain))
+    return Appendix(costs, total, tuple(settings))
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(str(part) for part in value) or "(none)"
+    return "(empty)" if value == "" else str(value)

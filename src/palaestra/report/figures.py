@@ -1,0 +1,151 @@
+"""Numbers as a reader wants them: with their unit, their sign and their interval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from palaestra.core.records import Report
+from palaestra.core.statistics import Gain
+
+NOTHING = "–"
+"""Stands where there is no figure, as opposed to a figure of 0."""
+
+
+def percent(report: Report | None) -> str:
+    """The accuracy of a report.
+
+    >>> percent(Report("all", 0.5, 0.3, 0.7, 10, 5))
+    '50.0 %'
+    """
+    return NOTHING if report is None or report.accuracy is None else f"{100 * report.accuracy:.1f} %"
+
+
+def interval(report: Report | None) -> str:
+    """The 95 % interval of a report in percent.
+
+    >>> interval(Report("all", 0.5, 0.3, 0.7, 10, 5))
+    '30.0–70.0 %'
+    """
+    if report is None or report.accuracy is None:
+        return NOTHING
+    return f"{100 * report.low:.1f}–{100 * report.high:.1f} %"
+
+
+def counts(report: Report | None) -> str:
+    """How many were right of how many that were scored, and beside that how many failed.
+
+    >>> counts(Report("all", 0.5, 0.3, 0.7, 10, 5, {"engine": 2}))
+    '5 of 10 right, 2 failed'
+    """
+    if report is None:
+        return NOTHING
+    failed = f", {report.failure_count} failed" if report.failure_count else ""
+    return f"{report.correct} of {report.count} right{failed}"
+
+
+def signed(value: float) -> str:
+    """A number with its sign, and a real minus.
+
+    >>> signed(-3.25), signed(2.0), signed(-0.01)
+    ('−3.2', '+2.0', '0.0')
+    """
+    text = f"{value:+.1f}"
+    return "0.0" if float(text) == 0 else text.replace("-", "−")
+
+
+def points(gain: Gain | None) -> str:
+    """A gain in points, or a dash where no problem was scored both times."""
+    return NOTHING if gain is None or gain.count == 0 else signed(gain.points)
+
+
+def points_interval(gain: Gain | None) -> str:
+    """The 95 % interval of a gain in points."""
+    return NOTHING if gain is None or gain.count == 0 else f"{signed(gain.low)} to {signed(gain.high)}"
+
+
+def whole(value: float) -> str:
+    """A count with its thousands apart.
+
+    >>> whole(1234567).split()
+    ['1', '234', '567']
+    """
+    return f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def seconds(value: float) -> str:
+    """A duration: tenths of a second, and above that minutes or hours.
+
+    >>> seconds(12.34), seconds(139.3), seconds(7320)
+    ('12.3 s', '2 min 19 s', '2 h 2 min')
+    """
+    if value < 60:
+        return f"{value:.1f} s"
+    if value < 3600:
+        return f"{int(value // 60)} min {int(value % 60)} s"
+    return f"{int(value // 3600)} h {int(value % 3600 // 60)} min"
+
+
+def dollars(value: float) -> str:
+    """An amount of money; small amounts keep their first figures.
+
+    >>> dollars(0), dollars(0.00123), dollars(12.5)
+    ('$0.00', '$0.0012', '$12.50')
+    """
+    return f"${value:.2g}" if 0 < value < 0.01 else f"${value:,.2f}"
+
+
+def causes(failures: dict[str, int]) -> str:
+    """Failures by cause as one phrase.
+
+    >>> causes({"engine": 2, "scorer": 1}), causes({})
+    ('engine 2, scorer 1', 'none')
+    """
+    return ", ".join(f"{cause} {count}" for cause, count in failures.items()) or "none"
+
+
+def plural(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> plural(1, "round"), plural(3, "round")
+    ('1 round', '3 rounds')
+    """
+    return f"{whole(count)} {noun}" + ("" if count == 1 else "s")
+
+
+def shorten(text: str, characters: int) -> str:
+    """At most `characters` of a text, the cut marked.
+
+    >>> shorten("multiplication", 8)
+    'multipl…'
+    """
+    return text if len(text) <= characters else text[: characters - 1] + "…"
+
+
+def phase_name(phase: str) -> str:
+    """A phase of the store or ledger in words.
+
+    >>> phase_name("2/train"), phase_name("0/test"), phase_name("load")
+    ('round 2: training', 'start: test', 'load')
+    """
+    round_, slash, what = phase.partition("/")
+    if not slash:
+        return phase
+    what = {"train": "training"}.get(what, what)
+    return f"start: {what}" if round_ == "0" else f"round {round_}: {what}"
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "percent": percent,
+    "interval": interval,
+    "counts": counts,
+    "signed": signed,
+    "points": points,
+    "points_interval": points_interval,
+    "whole": whole,
+    "seconds": seconds,
+    "dollars": dollars,
+    "causes": causes,
+    "plural": plural,
+    "phase_name": phase_name,
+}

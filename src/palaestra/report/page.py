@@ -1,0 +1,60 @@
+"""From a run folder to `report.html`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from palaestra.core.errors import RunError
+from palaestra.report import figures
+from palaestra.report.evaluate import evaluate_page
+from palaestra.report.teach import teach_page
+from palaestra.runs.files import write_text
+from palaestra.runs.run import Run
+from palaestra.version import __version__
+
+_PAGES: dict[str, Callable[[Run], Any]] = {"evaluate": evaluate_page, "teach": teach_page}
+
+
+def write_report(folder: Path) -> Path:
+    """Write `report.html` into a run folder and return its path.
+
+    The page needs no network and no other file. The run may still be going on: then the page shows
+    what there is, and says that the run has not ended.
+
+    Raises:
+        RunError: the folder holds no run, is damaged, or its recipe has no report.
+        StorageError: the page cannot be written.
+
+    Example:
+        >>> write_report(Path("runs/teach-20250101-120000"))      # doctest: +SKIP
+        PosixPath('runs/teach-20250101-120000/report.html')
+    """
+    with Run.open(folder, read_only=True) as run:
+        if run.recipe not in _PAGES:
+            raise RunError(
+                f"there is no report for recipe {run.recipe!r} ({folder}); there is one for: {', '.join(_PAGES)}"
+            )
+        page = _PAGES[run.recipe](run)
+        template = _environment().get_template(f"{run.recipe}.html.j2")
+        text = template.render(page=page, folder=folder.resolve().name, version=__version__)
+    path = folder / "report.html"
+    write_text(path, text)
+    return path
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("palaestra.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(figures.FILTERS)
+    return environment

@@ -1,0 +1,129 @@
+"""A few attempts to read, spread over the skills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from palaestra.core.records import Attempt, Failure, ImagePart, Message, Problem
+
+SHOWN = 9
+"""How many samples of a kind are shown."""
+LONGEST = 4000
+"""Characters of one text that are shown."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What a model said, and what became of it."""
+
+    heading: str
+    text: str
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One problem with the responses to it."""
+
+    skill: str
+    subskill: str
+    question: str
+    reference: str
+    responses: tuple[Response, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Samples of one kind, out of `count` that there are."""
+
+    title: str
+    explanation: str
+    count: int
+    total: int
+    samples: tuple[Sample, ...]
+
+
+def compare(before: Sequence[Attempt], after: Sequence[Attempt]) -> tuple[Group, ...]:
+    """What became right, what stayed wrong and what was lost, over the problems scored both times."""
+    first = {attempt.problem.id: attempt for attempt in before}
+    pairs = [(first[attempt.problem.id], attempt) for attempt in after if attempt.problem.id in first]
+    scored = [(b, a) for b, a in pairs if b.correct is not None and a.correct is not None]
+
+    def group(title: str, explanation: str, was: bool, is_: bool) -> Group:
+        chosen = [(b, a) for b, a in scored if (b.correct, a.correct) == (was, is_)]
+        shown = spread(chosen, lambda pair: pair[0].problem.skill)
+        samples = tuple(_sample(b.problem, (_response(b, "Before"), _response(a, "After"))) for b, a in shown)
+        return Group(title, explanation, len(chosen), len(scored), samples)
+
+    return (
+        group("Now right", "wrong before, right after", False, True),
+        group("Still wrong", "wrong before and after", False, False),
+        group("Lost", "right before, wrong after", True, False),
+    )
+
+
+def right_and_wrong(attempts: Sequence[Attempt]) -> tuple[Group, ...]:
+    """Samples of right, wrong and failed attempts; the last only where there are any."""
+    groups = []
+    for title, correct in (("Wrong", False), ("Right", True), ("Failed", None)):
+        chosen = [attempt for attempt in attempts if attempt.correct is correct]
+        shown = spread(chosen, lambda attempt: attempt.problem.skill)
+        samples = tuple(_sample(attempt.problem, (_response(attempt, "Response"),)) for attempt in shown)
+        explanation = "nothing is known of these; they are in no accuracy" if correct is None else ""
+        if chosen or correct is not None:
+            groups.append(Group(title, explanation, len(chosen), len(attempts), samples))
+    return tuple(groups)
+
+
+def spread(items: Sequence[T], kind: Callable[[T], str], most: int = SHOWN) -> list[T]:
+    """At most `most` items from as many kinds as possible, sorted by kind.
+
+    Every kind gives its first item, then its second, and so on. Where there are more kinds than
+    places, kinds are taken at even distances, so that the end of the alphabet is seen too.
+
+    >>> spread(["a1", "a2", "b1", "c1"], lambda item: item[0], 3)
+    ['a1', 'b1', 'c1']
+    >>> spread(["a1", "b1", "c1", "d1"], lambda item: item[0], 2)
+    ['a1', 'c1']
+    """
+    kinds: dict[str, list[T]] = {}
+    for item in items:
+        kinds.setdefault(kind(item), []).append(item)
+    names = sorted(kinds)
+    if len(names) > most:
+        names = [names[k * len(names) // most] for k in range(most)]
+    rows = range(max((len(kinds[name]) for name in names), default=0))
+    taken = [kinds[name][row] for row in rows for name in names if row < len(kinds[name])]
+    return sorted(taken[:most], key=kind)
+
+
+def _sample(problem: Problem, responses: tuple[Response, ...]) -> Sample:
+    return Sample(problem.skill, problem.subskill, _question(problem), _cut(problem.reference), responses)
+
+
+def _question(problem: Problem) -> str:
+    if len(problem.messages) == 1:
+        return _cut(_content(problem.messages[0]))
+    return _cut("\n\n".join(f"{message.role}: {_content(message)}" for message in problem.messages))
+
+
+def _content(message: Message) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    # A page that shows an image from elsewhere would not be whole by itself.
+    return "".join("[image]" if isinstance(part, ImagePart) else part.text for part in message.content)
+
+
+def _response(attempt: Attempt, heading: str) -> Response:
+    said = "" if attempt.completion is None else _cut(attempt.completion.text)
+    if isinstance(attempt.outcome, Failure):
+        return Response(heading, said or _cut(attempt.outcome.message), f"failed: {attempt.outcome.cause}")
+    return Response(heading, said, "right" if attempt.correct else "wrong")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} … ({len(text) - LONGEST} more characters)"

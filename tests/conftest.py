@@ -1,0 +1,31 @@
+"""What several tests share: a quiet torch, and the embedded student, loaded once."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest
+
+from palaestra.engines.shelf import Model
+
+
+@pytest.fixture(scope="session")
+def nano() -> Model:
+    from transformers.utils import logging
+
+    from palaestra.engines import shelf
+
+    logging.disable_progress_bar()
+    return shelf.load("nano", device="cpu")
+
+
+@pytest.fixture
+def fresh_nano() -> Model:
+    """A student of its own for tests that train it."""
+    from palaestra.engines import shelf
+
+    return shelf.load("nano", device="cpu")

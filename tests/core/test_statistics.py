@@ -1,0 +1,84 @@
+import numpy as np
+import pytest
+
+from palaestra.core.records import Attempt, Completion, Failure, FailureCause, Message, Problem, Score
+from palaestra.core.statistics import gain_between, paired_gain, report_on, wilson_interval
+
+
+def attempt(name: str, value: float | None, skill: str = "s", subskill: str = "p") -> Attempt:
+    problem = Problem(name, (Message("user", "?"),), "1", skill, subskill)
+    outcome = Failure(FailureCause.ENGINE, "broke") if value is None else Score(value)
+    return Attempt(problem, Completion("1"), outcome)
+
+
+@pytest.mark.parametrize(
+    ("correct", "count", "low", "high"),
+    [(0, 10, 0.0, 0.2775), (5, 10, 0.2366, 0.7634), (10, 10, 0.7225, 1.0), (81, 263, 0.2553, 0.3662)],
+)
+def test_wilson_matches_published_values(correct: int, count: int, low: float, high: float) -> None:
+    # Newcombe (1998), table I, method 3, and its values for 0, 5 and 10 of 10.
+    assert wilson_interval(correct, count) == pytest.approx((low, high), abs=2e-4)
+
+
+def test_wilson_covers_the_true_rate_about_95_percent_of_the_time() -> None:
+    rng = np.random.default_rng(0)
+    hits = [
+        low <= rate <= high
+        for rate in (0.1, 0.5, 0.9)
+        for low, high in (wilson_interval(int(k), 40) for k in rng.binomial(40, rate, 2000))
+    ]
+    assert 0.93 <= np.mean(hits) <= 0.975
+
+
+def test_the_paired_interval_covers_the_true_gain_about_95_percent_of_the_time() -> None:
+    rng = np.random.default_rng(1)
+    # Both wrong, gained, lost, both right: the true gain is 20 points.
+    cells, hits = (0.4, 0.25, 0.05, 0.3), []
+    for _ in range(1500):
+        draw = rng.choice(4, size=60, p=cells)
+        gain = paired_gain((draw >= 2).tolist(), ((draw == 1) | (draw == 3)).tolist())
+        hits.append(gain.low <= 20.0 <= gain.high)
+    assert 0.93 <= np.mean(hits) <= 0.985
+
+
+def test_pairing_makes_the_interval_narrower_than_two_independent_rates() -> None:
+    before = [True] * 50 + [False] * 50
+    after = [True] * 70 + [False] * 30
+    gain = paired_gain(before, after)
+    assert gain.points == 20.0
+    assert 0 < gain.low < 20 < gain.high < 35
+
+
+def test_no_change_has_an_interval_around_zero() -> None:
+    gain = paired_gain([True, False] * 20, [True, False] * 20)
+    assert gain.points == 0.0
+    assert gain.low < 0 < gain.high
+
+
+def test_a_failure_is_counted_beside_the_accuracy_and_never_inside_it() -> None:
+    report = report_on([attempt("a", 1.0), attempt("b", 0.0), attempt("c", None)])
+    assert (report.accuracy, report.count, report.correct) == (0.5, 2, 1)
+    assert report.failures == {"engine": 1}
+
+
+def test_all_failures_leave_the_accuracy_unknown() -> None:
+    report = report_on([attempt("a", None)])
+    assert report.accuracy is None
+    assert (report.low, report.high) == (0.0, 1.0)
+
+
+def test_slices_by_skill_and_subskill_add_up() -> None:
+    report = report_on([attempt("a", 1.0, "x", "1"), attempt("b", 0.0, "x", "2"), attempt("c", 1.0, "y", "1")])
+    assert [part.name for part in report.slices] == ["x", "y"]
+    assert report.slice("x").slice("2").correct == 0
+    assert sum(part.count for part in report.slices) == report.count
+
+
+def test_a_gain_compares_only_problems_scored_both_times() -> None:
+    gain = gain_between([attempt("a", 0.0), attempt("b", None)], [attempt("a", 1.0), attempt("b", 1.0)])
+    assert (gain.points, gain.count) == (100.0, 1)
+
+
+def test_a_gain_of_unequal_lengths_is_refused() -> None:
+    with pytest.raises(ValueError, match="equal lengths"):
+        paired_gain([True], [])

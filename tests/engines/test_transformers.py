@@ -1,0 +1,150 @@
+import math
+
+import pytest
+import torch
+
+from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, Split, StopReason, TextPart
+from palaestra.engines.base import Request, Sampling
+from palaestra.engines.chat import prompt_ids
+from palaestra.engines.shelf import Model
+from palaestra.engines.transformers import TransformersEngine, filter_logits
+from palaestra.tasks.math.task import MathSkills
+
+PROBLEMS = MathSkills().problems(Split.TEST, 28, 0)[:500]
+GREEDY, SAMPLED = Sampling(max_tokens=24), Sampling(max_tokens=24, temperature=1.0, top_p=0.95)
+
+
+def ask(text: str, **sampling: object) -> Request:
+    return Request((Message("user", text),), Sampling(**sampling), seed=1)  # type: ignore[arg-type]
+
+
+def first(engine: TransformersEngine, request: Request) -> Completion:
+    answer = engine.generate([request])[0][0]
+    assert isinstance(answer, Completion)
+    return answer
+
+
+def test_the_same_request_gives_the_same_tokens_in_any_company(nano: Model) -> None:
+    """Greedy and sampled, 500 problems each, at batch sizes 1, 7 and 64."""
+    requests = [Request(p.messages, sampling, seed=k) for k, p in enumerate(PROBLEMS) for sampling in (GREEDY, SAMPLED)]
+    assert len(requests) == 1000
+    ids = {}
+    for batch_size in (64, 7, 1):
+        answers = nano.engine(batch_size).generate(requests)
+        ids[batch_size] = [a[0].token_ids for a in answers]  # type: ignore[union-attr]
+    assert ids[1] == ids[7] == ids[64]
+    greedy, sampled = ids[64][0::2], ids[64][1::2]
+    assert greedy != sampled
+
+
+def test_greedy_tokens_are_those_of_transformers_own_generate(nano: Model) -> None:
+    engine = nano.engine(16)
+    for problem in PROBLEMS[::25]:
+        ids = prompt_ids(nano.tokenizer, problem.messages)
+        theirs = nano.weights.generate(
+            torch.tensor([ids]),
+            attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+            max_new_tokens=24,
+            do_sample=False,
+        )
+        assert first(engine, Request(problem.messages, GREEDY)).token_ids == tuple(theirs[0, len(ids) :].tolist())
+
+
+def test_logprobs_are_those_of_one_full_forward_pass(nano: Model) -> None:
+    answers = nano.engine(64).generate([Request(p.messages, SAMPLED, seed=3) for p in PROBLEMS[::20]])
+    for (answer,) in answers:
+        assert isinstance(answer, Completion)
+        ids = torch.tensor([answer.prompt_ids + answer.token_ids])
+        with torch.inference_mode():
+            logprobs_TV = nano.weights(ids).logits[0].log_softmax(-1)
+        start = len(answer.prompt_ids)
+        expected = [float(logprobs_TV[start + k - 1, token]) for k, token in enumerate(answer.token_ids)]
+        assert answer.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_end_of_turn_is_among_the_ids_and_not_in_the_text(nano: Model) -> None:
+    answer = first(nano.engine(), ask("What is 3 + 4?"))
+    assert answer.stop_reason is StopReason.END
+    assert answer.token_ids[-1] == nano.tokenizer.eos_token_id
+    assert answer.text == "3+4=7. Answer: 7"
+    assert answer.usage.completion_tokens == len(answer.token_ids)
+    assert answer.usage.prompt_tokens == len(answer.prompt_ids)
+
+
+def test_the_token_limit_and_stop_strings_end_a_completion(nano: Model) -> None:
+    cut = first(nano.engine(), ask("What is 3 + 4?", max_tokens=3))
+    assert (cut.stop_reason, len(cut.token_ids)) == (StopReason.LENGTH, 3)
+    stopped = first(nano.engine(), ask("What is 3 + 4?", stop=("Answer",)))
+    assert (stopped.stop_reason, stopped.text) == (StopReason.STOP, "3+4=7. ")
+
+
+def test_several_completions_differ_from_each_other_and_repeat_with_the_seed(nano: Model) -> None:
+    request = ask("Write 322 in binary.", count=6, temperature=1.5, max_tokens=16)
+    one, two = nano.engine().generate([request])[0], nano.engine(2).generate([request])[0]
+    assert one == pytest.approx(two) or [a.token_ids for a in one] == [a.token_ids for a in two]  # type: ignore[union-attr]
+    assert len({a.token_ids for a in one}) > 1  # type: ignore[union-attr]
+    other = nano.engine().generate([Request(request.messages, request.sampling, seed=2)])[0]
+    assert [a.token_ids for a in one] != [a.token_ids for a in other]  # type: ignore[union-attr]
+
+
+def test_sampling_follows_the_models_distribution(nano: Model) -> None:
+    """The first token over many seeds against the softmax, by a chi-square bound."""
+    request = ask("Write 322 in binary.", count=2000, temperature=2.0, max_tokens=1)
+    answers = nano.engine(512).generate([request])[0]
+    prompt = torch.tensor([answers[0].prompt_ids])  # type: ignore[union-attr]
+    with torch.inference_mode():
+        probabilities = (nano.weights(prompt).logits[0, -1] / 2.0).softmax(-1)
+    top = probabilities.topk(5)
+    for probability, token in zip(top.values.tolist(), top.indices.tolist(), strict=True):
+        count = sum(a.token_ids[0] == token for a in answers)  # type: ignore[union-attr]
+        spread = math.sqrt(2000 * probability * (1 - probability))
+        assert abs(count - 2000 * probability) < 4.5 * spread + 1
+
+
+def test_a_prompt_longer_than_the_context_fails_alone(nano: Model) -> None:
+    answers = nano.engine().generate([ask("What is 3 + 4?"), ask("what " * 400), ask("What is 5 + 4?")])
+    assert isinstance(answers[1][0], Failure)
+    assert answers[1][0].cause is FailureCause.CONTEXT_LENGTH
+    assert "256" in answers[1][0].message
+    assert [a[0].text for a in (answers[0], answers[2])] == ["3+4=7. Answer: 7", "5+4=9. Answer: 9"]  # type: ignore[union-attr]
+
+
+def test_an_image_for_a_text_model_fails_alone(nano: Model) -> None:
+    picture = Request((Message("user", (TextPart("what is it?"), ImagePart("data:,"))),))
+    answers = nano.engine().generate([picture, ask("What is 3 + 4?")])
+    assert isinstance(answers[0][0], Failure)
+    assert answers[0][0].cause is FailureCause.INVALID_REQUEST
+    assert isinstance(answers[1][0], Completion)
+
+
+def test_a_batch_that_breaks_is_halved_until_only_the_broken_row_fails(
+    nano: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = nano.engine()
+    bad = tuple(prompt_ids(nano.tokenizer, (Message("user", "What is 6 + 6?"),)))
+    decode = engine._decode
+
+    def fragile(rows: list) -> None:  # type: ignore[type-arg]
+        if any(tuple(row.prompt) == bad for row in rows):
+            raise RuntimeError("out of memory")
+        decode(rows)
+
+    monkeypatch.setattr(engine, "_decode", fragile)
+    answers = engine.generate([ask(f"What is {k} + 6?") for k in (5, 6, 7, 8, 9)])
+    assert [isinstance(a[0], Failure) for a in answers] == [False, True, False, False, False]
+    assert answers[4][0].text.endswith("Answer: 15")  # type: ignore[union-attr]
+
+
+def test_the_engine_leaves_the_models_mode_and_the_global_generator_alone(nano: Model) -> None:
+    nano.weights.train()
+    before = torch.random.get_rng_state()
+    nano.engine().generate([ask("What is 3 + 4?", temperature=1.0)])
+    assert nano.weights.training
+    assert torch.equal(before, torch.random.get_rng_state())
+    nano.weights.eval()
+
+
+def test_filters_keep_the_likeliest_and_nothing_beyond_their_bound() -> None:
+    logits_BV = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]] * 3))
+    kept = filter_logits(logits_BV, torch.tensor([[0.6], [1.0], [0.01]]), torch.tensor([[0], [3], [0]])).isfinite()
+    assert kept.tolist() == [[True, True, False, False], [True, True, True, False], [True, False, False, False]]

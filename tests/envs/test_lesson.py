@@ -1,0 +1,136 @@
+import warnings
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+import palaestra  # noqa: F401  (registers the environments)
+from palaestra.core.errors import LessonError
+from palaestra.core.records import Example, Lesson, Message, Report, Split
+from palaestra.core.seeding import Seeds
+from palaestra.engines.shelf import Model
+from palaestra.envs.lesson import LessonEnv
+from palaestra.learn.student import SupervisedStudent
+from palaestra.learn.supervised import Supervision
+from palaestra.tasks.math.task import MathSkills
+
+SKILLS = ("geometry", "addition")
+OURS = [name for name, spec in gymnasium.registry.items() if "palaestra" in str(spec.entry_point)]
+SMALL = {"skills": SKILLS, "validation": 4, "test": 4, "rounds": 2, "budget": 60}
+
+
+def lesson(count: int = 20, seed: int = 0) -> Lesson:
+    return Lesson(tuple(MathSkills().write_examples("geometry", "", count, np.random.default_rng(seed))))
+
+
+@pytest.fixture
+def env(fresh_nano: Model) -> LessonEnv:
+    student = SupervisedStudent(fresh_nano, Supervision(epochs=2))
+    return LessonEnv(student=student, **SMALL)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_registered_environment_passes_gymnasiums_checker(name: str) -> None:
+    env = gymnasium.make(name, skills=("addition",), validation=2, test=2, rounds=3, budget=10_000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env.unwrapped, skip_render_check=False)
+
+
+def test_an_episode_ends_by_its_last_round_and_reports_the_test_only_at_both_ends(env: LessonEnv) -> None:
+    state, info = env.reset(seed=0)
+    assert isinstance(info["test"], Report)
+    state, _, terminated, truncated, info = env.step(lesson())
+    assert (terminated, truncated, "test" in info) == (False, False, False)
+    state, _, terminated, truncated, info = env.step(lesson(seed=1))
+    assert (terminated, truncated, "test" in info) == (False, True, True)
+    assert state in env.observation_space
+    assert (state.examples, state.budget, len(state.history)) == (40, 20, 2)
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step(lesson())
+
+
+def test_the_budget_counts_all_data_and_terminates(env: LessonEnv) -> None:
+    env.reset(seed=0)
+    _, _, terminated, _, info = env.step(lesson(60))
+    assert terminated
+    assert "test" in info
+
+
+def test_a_lesson_beyond_the_budget_is_refused_and_changes_nothing(env: LessonEnv) -> None:
+    env.reset(seed=0)
+    with pytest.raises(LessonError, match="61 examples and the budget has 60 left"):
+        env.step(lesson(61))
+    state, *_ = env.step(lesson(1))
+    assert (state.round, state.examples) == (1, 1)
+
+
+def test_the_reward_is_the_change_of_validation_accuracy(env: LessonEnv) -> None:
+    state, _ = env.reset(seed=0)
+    after, reward, *_ = env.step(lesson(40))
+    assert reward == pytest.approx(after.report.accuracy - state.report.accuracy)  # type: ignore[operator]
+    assert after.history[0].allocation == {"geometry": {"perimeter": 14, "area": 13, "side": 13}}
+
+
+def test_reset_restores_the_student_and_the_same_seed_gives_the_same_episode(env: LessonEnv) -> None:
+    first, first_info = env.reset(seed=0)
+    step_one = env.step(lesson(40))
+    again, again_info = env.reset(seed=0)
+    assert again == first
+    assert again_info == first_info
+    assert env.step(lesson(40)) == step_one
+
+
+def test_training_starts_from_the_base_on_all_data(env: LessonEnv, fresh_nano: Model) -> None:
+    env.reset(seed=0)
+    env.step(lesson(10, 0))
+    *_, info = env.step(lesson(10, 1))
+    student = SupervisedStudent(fresh_nano, Supervision(epochs=2))
+    student.restore()
+    from palaestra.engines import shelf
+
+    other = SupervisedStudent(shelf.load("nano", device="cpu"), Supervision(epochs=2))
+    other.learn(lesson(10, 0).examples + lesson(10, 1).examples, Seeds(0).derive("training", 2))
+    assert info["weights_sha256"] == other.weights_sha256()
+
+
+def test_a_teacher_sees_no_test_problem_and_no_reference(env: LessonEnv) -> None:
+    state, _ = env.reset(seed=0)
+    test = {p.messages[0].text for p in env.task.problems(Split.TEST, 4, 0, SKILLS)}
+    assert test.isdisjoint(attempt.question for attempt in state.attempts)
+    assert {attempt.reference for attempt in state.attempts} == {""}
+
+
+def test_references_are_shown_when_asked_for(fresh_nano: Model) -> None:
+    env = LessonEnv(student=SupervisedStudent(fresh_nano), show_references=True, **SMALL)  # type: ignore[arg-type]
+    state, _ = env.reset(seed=0)
+    assert all(attempt.reference for attempt in state.attempts)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (Lesson(()), "at least one example"),
+        ("a lesson", "expected a Lesson"),
+        (Lesson((Example((Message("user", "q"),), "  "),)), "response that is not empty"),
+        (Lesson((Example((), "a"),)), "needs a question"),
+        (Lesson((Example((Message("user", "word " * 400),), "a"),)), "reads at most 256"),
+    ],
+)  # fmt: skip
+def test_a_bad_lesson_is_refused_and_the_student_unharmed(env: LessonEnv, bad: Lesson, message: str) -> None:
+    env.reset(seed=0)
+    before = env.student.weights_sha256()
+    with pytest.raises(LessonError, match=message):
+        env.step(bad)
+    assert env.student.weights_sha256() == before
+
+
+def test_the_state_can_be_read_as_text(fresh_nano: Model) -> None:
+    env = LessonEnv(student=SupervisedStudent(fresh_nano), render_mode="ansi", **SMALL)  # type: ignore[arg-type]
+    assert env.render() is None
+    env.reset(seed=0)
+    text = env.render()
+    assert text is not None
+    assert text.startswith("round 0 of 2: validation:")
+    assert "addition: 100.0 %" in text

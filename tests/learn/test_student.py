@@ -1,0 +1,111 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from palaestra.core.errors import RunError
+from palaestra.core.records import Message
+from palaestra.core.seeding import Seeds
+from palaestra.engines.base import Request
+from palaestra.engines.shelf import Model
+from palaestra.learn.student import WEIGHTS, SupervisedStudent
+from palaestra.learn.supervised import Method, Supervision
+from palaestra.runs.files import write_folder
+from palaestra.tasks.math.task import MathSkills
+
+EXAMPLES = MathSkills().write_examples("geometry", "perimeter", 40, np.random.default_rng(0))
+QUESTION = Request((Message("user", "A field is 7 long and 5 wide. What is its perimeter?"),))
+
+
+def said(student: SupervisedStudent) -> str:
+    return student.engine().generate([QUESTION])[0][0].text  # type: ignore[union-attr]
+
+
+@pytest.fixture(params=["full", "lora"])
+def method(request: pytest.FixtureRequest) -> Method:
+    found: Method = request.param
+    return found
+
+
+def student_of(model: Model, method: Method, **options: float) -> SupervisedStudent:
+    return SupervisedStudent(
+        model, Supervision(method, epochs=6, learning_rate=1e-3 if method == "full" else 1e-2), **options
+    )  # type: ignore[arg-type]
+
+
+def test_a_student_learns_forgets_and_learns_the_same_again(fresh_nano: Model, method: Method) -> None:
+    student = student_of(fresh_nano, method)
+    before, clean = said(student), student.weights_sha256()
+    student.learn(EXAMPLES, Seeds(0))
+    learned, answer = student.weights_sha256(), said(student)
+    assert answer == "7+5=12. 12*2=24. Answer: 24"
+    assert answer != before
+    student.restore()
+    assert said(student) == before
+    assert student.weights_sha256() == clean
+    student.learn(EXAMPLES, Seeds(0))
+    assert student.weights_sha256() == learned
+
+
+def test_a_saved_student_loads_into_a_fresh_one(fresh_nano: Model, tmp_path: Path, method: Method) -> None:
+    from palaestra.engines import shelf
+
+    student = student_of(fresh_nano, method)
+    student.learn(EXAMPLES, Seeds(0))
+    write_folder(tmp_path / "student", student.save)
+    other = student_of(shelf.load("nano", device="cpu"), method)
+    other.load(tmp_path / "student")
+    assert other.weights_sha256() == student.weights_sha256()
+    assert said(other) == said(student)
+
+
+def test_a_saved_student_is_an_ordinary_checkpoint(fresh_nano: Model, tmp_path: Path) -> None:
+    from palaestra.engines import shelf
+
+    student = student_of(fresh_nano, "full")
+    student.learn(EXAMPLES, Seeds(0))
+    write_folder(tmp_path / "student", student.save)
+    answer = shelf.load(str(tmp_path / "student"), device="cpu").engine().generate([QUESTION])[0][0]
+    assert answer.text == said(student)  # type: ignore[union-attr]
+
+
+def test_a_training_killed_in_the_middle_goes_on_from_its_last_state(
+    fresh_nano: Model, tmp_path: Path, method: Method
+) -> None:
+    from palaestra.engines import shelf
+
+    whole = student_of(fresh_nano, method)
+    curve = whole.learn(EXAMPLES, Seeds(0))
+
+    class Killed(Exception):
+        pass
+
+    def kill(step: int, total: int, loss: float) -> None:
+        if step == 11:
+            raise Killed
+
+    student = student_of(shelf.load("nano", device="cpu"), method, keep_every=0.0)
+    with pytest.raises(Killed):
+        student.learn(EXAMPLES, Seeds(0), kill, tmp_path / "training")
+    steps: list[int] = []
+    again = student_of(shelf.load("nano", device="cpu"), method)
+    assert again.learn(EXAMPLES, Seeds(0), lambda step, total, loss: steps.append(step), tmp_path / "training") == curve
+    assert steps[0] == 11
+    assert again.weights_sha256() == whole.weights_sha256()
+
+
+def test_the_state_of_another_training_is_not_used(fresh_nano: Model, tmp_path: Path) -> None:
+    student = student_of(fresh_nano, "full", keep_every=0.0)
+    student.learn(EXAMPLES, Seeds(0), progress=tmp_path / "training")
+    steps: list[int] = []
+    student.learn(EXAMPLES[:20], Seeds(0), lambda step, total, loss: steps.append(step), tmp_path / "training")
+    assert steps[0] == 1
+
+
+def test_a_damaged_checkpoint_is_one_clear_line(fresh_nano: Model, tmp_path: Path) -> None:
+    student = student_of(fresh_nano, "full")
+    with pytest.raises(RunError, match="damaged"):
+        student.load(tmp_path)
+    (tmp_path / WEIGHTS).write_bytes(b"\x00" * 100)
+    with pytest.raises(RunError, match="damaged"):
+        student.load(tmp_path)

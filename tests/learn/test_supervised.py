@@ -1,0 +1,106 @@
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from palaestra.core.errors import LessonError
+from palaestra.core.records import Example
+from palaestra.core.seeding import Seeds
+from palaestra.engines.shelf import Model
+from palaestra.learn.supervised import Supervision, TrainingState, _schedule, add_adapter, fine_tune
+from palaestra.tasks.math.task import MathSkills
+
+
+def lesson(count: int = 24, seed: int = 0) -> Sequence[Example]:
+    return MathSkills().write_examples("geometry", "", count, np.random.default_rng(seed))
+
+
+SUPERVISION = Supervision(epochs=2, batch_size=8)
+
+
+def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_the_loss_falls_on_what_is_learned(fresh_nano: Model) -> None:
+    curve = fine_tune(fresh_nano.weights, fresh_nano.tokenizer, lesson(), Supervision(epochs=6, batch_size=8), Seeds(0))
+    assert len(curve) == 18
+    assert np.mean([loss for _, loss in curve[-3:]]) < 0.5 * np.mean([loss for _, loss in curve[:3]])
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others() -> None:
+    from palaestra.engines import shelf
+
+    results = []
+    for seed in (0, 0, 1):
+        model = shelf.load("nano", device="cpu")
+        fine_tune(model.weights, model.tokenizer, lesson(), SUPERVISION, Seeds(seed))
+        results.append(weights(model.weights))
+    assert same(results[0], results[1])
+    assert not same(results[0], results[2])
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_an_interrupted_training_goes_on_to_the_same_weights(method: str) -> None:
+    from palaestra.engines import shelf
+
+    supervision = Supervision(method=method, epochs=2, batch_size=8, dropout=0.1 if method == "lora" else 0.0)  # type: ignore[arg-type]
+    states: list[TrainingState] = []
+
+    def keep(state: TrainingState) -> None:
+        if state.step == 3:
+            copied = {name: t.clone() for name, t in state.weights.items()}
+            moments = {k: {n: torch.as_tensor(t).clone() for n, t in m.items()} for k, m in state.moments.items()}
+            states.append(TrainingState(3, copied, moments, list(state.curve)))
+
+    def prepared() -> tuple[Model, torch.nn.Module]:
+        model = shelf.load("nano", device="cpu")
+        return model, add_adapter(model.weights, supervision, Seeds(0)) if method == "lora" else model.weights
+
+    model, whole = prepared()
+    curve = fine_tune(whole, model.tokenizer, lesson(), supervision, Seeds(0), keep_state=keep)
+    model, rest = prepared()
+    again = fine_tune(rest, model.tokenizer, lesson(), supervision, Seeds(0), state=states[0])
+    assert again == curve
+    assert same(weights(whole), weights(rest))
+
+
+def test_an_adapter_leaves_the_base_as_it_was(fresh_nano: Model) -> None:
+    before = weights(fresh_nano.weights)
+    adapted = add_adapter(fresh_nano.weights, Supervision("lora"), Seeds(0))
+    fine_tune(adapted, fresh_nano.tokenizer, lesson(), Supervision("lora", epochs=1), Seeds(0))
+    restored = weights(adapted.unload())
+    assert same(before, restored)
+
+
+def test_training_leaves_the_global_generator_alone(fresh_nano: Model) -> None:
+    before = torch.random.get_rng_state()
+    adapted = add_adapter(fresh_nano.weights, Supervision("lora", dropout=0.1), Seeds(0))
+    fine_tune(adapted, fresh_nano.tokenizer, lesson(8), Supervision("lora", epochs=1, dropout=0.1), Seeds(0))
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_an_empty_lesson_is_refused(fresh_nano: Model) -> None:
+    with pytest.raises(LessonError, match="at least one example"):
+        fine_tune(fresh_nano.weights, fresh_nano.tokenizer, [], SUPERVISION, Seeds(0))
+
+
+def test_a_loss_that_is_not_finite_stops_with_advice(fresh_nano: Model) -> None:
+    with torch.no_grad():
+        fresh_nano.weights.model.norm.weight.fill_(float("nan"))
+    with pytest.raises(LessonError, match="lower the learning rate"):
+        fine_tune(fresh_nano.weights, fresh_nano.tokenizer, lesson(8), SUPERVISION, Seeds(0))
+
+
+def test_the_learning_rate_rises_then_falls_to_nearly_zero() -> None:
+    rates = [_schedule(step, 100, 0.1) for step in range(100)]
+    assert rates[0] == pytest.approx(0.1)
+    assert max(rates) == 1.0
+    assert rates.index(1.0) == 9
+    assert rates[9:] == sorted(rates[9:], reverse=True)
+    assert 0 < rates[-1] < 0.02

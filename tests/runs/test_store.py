@@ -1,0 +1,115 @@
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from palaestra.core.errors import RunError
+from palaestra.core.records import (
+    Attempt,
+    Completion,
+    Decision,
+    Example,
+    Failure,
+    FailureCause,
+    Lesson,
+    Message,
+    Problem,
+    Score,
+    Usage,
+)
+from palaestra.runs.ledger import LedgerEntry
+from palaestra.runs.store import Store
+
+COST = LedgerEntry("0/test", "nano", 2, Usage(10, 5), 1.5, 0.25)
+
+
+def attempt(name: str, value: float | None = 1.0) -> Attempt:
+    outcome = Failure(FailureCause.ENGINE, "broke") if value is None else Score(value, {"extracted": "1"})
+    return Attempt(Problem(name, (Message("user", "1?"),), "1", "s", "t"), Completion("1", (4,), (-0.1,)), outcome)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store.sqlite", create=True)
+
+
+def test_attempts_come_back_as_they_were_in_order(store: Store) -> None:
+    attempts = [attempt("b"), attempt("a", 0.0), attempt("c", None)]
+    store.add_attempts("0/test", attempts, COST)
+    assert store.attempts("0/test") == attempts
+    assert store.attempts("1/test") == []
+    assert store.phases() == ["0/test"]
+
+
+def test_a_lesson_comes_back_as_it_was(store: Store) -> None:
+    lesson = Lesson(
+        (Example((Message("user", "q"),), "a", "s", "t"), Example((Message("user", "r"),), "b", "s", "u")),
+        (Decision("s", "explore", "open t", {"t": 1, "u": 1}),),
+    )
+    store.add_lesson(1, lesson, COST)
+    store.add_lesson(2, Lesson(lesson.examples[:1]), COST)
+    assert store.lesson(1) == lesson
+    assert store.lesson(2) == Lesson(lesson.examples[:1])
+    assert store.lesson(3) is None
+    assert store.allocation() == {1: {("s", "t"): 1, ("s", "u"): 1}, 2: {("s", "t"): 1}}
+
+
+def test_a_training_keeps_its_curve_and_hash(store: Store) -> None:
+    store.add_training(1, "abc", [(1, 2.0), (2, 1.0)], COST)
+    assert store.weights_sha256(1) == "abc"
+    assert store.weights_sha256(2) is None
+    assert store.curves() == {1: [(1, 2.0), (2, 1.0)]}
+
+
+def test_the_ledger_adds_up_in_all_and_by_phase(store: Store) -> None:
+    store.add_cost(COST)
+    store.add_cost(COST)
+    store.add_cost(LedgerEntry("1/train", seconds=3.0))
+    assert store.total().seconds == 6.0
+    assert store.total("0/").money == 0.5
+    assert store.costs()["0/test"].prompt_tokens == 20
+
+
+def test_a_step_is_stored_whole_or_not_at_all(store: Store) -> None:
+    """The second attempt breaks the key: nothing of the step stays, not even its cost."""
+    with pytest.raises(sqlite3.IntegrityError):
+        store.add_attempts("0/test", [attempt("a"), attempt("a")], COST)
+    assert store.attempts("0/test") == []
+    assert store.total().calls == 0
+
+
+def test_the_store_is_in_wal_mode(store: Store) -> None:
+    assert store._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_a_reader_sees_what_is_committed_while_a_writer_is_at_work(store: Store) -> None:
+    store.add_cost(COST)
+    reader = Store(store.path, read_only=True)
+    store._db.execute("BEGIN IMMEDIATE")
+    assert reader.total().calls == 2
+    store._db.execute("ROLLBACK")
+
+
+@pytest.mark.parametrize("content", [b"", b"this is no database at all, just text" * 100])
+def test_a_file_that_is_no_store_is_one_clear_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "store.sqlite").write_bytes(content)
+    with pytest.raises(RunError, match="damaged") as caught:
+        Store(tmp_path / "store.sqlite")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_record_that_does_not_parse_is_one_clear_line(store: Store) -> None:
+    store.add_attempts("0/test", [attempt("a")], COST)
+    store._db.execute("UPDATE attempts SET data='{\"problem\": 5}'")
+    with pytest.raises(RunError, match="does not parse"):
+        store.attempts("0/test")
+
+
+def test_a_missing_store_and_a_newer_one_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="there is none"):
+        Store(tmp_path / "store.sqlite")
+    store = Store(tmp_path / "store.sqlite", create=True)
+    store._db.execute("UPDATE meta SET value='99' WHERE key='schema'")
+    store.close()
+    with pytest.raises(RunError, match="another version"):
+        Store(tmp_path / "store.sqlite")

@@ -1,0 +1,116 @@
+import re
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from palaestra.core.errors import TaskError, UnknownNameError
+from palaestra.core.records import Completion, Split
+from palaestra.core.seeding import Seeds
+from palaestra.tasks.base import GenerativeTask, make_task, split_of
+from palaestra.tasks.math.corpus import TRACE, corpus
+from palaestra.tasks.math.task import SKILLS, MathSkills, draft_split
+
+TASK = MathSkills()
+
+
+def test_the_task_is_registered_and_generative() -> None:
+    assert isinstance(make_task("math-skills"), GenerativeTask)
+
+
+def test_there_are_at_least_sixteen_skills_with_subskills() -> None:
+    assert len(TASK.skills()) >= 16
+    assert all(len(parts) >= 2 for parts in TASK.skills().values())
+
+
+@pytest.mark.parametrize("skill", list(SKILLS))
+def test_worked_reasoning_is_right_in_every_step_and_scores_full(skill: str) -> None:
+    for problem in TASK.problems(Split.TRAIN, 60, 1, [skill]):
+        worked = problem.metadata["worked"]
+        for left, right in re.findall(r"([\d+*/-]+)=([\d+*/-]+)(?=\. )", worked):
+            assert _value(left) == _value(right), worked
+        score = TASK.score(problem, Completion(worked))
+        assert score.value == 1.0, (worked, score)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("skill", list(SKILLS))
+def test_a_wrong_answer_scores_zero(skill: str) -> None:
+    problems = TASK.problems(Split.TRAIN, 20, 2, [skill])
+    for problem in problems:
+        wrong = next(p.reference for p in problems if p.reference != problem.reference)
+        assert TASK.score(problem, Completion(f"Answer: {wrong}")).value == 0.0  # type: ignore[union-attr]
+        assert TASK.score(problem, Completion("I do not know")).value == 0.0  # type: ignore[union-attr]
+
+
+def test_the_same_seed_gives_the_same_problems_and_another_seed_others() -> None:
+    first, again, other = (TASK.problems(Split.TEST, 10, seed) for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
+
+
+def test_no_question_is_asked_twice_in_a_split() -> None:
+    problems = TASK.problems(Split.VALIDATION, 40, 0)
+    assert len({p.id for p in problems}) == len(problems) == 40 * len(SKILLS)
+
+
+@pytest.mark.parametrize("skill", list(SKILLS))
+def test_splits_share_no_canonical_problem_under_any_seed(skill: str) -> None:
+    asked: dict[Split, set[str]] = {}
+    for split in (Split.VALIDATION, Split.TEST):
+        asked[split] = {p.messages[0].text for seed in range(5) for p in TASK.problems(split, 30, seed, [skill])}
+    taught = {e.messages[0].text for e in TASK.write_examples(skill, "", 1500, np.random.default_rng(0))}
+    assert not taught & asked[Split.TEST]
+    assert not taught & asked[Split.VALIDATION]
+    assert not asked[Split.TEST] & asked[Split.VALIDATION]
+
+
+def test_operands_in_another_order_or_wording_stay_in_the_same_split() -> None:
+    for skill in ("addition", "multiplication"):
+        for draw in SKILLS[skill].subskills.values():
+            rng = np.random.default_rng(3)
+            for _ in range(50):
+                draft = draw(rng)
+                assert draft.key == tuple(sorted(draft.key))
+                assert draft_split(skill, draft) is split_of(f"{skill}|{draft.key}")
+
+
+def test_the_pretraining_corpus_never_holds_a_validation_or_test_question() -> None:
+    held_out = {
+        p.messages[0].text
+        for seed in range(3)
+        for s in (Split.VALIDATION, Split.TEST)
+        for p in TASK.problems(s, 30, seed)
+    }
+    stream = corpus(Seeds(0).derive("corpus").generator())
+    seen = [next(stream) for _ in range(20_000)]
+    assert not {e.messages[0].text for e in seen} & held_out
+    share = sum(e.skill in TRACE for e in seen) / len(seen)
+    assert share == pytest.approx(sum(TRACE.values()) / 100, abs=0.002)
+
+
+def test_the_splits_have_the_shares_they_should() -> None:
+    counts = [split_of(str(k)) for k in range(5000)]
+    assert counts.count(Split.TRAIN) / 5000 == pytest.approx(0.7, abs=0.03)
+    assert counts.count(Split.TEST) / 5000 == pytest.approx(0.15, abs=0.03)
+
+
+def test_asking_for_more_problems_than_there_are_is_an_error_that_says_so() -> None:
+    with pytest.raises(TaskError, match="fewer than 100000 test problems"):
+        TASK.problems(Split.TEST, 100_000, 0, ["percent"])
+
+
+def test_unknown_skills_and_subskills_are_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'addition'"):
+        TASK.problems(Split.TEST, 1, 0, ["additoin"])
+    with pytest.raises(UnknownNameError, match="did you mean 'carry'"):
+        TASK.write_examples("addition", "cary", 1, np.random.default_rng(0))
+
+
+def test_examples_of_a_skill_spread_over_its_subskills() -> None:
+    examples = TASK.write_examples("groups", "", 30, np.random.default_rng(0))
+    assert [sum(e.subskill == part for e in examples) for part in TASK.skills()["groups"]] == [10, 10, 10]
+
+
+def _value(text: str) -> Fraction:
+    """An independent reading of `a*b+c`: Python's own arithmetic on fractions."""
+    return Fraction(eval(re.sub(r"(\d+)", r"Fraction(\1)", text), {"Fraction": Fraction}))

@@ -1,0 +1,122 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palaestra.core.errors import UnknownNameError
+from palaestra.core.records import Lesson, Report
+from palaestra.envs.lesson.state import Round, StudentState, allocation_of
+from palaestra.tasks.math.task import MathSkills
+from palaestra.teachers.allocation import share_out
+from palaestra.teachers.base import TEACHERS, make_teacher
+
+TASK = MathSkills()
+SKILLS = TASK.skills()
+
+
+def report(rates: dict[str, float], default: float = 0.5) -> Report:
+    """A validation report with the given accuracy by skill, the same in every subskill."""
+
+    def part(name: str, rate: float, slices: tuple[Report, ...] = ()) -> Report:
+        return Report(name, rate, 0.0, 1.0, 12, round(12 * rate), {}, slices)
+
+    slices = tuple(
+        part(s, rates.get(s, default), tuple(part(p, rates.get(s, default)) for p in parts))
+        for s, parts in SKILLS.items()
+    )
+    return part("validation", sum(rates.values()) / max(1, len(rates)), slices)
+
+
+def state(now: Report, before: Report | None = None, history: tuple[Round, ...] = ()) -> StudentState:
+    return StudentState(len(history), now, (), 0, 1000, before or now, history)
+
+
+def write(name: str, observed: StudentState, size: int = 160, seed: int = 0) -> Lesson:
+    return make_teacher(name, TASK).write(observed, size, np.random.default_rng(seed))
+
+
+def given_to(lesson: Lesson, skill: str) -> int:
+    return sum(allocation_of(lesson).get(skill, {}).values())
+
+
+@pytest.mark.parametrize("name", TEACHERS.names())
+@pytest.mark.parametrize("size", [1, 7, 160])
+def test_a_lesson_has_the_size_that_was_asked_and_repeats_with_its_generator(name: str, size: int) -> None:
+    observed = state(report({"addition": 1.0}))
+    lesson = write(name, observed, size)
+    assert len(lesson.examples) == size
+    assert write(name, observed, size) == lesson
+    assert write(name, observed, size, seed=1) != lesson
+
+
+@pytest.mark.parametrize("name", TEACHERS.names())
+def test_decisions_account_for_every_example(name: str) -> None:
+    lesson = write(name, state(report({})))
+    promised = {
+        d.skill: {k: v for k, v in d.allocation.items() if v} for d in lesson.decisions if any(d.allocation.values())
+    }
+    assert promised == allocation_of(lesson)
+    assert all(d.reason for d in lesson.decisions)
+
+
+def test_no_state_gives_every_skill_the_same() -> None:
+    lesson = write("no_state", state(report({"addition": 1.0, "clock": 0.0})), 180)
+    assert {given_to(lesson, skill) for skill in SKILLS} == {10}
+
+
+def test_skill_tree_gives_more_to_what_is_weaker_and_keeps_the_mastered_alive() -> None:
+    rates = dict.fromkeys(SKILLS, 0.5) | {"addition": 1.0, "subtraction": 0.95, "clock": 0.0}
+    lesson = write("skill_tree", state(report(rates)))
+    assert given_to(lesson, "clock") > given_to(lesson, "percent") > given_to(lesson, "addition") > 0
+
+
+def test_skill_tree_opens_subskills_first_and_exploits_once_all_are_open() -> None:
+    start = report(dict.fromkeys(SKILLS, 0.3))
+    first = write("skill_tree", state(start))
+    assert {d.action for d in first.decisions} == {"explore"}
+    everything = {skill: dict.fromkeys(parts, 5) for skill, parts in SKILLS.items()}
+    later = write("skill_tree", state(report(dict.fromkeys(SKILLS, 0.5)), start, (Round(everything, start),)))
+    assert {d.action for d in later.decisions} == {"exploit"}
+
+
+def test_skill_tree_turns_away_from_a_skill_that_does_not_answer_to_data() -> None:
+    start = report(dict.fromkeys(SKILLS, 0.2))
+    now = report(dict.fromkeys(SKILLS, 0.6) | {"number_theory": 0.2})
+    taught = Round({skill: dict.fromkeys(parts, 10) for skill, parts in SKILLS.items()}, now)
+    lesson = write("skill_tree", state(now, start, (taught,)))
+    assert given_to(lesson, "number_theory") < given_to(write("skill_tree", state(now)), "number_theory")
+
+
+def test_skill_tree_enforces_its_cap() -> None:
+    rates = dict.fromkeys(SKILLS, 0.85) | {"clock": 0.0, "percent": 0.8}
+    lesson = make_teacher("skill_tree", TASK, cap=0.1).write(state(report(rates)), 100, np.random.default_rng(0))
+    weak = [skill for skill, rate in rates.items() if rate < 0.9]
+    assert max(given_to(lesson, skill) for skill in weak) <= 10
+
+
+def test_skill_tree_knows_what_to_do_when_all_is_mastered() -> None:
+    assert len(write("skill_tree", state(report(dict.fromkeys(SKILLS, 1.0)))).examples) == 160
+
+
+def test_teachers_keep_to_the_skills_they_were_given() -> None:
+    for name in TEACHERS.names():
+        lesson = make_teacher(name, TASK, ("clock", "percent")).write(state(report({})), 40, np.random.default_rng(0))
+        assert set(allocation_of(lesson)) == {"clock", "percent"}
+
+
+def test_an_unknown_teacher_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'skill_tree'"):
+        make_teacher("skilltree", TASK)
+
+
+@given(
+    st.integers(0, 500),
+    st.dictionaries(st.text(max_size=3), st.floats(0, 10), min_size=1, max_size=12),
+    st.one_of(st.none(), st.integers(1, 60)),
+)
+def test_shares_add_up_and_keep_the_cap(total: int, weights: dict[str, float], cap: int | None) -> None:
+    shares = share_out(total, weights, cap)
+    room = sum(1 for w in weights.values() if w > 0) * (cap if cap is not None else total)
+    assert sum(shares.values()) == min(total, room)
+    assert all(0 <= share <= (cap if cap is not None else total) for share in shares.values())
+    assert all(shares[name] == 0 for name, weight in weights.items() if weight == 0)
