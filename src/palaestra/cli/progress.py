@@ -6,6 +6,7 @@ import time
 from types import TracebackType
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -108,7 +109,9 @@ def rate(report: Report) -> str:
 
 def report_table(report: Report) -> Table:
     """Accuracy by skill with intervals."""
-    table = Table(title=f"accuracy on {report.name}, 95 % intervals", title_justify="left")
+    table = Table(
+        title=f"accuracy on {report.name}, 95 % intervals", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+    )
     for column, justify in (
         ("skill", "left"),
         ("accuracy", "right"),
@@ -133,28 +136,28 @@ def report_table(report: Report) -> Table:
 
 
 def gain_table(summary: dict[str, Any]) -> Table:
-    """Before and after by skill with 95 % intervals."""
-    title = f"test accuracy before and after {summary['examples']} examples, 95 % intervals, gain in points"
-    table = Table(title=title, title_justify="left")
-    for column, justify in (
-        ("skill", "left"),
-        ("examples", "right"),
-        ("problems", "right"),
-        ("before", "right"),
-        ("after", "right"),
-        ("gain", "right"),
-    ):
-        table.add_column(column, justify=justify)  # type: ignore[arg-type]
-    rows = {**summary["by_skill"], "all": summary}
-    for name, row in rows.items():
-        table.add_row(
-            name, str(row["examples"]), str(row["problems"]), _interval(row, "test_before"), _interval(row, "test_after"),
-            f"{row['gain']:+.1f} [{row['gain_low']:+.1f}, {row['gain_high']:+.1f}]", style="bold" if name == "all" else None,
-        )  # fmt: skip
+    """Before and after by skill with 95 % intervals, narrow enough for 80 columns."""
+    title = f"test accuracy in % before and after {summary['examples']} examples, with 95 % intervals"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("skill", no_wrap=True)
+    for column in ("examples", "problems", "before", "after", "gain in points"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, row in {**summary["by_skill"], "all": summary}.items():
+        gain = f"{row['gain']:+.0f} [{row['gain_low']:+.0f}, {row['gain_high']:+.0f}]"
+        if name == "all":
+            table.add_section()
+            gain = f"{row['gain']:+.1f} [{row['gain_low']:+.1f}, {row['gain_high']:+.1f}]"
+        cells = (
+            str(row["examples"]),
+            str(row["problems"]),
+            _interval(row, "test_before"),
+            _interval(row, "test_after"),
+        )
+        table.add_row(name, *cells, gain, style="bold" if name == "all" else None)
     return table
 
 
 def _interval(row: dict[str, Any], name: str) -> str:
     if row[name] is None:
         return "-"
-    return f"{row[name]:.1f} % [{row[f'{name}_low']:.0f}, {row[f'{name}_high']:.0f}]"
+    return f"{row[name]:.0f} [{row[f'{name}_low']:.0f}, {row[f'{name}_high']:.0f}]"

@@ -38,6 +38,7 @@ class UnicodeText(_Plain[str]):
     Arguments:
         max_length: the most characters that an element may have.
         min_length: the fewest.
+        sample_length: the most characters of a sample; samples are short, elements need not be.
         seed: a seed or a generator for `sample`.
 
     Example:
@@ -45,16 +46,24 @@ class UnicodeText(_Plain[str]):
         True
     """
 
-    def __init__(self, max_length: int, *, min_length: int = 0, seed: int | np.random.Generator | None = None) -> None:
+    def __init__(
+        self,
+        max_length: int,
+        *,
+        min_length: int = 0,
+        sample_length: int = 64,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
         if not 0 <= min_length <= max_length:
             raise ValueError(f"expected 0 <= min_length <= max_length; got {min_length} and {max_length}")
         self.min_length, self.max_length = min_length, max_length
+        self.sample_length = max(min_length, min(max_length, sample_length))
         super().__init__(None, str, seed)
 
     def sample(self, mask: None = None, probability: None = None) -> str:
         """A text of random length, short more often than long."""
         self._refuse(mask, probability)
-        length = min(self.max_length, self.min_length + int(self.np_random.geometric(1 / 16)))
+        length = min(self.sample_length, self.min_length + int(self.np_random.geometric(1 / 16)))
         return "".join(SAMPLE_ALPHABET[i] for i in self.np_random.integers(len(SAMPLE_ALPHABET), size=length))
 
     def contains(self, x: Any) -> bool:
@@ -205,11 +214,18 @@ class Rate(_Plain[float]):
 class Several(_Plain[tuple[Any, ...]]):
     """A tuple of elements of one space, at least `minimum` of them.
 
-    Gymnasium's `Sequence` is the same without a minimum, and may sample the empty tuple.
+    Gymnasium's `Sequence` is the same without a minimum, and may sample the empty tuple. Samples have
+    at most `sample_up_to` elements.
     """
 
-    def __init__(self, space: Space[Any], minimum: int = 0, seed: int | np.random.Generator | None = None) -> None:
-        self.space, self.minimum = space, minimum
+    def __init__(
+        self,
+        space: Space[Any],
+        minimum: int = 0,
+        sample_up_to: int = 32,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        self.space, self.minimum, self.sample_up_to = space, minimum, sample_up_to
         super().__init__(None, None, seed)
 
     def seed(self, seed: int | tuple[int, ...] | None = None) -> tuple[int, ...]:
@@ -219,7 +235,7 @@ class Several(_Plain[tuple[Any, ...]]):
 
     def sample(self, mask: None = None, probability: None = None) -> tuple[Any, ...]:
         self._refuse(mask, probability)
-        count = self.minimum + int(self.np_random.geometric(1 / 4)) - 1
+        count = min(self.sample_up_to, self.minimum + int(self.np_random.geometric(1 / 4)) - 1)
         return tuple(self.space.sample() for _ in range(count))
 
     def contains(self, x: Any) -> bool:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from palaestra.core.records import Example, Lesson
 from palaestra.core.registry import Registry
-from palaestra.envs.lesson.state import StudentState
 from palaestra.tasks.base import GenerativeTask
+
+if TYPE_CHECKING:
+    # Only the types: a list of teachers is to load no torch.
+    from palaestra.envs.lesson.state import StudentState
 
 TEACHERS = Registry("teacher", "palaestra.teachers")
 TEACHERS.register(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from palaestra.core.records import Decision, Lesson
-from palaestra.envs.lesson.state import StudentState
 from palaestra.tasks.base import GenerativeTask
 from palaestra.teachers.allocation import share_out
 from palaestra.teachers.base import write_from_task
+
+if TYPE_CHECKING:
+    # Only the types: a list of teachers is to load no torch.
+    from palaestra.envs.lesson.state import StudentState
 
 
 class NoState:

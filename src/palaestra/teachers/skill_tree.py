@@ -15,14 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from palaestra.core.records import Decision, Lesson, Report
-from palaestra.envs.lesson.state import StudentState
 from palaestra.tasks.base import GenerativeTask
 from palaestra.teachers.allocation import share_out
 from palaestra.teachers.base import write_from_task
+
+if TYPE_CHECKING:
+    # Only the types: a list of teachers is to load no torch.
+    from palaestra.envs.lesson.state import StudentState
 
 MASTERED = 0.9
 """Accuracy from which a skill only needs to be kept alive."""
@@ -30,6 +34,8 @@ PRIOR_COUNT = 4.0
 """How many imagined observations weigh against the few real ones of a small validation set."""
 PRIOR_RESPONSE = 0.5
 """What an untried skill is expected to close of its gap."""
+EVIDENCE = 8.0
+"""Examples that weigh as much as the prior does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +116,13 @@ class SkillTree:
     def _response(self, node: _Node) -> float:
         """How much of the gap data has closed, between 0.05 and 1; a prior where little was tried.
 
-        Ten examples that bring nothing say little, fifty say a lot: evidence counts by its amount.
+        Three examples that bring nothing say little, thirty say a lot: evidence counts by its amount.
+        What the student could do before and has lost is within its reach.
         """
-        if node.before >= 1.0:
-            return 0.05
+        if node.accuracy < node.before or node.before >= 1.0:
+            return 1.0
         closed = max(0.0, node.accuracy - node.before) / (1.0 - node.before)
-        evidence = node.given / 20.0
+        evidence = node.given / EVIDENCE
         return max(0.05, (PRIOR_RESPONSE + evidence * closed) / (1.0 + evidence))
 
     def _node(self, state: StudentState, skill: str, subskill: str = "") -> _Node:

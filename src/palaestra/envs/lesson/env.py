@@ -55,7 +55,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         >>> state, reward, terminated, truncated, info = env.step(lesson)        # doctest: +SKIP
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012  (as Gymnasium declares it)
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  (as Gymnasium declares it)
 
     def __init__(
         self,

@@ -100,11 +100,12 @@ def observation_space() -> RecordSpace:
 
 
 def action_space() -> RecordSpace:
-    """The space of `Lesson`."""
-    message = RecordSpace(Message, {"role": Choice(("user",)), "content": UnicodeText(TEXT_LIMIT, min_length=1)})
+    """The space of `Lesson`. Its samples are short enough for the context of any student."""
+    text = UnicodeText(TEXT_LIMIT, min_length=1, sample_length=24)
+    message = RecordSpace(Message, {"role": Choice(("user", "system", "assistant", "tool")), "content": text})
     example = RecordSpace(
         Example,
-        {"messages": Several(message, 1), "response": UnicodeText(TEXT_LIMIT, min_length=1),
+        {"messages": Several(message, 1, sample_up_to=1), "response": text,
          "skill": UnicodeText(TEXT_LIMIT), "subskill": UnicodeText(TEXT_LIMIT)},
     )  # fmt: skip
     return RecordSpace(Lesson, {"examples": Several(example, 1)})

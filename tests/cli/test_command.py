@@ -1,0 +1,134 @@
+"""The command as a user meets it: in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TEACH = ["teach", "--skill", "addition", "--skill", "geometry", "--rounds", "1", "--lesson-size", "12", "--validation", "2", "--test", "3", "--epochs", "1", "--threads", "1"]  # fmt: skip
+
+
+def palaestra(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "palaestra.cli.main", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, timeout=300, env=os.environ | {"COLUMNS": "100"}
+    )
+
+
+def refused(result: subprocess.CompletedProcess[str]) -> str:
+    """The one line of an error that a user can act on."""
+    assert result.returncode == 2, result
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("command")
+    result = palaestra(*TEACH, "--seed", "3", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    last = result.stdout.strip().splitlines()[-1]
+    assert last.startswith("run: runs/teach-")
+    assert "gain in points" in result.stdout
+    return folder / last.removeprefix("run: ")
+
+
+def test_teach_leaves_a_run_with_summary_and_report(run: Path) -> None:
+    assert json.loads((run / "summary.json").read_text())["seed"] == 3
+    assert "<svg" in (run / "report.html").read_text()
+
+
+def test_report_and_resume_of_a_finished_run_name_the_folder_last(run: Path) -> None:
+    for command in ("report", "resume"):
+        result = palaestra(command, run)
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.strip().splitlines()[-1] == f"run: {run}"
+
+
+def test_evaluate_prints_a_table_and_takes_a_settings_file(tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text(json.dumps({"skills": ["addition"], "problems": 9, "seed": 2}))
+    result = palaestra("evaluate", "--settings", tmp_path / "s.json", "--problems", "4", "--out", tmp_path / "run")
+    assert result.returncode == 0, result.stderr
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["report"]["count"], summary["seed"]) == (4, 2)
+    assert "100.0 %" in result.stdout
+    assert result.stdout.strip().splitlines()[-1] == f"run: {tmp_path / 'run'}"
+
+
+def test_list_names_everything_and_loads_no_torch() -> None:
+    result = palaestra("list")
+    for name in ("math-skills", "skill_tree", "nano", "smollm2", "palaestra/Lesson-v0", "geometry"):
+        assert name in result.stdout
+    code = "import sys; from palaestra.cli.main import app; from typer.testing import CliRunner; CliRunner().invoke(app, ['list']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_models_lists_the_shelf() -> None:
+    result = palaestra("models", "list")
+    assert "nano" in result.stdout
+    assert palaestra("models", "get", "nano").stdout.strip().endswith("nano")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["teach", "--task", "math-skils"], "did you mean 'math-skills'"),
+        (["teach", "--teacher", "skil_tree"], "did you mean 'skill_tree'"),
+        (["teach", "--student", "nanoo"], "did you mean 'nano'"),
+        (["teach", "--skill", "clok"], "did you mean 'clock'"),
+        (["evaluate", "--model", "/no/such/folder"], "unknown model"),
+        (["evaluate", "--split", "tests"], "setting 'split'"),
+        (["teach", "--rounds", "0"], "expected at least 1; got 0"),
+        (["teach", "--settings", "missing.json"], "no settings file"),
+        (["resume", "nowhere"], "there is no run folder"),
+        (["report", "nowhere"], "there is no run folder"),
+        (["list", "teacher"], "did you mean 'teachers'"),
+        (["models", "get", "smolm2"], "did you mean 'smollm2'"),
+        (["pretrain", "--width", "33"], "multiple of 32"),
+    ],
+)
+def test_bad_input_is_one_line_with_exit_code_2_and_nothing_written(
+    arguments: list[str], expected: str, tmp_path: Path
+) -> None:
+    assert expected in refused(palaestra(*arguments, cwd=tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"), [({"roundz": 3}, "did you mean 'rounds'"), ({"rounds": "x"}, "setting 'rounds'")]
+)
+def test_a_bad_settings_file_is_one_line(content: object, expected: str, tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text(json.dumps(content))
+    assert expected in refused(palaestra("teach", "--settings", "s.json", cwd=tmp_path))
+    assert [f.name for f in tmp_path.iterdir()] == ["s.json"]
+
+
+def test_a_run_folder_in_use_is_refused(run: Path) -> None:
+    from palaestra.runs.run import Run
+
+    with Run.open(run):
+        assert f"pid {os.getpid()}" in refused(palaestra("resume", run))
+
+
+def test_a_corrupt_run_folder_is_refused_and_left_as_it_is(run: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / "store.sqlite").write_bytes(b"not a database, whatever the name says" * 50)
+    assert "damaged" in refused(palaestra("resume", tmp_path / "run"))
+    assert (tmp_path / "run" / "store.sqlite").read_bytes().startswith(b"not a database")
+
+
+def test_an_existing_run_is_not_overwritten(run: Path) -> None:
+    before = (run / "summary.json").read_bytes()
+    assert "palaestra resume" in refused(palaestra(*TEACH, "--out", run))
+    assert (run / "summary.json").read_bytes() == before
+
+
+def test_another_seed_cannot_be_given_to_a_run(run: Path) -> None:
+    assert "started with seed 3" in refused(palaestra("resume", run, "--seed", "4"))

@@ -1,0 +1,90 @@
+"""Kills a small teach run at random instants and resumes it each time. Prints what came of it.
+
+Run by `test_kill_and_resume.py` in a process of its own. Children are forked from a parent that has
+imported everything and computed nothing, so that a kill costs no time for imports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers.utils import logging
+
+import palaestra.envs.lesson
+import palaestra.learn.student
+import palaestra.runs.records  # noqa: F401
+from palaestra.engines import shelf
+from palaestra.recipes import teach
+from palaestra.runs.run import Run
+
+SETTINGS = teach.TeachSettings(
+    skills=("geometry", "percent", "addition"), rounds=3, lesson_size=24, validation=5, test=8, epochs=2, threads=1, seed=5
+)  # fmt: skip
+
+
+def work(folder: Path) -> None:
+    """Start the run, or go on with it."""
+    if (folder / "settings.json").exists():
+        with Run.open(folder) as run:
+            teach.resume(run)
+    else:
+        teach.teach(SETTINGS, out=folder)
+
+
+def child(folder: Path) -> int:
+    process = os.fork()
+    if process == 0:
+        status = 1
+        try:
+            work(folder)
+            status = 0
+        finally:
+            os._exit(status)
+    return process
+
+
+def main(folder: Path, kills: int, seed: int) -> None:
+    logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    shelf.locate("nano")
+    alone = folder / "alone"
+    start = time.monotonic()
+    assert os.waitpid(child(alone), 0)[1] == 0
+    whole = time.monotonic() - start
+
+    # A kill loses at most the piece of work at hand, so delays of up to a whole run move on.
+    generator = np.random.default_rng(seed)
+    killed, rounds, folders = 0, [], []
+    while killed < kills:
+        disturbed = folder / f"disturbed-{len(folders)}"
+        folders.append(disturbed)
+        done = False
+        while not done:
+            process = child(disturbed)
+            if killed < kills:
+                time.sleep(float(generator.uniform(0.02, 0.5 * whole)))
+                os.kill(process, signal.SIGKILL)
+                _, status = os.waitpid(process, 0)
+                if os.WIFSIGNALED(status):
+                    killed += 1
+                    progress = disturbed / "store.sqlite"
+                    rounds.append(progress.exists())
+                    continue
+                done = os.waitstatus_to_exitcode(status) == 0
+                assert done, status
+            else:
+                done = os.waitpid(process, 0)[1] == 0
+                assert done
+    summaries = [json.loads((f / "summary.json").read_text()) for f in (alone, *folders)]
+    print(json.dumps({"kills": killed, "runs": len(folders), "summaries": summaries}))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

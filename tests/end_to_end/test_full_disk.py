@@ -1,0 +1,74 @@
+"""A disk that fills up during a checkpoint, and one that cannot be written to: real ones, mounted in memory."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TEACH = ["teach", "--skill", "geometry", "--skill", "addition", "--rounds", "2", "--lesson-size", "16", "--validation", "2", "--test", "3", "--epochs", "1", "--threads", "1"]  # fmt: skip
+
+
+def _mountable() -> bool:
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        return False
+    probe = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, check=False)
+    return probe.returncode == 0
+
+
+pytestmark = pytest.mark.skipif(not _mountable(), reason="mounting a small disk needs the right to mount")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 12 MB: room for the store and one checkpoint of 16 MB too few."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def palaestra(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "palaestra.cli.main", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def test_a_disk_that_fills_up_during_a_checkpoint_loses_nothing_and_the_run_goes_on(disk: Path, tmp_path: Path) -> None:
+    full = palaestra(*TEACH, "--out", disk / "run")
+    assert full.returncode == 2, full
+    assert full.stderr.strip().count("\n") == 0, full.stderr
+    assert "no space left" in full.stderr
+    assert f"palaestra resume {disk / 'run'}" in full.stderr
+    assert not list((disk / "run").rglob("*.partial"))
+    again = palaestra("resume", disk / "run")
+    assert again.returncode == 2
+    subprocess.run(["mount", "-o", "remount,size=200m", str(disk)], check=True)
+    resumed = palaestra("resume", disk / "run")
+    assert resumed.returncode == 0, resumed.stderr
+    alone = palaestra(*TEACH, "--out", tmp_path / "alone")
+    assert alone.returncode == 0, alone.stderr
+    figures = [json.loads((f / "summary.json").read_text()) for f in (disk / "run", tmp_path / "alone")]
+    for summary in figures:
+        del summary["seconds"]
+    assert figures[0] == figures[1]
+
+
+def test_a_disk_too_small_for_a_store_is_one_line(disk: Path) -> None:
+    (disk / "ballast").write_bytes(b"x" * (12 * 1024 * 1024 - 8192))
+    result = palaestra(*TEACH, "--out", disk / "run")
+    assert result.returncode == 2
+    assert result.stderr.strip().count("\n") == 0, result.stderr
+    assert "no space left" in result.stderr
+
+
+def test_a_disk_that_cannot_be_written_to_is_one_line(disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    result = palaestra(*TEACH, "--out", disk / "run")
+    assert result.returncode == 2
+    assert result.stderr.strip().count("\n") == 0, result.stderr
+    assert "read-only" in result.stderr

@@ -1,0 +1,30 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from palaestra.runs.run import Run
+
+
+def test_a_run_killed_at_twenty_random_instants_ends_as_the_one_left_alone(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("killing.py")
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", str(script), str(tmp_path), "20", "7"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    outcome = json.loads(result.stdout.strip().splitlines()[-1])
+    assert outcome["kills"] == 20
+    alone, *disturbed = [{k: v for k, v in s.items() if k != "seconds"} for s in outcome["summaries"]]
+    assert alone["examples"] == 72
+    for summary in disturbed:
+        assert summary == alone
+    with Run.open(tmp_path / "alone") as first:
+        for folder in sorted(tmp_path.glob("disturbed-*")):
+            with Run.open(folder) as run:
+                for phase in first.store.phases():
+                    assert run.store.attempts(phase) == first.store.attempts(phase)
+                assert run.store.curves() == first.store.curves()
+            assert not list(folder.rglob("*.partial"))

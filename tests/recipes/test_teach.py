@@ -1,0 +1,138 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from palaestra.core.errors import RunError, SettingsError, UnknownNameError
+from palaestra.core.events import Event
+from palaestra.core.records import Split
+from palaestra.core.statistics import gain_between
+from palaestra.recipes import evaluate, teach
+from palaestra.runs.run import Run
+
+SMALL = {"skills": ("geometry", "percent", "addition"), "rounds": 2, "lesson_size": 40, "validation": 4, "test": 8, "threads": 1}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> teach.TeachResult:
+    events: list[Event] = []
+    found = teach.teach(out=tmp_path_factory.mktemp("runs") / "run", listener=events.append, **SMALL)
+    phases = {event.phase for event in events}
+    assert {"load", "lesson", "train", "0/validation", "2/test"} <= phases
+    return found
+
+
+def test_the_summary_has_the_promised_figures(result: teach.TeachResult) -> None:
+    summary = json.loads((result.folder / "summary.json").read_text())
+    assert summary == result.summary
+    for name in (
+        "test_before",
+        "test_after",
+        "gain",
+        "gain_low",
+        "gain_high",
+        "rounds",
+        "examples",
+        "failures",
+        "seconds",
+        "weights_sha256",
+    ):
+        assert name in summary
+    assert (summary["rounds"], summary["examples"], summary["failures"]) == (2, 80, {})
+    assert set(summary["by_skill"]) == set(SMALL["skills"])  # type: ignore[call-overload]
+    for row in summary["by_skill"].values():
+        assert row["gain_low"] <= row["gain"] <= row["gain_high"]
+    assert sum(row["examples"] for row in summary["by_skill"].values()) == 80
+
+
+def test_the_student_learns(result: teach.TeachResult) -> None:
+    assert result.summary["gain"] > 15
+    assert result.summary["gain_low"] > 0
+
+
+def test_the_figures_are_those_of_the_attempts_in_the_store(result: teach.TeachResult) -> None:
+    with Run.open(result.folder) as run:
+        before, after = run.store.attempts("0/test"), run.store.attempts("2/test")
+        assert result.summary["gain"] == pytest.approx(gain_between(before, after).points, abs=0.01)
+        assert [a.problem.id for a in before] == [a.problem.id for a in after]
+        assert run.store.weights_sha256(2) == result.summary["weights_sha256"]
+        assert set(run.store.curves()) == {1, 2}
+
+
+def test_no_lesson_holds_a_validation_or_test_question(result: teach.TeachResult) -> None:
+    with Run.open(result.folder) as run:
+        taught = {e.messages[0].text for r in (1, 2) for e in run.store.lesson(r).examples}  # type: ignore[union-attr]
+        asked = {a.problem.messages[0].text for p in run.store.phases() for a in run.store.attempts(p)}
+    assert taught.isdisjoint(asked)
+
+
+def test_the_same_settings_give_the_same_figures_and_weights(result: teach.TeachResult, tmp_path: Path) -> None:
+    again = teach.teach(out=tmp_path / "again", **SMALL).summary
+    assert {k: v for k, v in again.items() if k != "seconds"} == {
+        k: v for k, v in result.summary.items() if k != "seconds"
+    }
+
+
+def test_resuming_a_finished_run_changes_nothing(result: teach.TeachResult) -> None:
+    before = {f: f.read_bytes() for f in result.folder.rglob("*.json")}
+    with Run.open(result.folder) as run:
+        assert teach.resume(run).summary == result.summary
+    assert {f: f.read_bytes() for f in result.folder.rglob("*.json")} == before
+
+
+def test_the_taught_student_evaluates_as_the_run_said(result: teach.TeachResult, tmp_path: Path) -> None:
+    weights = str(result.folder / "checkpoints" / "round-2")
+    found = evaluate.evaluate(model=weights, skills=SMALL["skills"], problems=8, out=tmp_path / "e")
+    assert 100 * found.report.accuracy == pytest.approx(result.summary["test_after"], abs=0.01)  # type: ignore[operator]
+    with Run.open(tmp_path / "e") as run:
+        assert evaluate.resume(run).summary == found.summary
+        assert run.store.phases() == [f"0/{Split.TEST}"]
+
+
+def test_a_damaged_checkpoint_is_noticed_before_it_is_used(result: teach.TeachResult, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(result.folder, tmp_path / "copy")
+    weights = tmp_path / "copy" / "checkpoints" / "round-2" / "student.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-5] ^= 0xFF
+    weights.write_bytes(data)
+    with Run.open(tmp_path / "copy") as run:
+        run.store._db.execute("DELETE FROM attempts WHERE phase='2/test'")
+        with pytest.raises(RunError, match="not those that were saved"):
+            teach.resume(run)
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"task": "math-skill"}, UnknownNameError),
+        ({"teacher": "nostate"}, UnknownNameError),
+        ({"student": "nanoo"}, UnknownNameError),
+        ({"skills": ("clok",)}, UnknownNameError),
+        ({"rounds": "2"}, SettingsError),
+        ({"settings": teach.TeachSettings(), "seed": 1}, SettingsError),
+    ],
+)
+def test_bad_names_are_refused_before_anything_is_written(
+    values: dict[str, object], error: type, tmp_path: Path
+) -> None:
+    with pytest.raises(error):
+        teach.teach(out=tmp_path / "run", **values)  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_too_large_for_all_weights_is_trained_by_an_adapter() -> None:
+    class Weights:
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+        def parameters(self) -> list:  # type: ignore[type-arg]
+            import torch
+
+            return [torch.empty(self.size, device="meta")]
+
+    assert teach.supervision_of(teach.TeachSettings(), Weights(10**6)).method == "full"
+    large = teach.supervision_of(teach.TeachSettings(), Weights(10**8))
+    assert (large.method, large.learning_rate) == ("lora", 2e-4)
+    assert teach.supervision_of(teach.TeachSettings(method="full"), Weights(10**8)).method == "full"
