@@ -25,10 +25,10 @@ pytestmark = pytest.mark.skipif(not _mountable(), reason="mounting a small disk 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 12 MB: room for the store and one checkpoint of 16 MB too few."""
+    """A disk of 6 MB: room for the store, too little for a checkpoint of 8 MB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(folder)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)], check=True)
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
@@ -59,7 +59,7 @@ def test_a_disk_that_fills_up_during_a_checkpoint_loses_nothing_and_the_run_goes
 
 
 def test_a_disk_too_small_for_a_store_is_one_line(disk: Path) -> None:
-    (disk / "ballast").write_bytes(b"x" * (12 * 1024 * 1024 - 8192))
+    (disk / "ballast").write_bytes(b"x" * (6 * 1024 * 1024 - 8192))
     result = palaestra(*TEACH, "--out", disk / "run")
     assert result.returncode == 2
     assert result.stderr.strip().count("\n") == 0, result.stderr

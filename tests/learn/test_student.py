@@ -8,7 +8,7 @@ from palaestra.core.records import Message
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Request
 from palaestra.engines.shelf import Model
-from palaestra.learn.student import WEIGHTS, SupervisedStudent
+from palaestra.learn.student import SupervisedStudent
 from palaestra.learn.supervised import Method, Supervision
 from palaestra.runs.files import write_folder
 from palaestra.tasks.math.task import MathSkills
@@ -106,6 +106,14 @@ def test_a_damaged_checkpoint_is_one_clear_line(fresh_nano: Model, tmp_path: Pat
     student = student_of(fresh_nano, "full")
     with pytest.raises(RunError, match="damaged"):
         student.load(tmp_path)
-    (tmp_path / WEIGHTS).write_bytes(b"\x00" * 100)
+    (tmp_path / "model.safetensors").write_bytes(b"\x00" * 100)
     with pytest.raises(RunError, match="damaged"):
         student.load(tmp_path)
+
+
+def test_the_checkpoint_of_another_model_is_refused(fresh_nano: Model, tmp_path: Path) -> None:
+    from palaestra.learn.nano import build_model
+
+    build_model(fresh_nano.tokenizer, layers=4, width=64).save_pretrained(tmp_path)
+    with pytest.raises(RunError, match="belongs to another model than nano"):
+        student_of(fresh_nano, "full").load(tmp_path)

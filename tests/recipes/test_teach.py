@@ -93,7 +93,7 @@ def test_a_damaged_checkpoint_is_noticed_before_it_is_used(result: teach.TeachRe
     import shutil
 
     shutil.copytree(result.folder, tmp_path / "copy")
-    weights = tmp_path / "copy" / "checkpoints" / "round-2" / "student.safetensors"
+    weights = tmp_path / "copy" / "checkpoints" / "round-2" / "model.safetensors"
     data = bytearray(weights.read_bytes())
     data[-5] ^= 0xFF
     weights.write_bytes(data)

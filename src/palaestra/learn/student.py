@@ -20,7 +20,6 @@ from palaestra.engines.transformers import TransformersEngine
 from palaestra.learn.supervised import Supervision, TrainingState, add_adapter, fine_tune
 from palaestra.runs.files import write_folder
 
-WEIGHTS = "student.safetensors"
 OnStep = Callable[[int, int, float], None]
 
 
@@ -128,20 +127,29 @@ class SupervisedStudent:
         """Write what was learned: all weights in transformers' format, or the adapter in peft's."""
         self._trained.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
-        save_file(self._learned(), folder / WEIGHTS)
 
     def load(self, folder: Path) -> None:
-        if not (folder / WEIGHTS).exists():
-            raise RunError(f"the run folder is damaged: the checkpoint {folder} has no {WEIGHTS}")
-        try:
-            weights = load_file(folder / WEIGHTS)
-        except Exception as error:  # safetensors raises a class of its own for a damaged file.
-            raise RunError(f"the run folder is damaged: {folder / WEIGHTS}: {error}") from error
+        files = sorted(folder.glob("*.safetensors"))
+        if not files:
+            raise RunError(f"the run folder is damaged: the checkpoint {folder} holds no weights")
+        weights: dict[str, torch.Tensor] = {}
+        for file in files:
+            try:
+                weights |= load_file(file)
+            except Exception as error:  # safetensors raises a class of its own for a damaged file.
+                raise RunError(f"the run folder is damaged: {file}: {error}") from error
         self._prepare(Seeds(0))
-        known = {name for name, _ in self._trained.named_parameters()}
-        if not set(weights) <= known:
+        try:
+            if self._adapted is not None:
+                from peft import set_peft_model_state_dict
+
+                strangers = set_peft_model_state_dict(self._adapted, weights).unexpected_keys
+            else:
+                strangers = self._model.load_state_dict(weights, strict=False).unexpected_keys
+        except RuntimeError as error:  # The shapes do not fit.
+            raise RunError(f"the checkpoint {folder} belongs to another model than {self.name}") from error
+        if strangers:
             raise RunError(f"the checkpoint {folder} belongs to another model than {self.name}")
-        self._trained.load_state_dict(weights, strict=False)
 
     def weights_sha256(self) -> str:
         digest = hashlib.sha256()

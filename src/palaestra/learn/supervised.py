@@ -41,7 +41,7 @@ class Supervision:
     method: Method = "full"
     epochs: int = 4
     batch_size: int = 8
-    learning_rate: float = 4e-4
+    learning_rate: float = 5e-4
     warmup: float = 0.1
     weight_decay: float = 0.0
     clip: float = 1.0

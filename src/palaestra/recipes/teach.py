@@ -42,9 +42,9 @@ class TeachSettings:
     method: Literal["auto", "full", "lora"] = setting(
         "auto", "Train all weights or a LoRA adapter; auto: all up to 20 M parameters."
     )
-    epochs: int = setting(3, "Passes over all data so far in each round's training.")
+    epochs: int = setting(4, "Passes over all data so far in each round's training.")
     batch_size: int = setting(8, "Examples in a training batch.")
-    learning_rate: float = setting(0.0, "Peak learning rate; 0 means 6e-4 for all weights and 2e-4 for LoRA.")
+    learning_rate: float = setting(0.0, "Peak learning rate; 0 means 5e-4 for all weights and 2e-4 for LoRA.")
     rank: int = setting(16, "Rank of a LoRA adapter.")
     engine_batch: int = setting(128, "Answers that are generated side by side.")
     device: str = setting("", "Where to compute, for example cuda; empty means a GPU where there is one.")
@@ -204,7 +204,7 @@ def supervision_of(settings: TeachSettings, weights: Any) -> Supervision:
     method = settings.method
     if method == "auto":
         method = "full" if sum(p.numel() for p in weights.parameters()) <= 20_000_000 else "lora"
-    rate = settings.learning_rate or {"full": 6e-4, "lora": 2e-4}[method]
+    rate = settings.learning_rate or {"full": 5e-4, "lora": 2e-4}[method]
     return Supervision(method, settings.epochs, settings.batch_size, rate, rank=settings.rank, alpha=2 * settings.rank)
 
 

@@ -34,7 +34,7 @@ PRIOR_COUNT = 4.0
 """How many imagined observations weigh against the few real ones of a small validation set."""
 PRIOR_RESPONSE = 0.5
 """What an untried skill is expected to close of its gap."""
-EVIDENCE = 8.0
+EVIDENCE = 10.0
 """Examples that weigh as much as the prior does."""
 
 
@@ -117,13 +117,13 @@ class SkillTree:
         """How much of the gap data has closed, between 0.05 and 1; a prior where little was tried.
 
         Three examples that bring nothing say little, thirty say a lot: evidence counts by its amount.
-        What the student could do before and has lost is within its reach.
+        What the student could do before and has lost is within its reach, as far as it could do it.
         """
-        if node.accuracy < node.before or node.before >= 1.0:
-            return 1.0
-        closed = max(0.0, node.accuracy - node.before) / (1.0 - node.before)
+        closed = max(0.0, node.accuracy - node.before) / max(1e-9, 1.0 - node.before)
         evidence = node.given / EVIDENCE
-        return max(0.05, (PRIOR_RESPONSE + evidence * closed) / (1.0 + evidence))
+        response = (PRIOR_RESPONSE + evidence * closed) / (1.0 + evidence)
+        lost = node.before if node.accuracy < node.before else 0.0
+        return min(1.0, max(0.05, response, lost))
 
     def _node(self, state: StudentState, skill: str, subskill: str = "") -> _Node:
         given = 0

@@ -1,0 +1,53 @@
+"""What the benchmarks share: how they are called, and the last line that they print."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def arguments(description: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="about a minute: fewer seeds and repetitions")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 leaves torch's own choice")
+    options = parser.parse_args()
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    if options.threads:
+        import torch
+
+        torch.set_num_threads(options.threads)
+    return options
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def alternate(repetitions: int, *works: Callable[[], Any]) -> list[list[float]]:
+    """Seconds of each work, measured in turn so that a slow spell of the machine hits all alike."""
+    found: list[list[float]] = [[] for _ in works]
+    for _ in range(repetitions):
+        for times, work in zip(found, works, strict=True):
+            times.append(seconds(work))
+    return found
+
+
+def finish(benchmark: str, ratio: float, **figures: Any) -> None:
+    """Print the result as the last line: one JSON object."""
+    print(json.dumps({"benchmark": benchmark, "ratio": round(ratio, 3), **figures}))
+
+
+def median(values: list[float]) -> float:
+    return round(statistics.median(values), 4)

@@ -1,0 +1,39 @@
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXPECTED = {
+    "teach_nano.py": r"gain [\d.]+ points",
+    "lesson_by_hand.py": r"after: \d+% of 36 test problems",
+    "own_task.py": r"% of 20 test problems",
+    "own_teacher.py": r"examples by skill",
+}
+ARGUMENTS = {"teach_nano.py": ["--lesson-size", "20"]}
+
+
+def test_every_example_is_run_here() -> None:
+    assert set(EXPECTED) == {path.name for path in (ROOT / "examples").glob("*.py")}
+
+
+@pytest.mark.parametrize("name", list(EXPECTED))
+def test_an_example_runs(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / name), *ARGUMENTS.get(name, [])]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, env=os.environ)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert re.search(EXPECTED[name], result.stdout), result.stdout
+
+
+@pytest.mark.parametrize(
+    ("page", "example"), [("write_a_task.md", "own_task.py"), ("write_a_teacher.md", "own_teacher.py")]
+)
+def test_the_code_in_the_docs_is_the_code_of_the_example(page: str, example: str) -> None:
+    shown = re.search(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.S)
+    assert shown is not None
+    code = (ROOT / "examples" / example).read_text()
+    wanted = [line.strip() for line in shown.group(1).splitlines() if line.strip() and not line.strip().startswith("#")]
+    assert all(re.sub(r"\s+", "", line) in re.sub(r"\s+", "", code) for line in wanted)
