@@ -33,7 +33,7 @@ types: $(STAMP)  ## mypy, strict
 	$(BIN)/mypy
 
 bench: $(BENCH)  ## every benchmark, the quick way
-	for script in benchmarks/*.py; do $(BIN)/python $$script --quick || exit 1; done
+	for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script --quick || exit 1; done
 
 setup: $(STAMP) system  ## the virtual environment and the system's packages
 

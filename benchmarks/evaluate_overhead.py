@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from common import alternate, arguments, finish, median
+from _common import alternate, arguments, finish, median
 
 from palaestra.core.records import Split
 from palaestra.engines import shelf

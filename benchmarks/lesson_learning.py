@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import arguments, finish
+from _common import arguments, finish
 
 from palaestra.recipes.teach import TeachSettings, teach
 
@@ -40,6 +40,7 @@ def main() -> None:
                 f"{summary['examples']} examples  {summary['seconds']:.0f} s",
                 flush=True,
             )
+    assert len({s["examples"] for several in gains.values() for s in several}) == 1, "the data are not equal"
     first, second = ([s["gain"] for s in gains[name]] for name in TEACHERS)
     differences = [a - b for a, b in zip(first, second, strict=True)]
     difference, half = statistics.mean(differences), float("nan")

@@ -1,7 +1,7 @@
 """Our supervised loop against TRL's SFTTrainer: the same model, examples, batch size and epochs.
 
 Needs the peers: `pip install 'palaestra[bench]'`, or `make bench`. Both train all weights of `nano`
-in float32 with AdamW; the loss is on the response only. Loading and tokenising are not counted.
+in float32 with AdamW; the loss is on the response only. Loading is not counted; tokenising is, on our side only.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from typing import Any
 
-from common import arguments, finish, median, seconds
+from _common import arguments, finish, median, seconds
 
 from palaestra.core.records import Example
 from palaestra.core.seeding import Seeds

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from palaestra.core.errors import TaskError
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
 from palaestra.tasks.base import TASKS, split_of
@@ -25,6 +26,8 @@ class Reversal:
     def problems(self, split, per_skill, seed, skills=()):
         generator = Seeds(seed).derive(self.name, split).generator()
         words: dict[str, str] = {}
+        if per_skill > 50:
+            raise TaskError(f"{self.name} has 50 problems a split; asked for {per_skill}")
         while len(words) < per_skill:
             part = ("short", "long")[len(words) % 2]
             words.setdefault(self._draw(part, split, generator), part)

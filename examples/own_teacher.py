@@ -11,12 +11,12 @@ class WeakestFirst:
         self.task = task
 
     def write(self, state, size, generator):
-        weakest = sorted(state.report.slices, key=lambda part: part.accuracy or 0.0)[:3]
-        allocation = {part.name: {"": size // 3} for part in weakest}  # "" means all subskills in turn
+        weakest = sorted((p for p in state.report.slices if p.count), key=lambda part: part.correct / part.count)[:3]
+        allocation = {part.name: {"": -(-size // 3)} for part in weakest}  # "" means all subskills in turn
         decisions = tuple(
-            Decision(p.name, "drill", f"{p.accuracy:.0%} on validation", {"all": size // 3}) for p in weakest
+            Decision(p.name, "drill", f"{p.accuracy:.0%} on validation", {"all": -(-size // 3)}) for p in weakest
         )
-        return Lesson(write_from_task(self.task, allocation, generator), decisions)
+        return Lesson(write_from_task(self.task, allocation, generator)[:size], decisions)
 
 
 TEACHERS.register("weakest_first", WeakestFirst, "the three weakest skills")

@@ -81,7 +81,14 @@ def test_models_lists_the_shelf() -> None:
         (["teach", "--teacher", "skil_tree"], "did you mean 'skill_tree'"),
         (["teach", "--student", "nanoo"], "did you mean 'nano'"),
         (["teach", "--skill", "clok"], "did you mean 'clock'"),
-        (["evaluate", "--model", "/no/such/folder"], "unknown model"),
+        (["evaluate", "--model", "/no/such/folder"], "there is no folder /no/such/folder"),
+        (["teach", "--skill", "clock", "--skill", "clock"], "given twice"),
+        (["teach", "--rounds", "x"], "--rounds"),
+        (["teach", "--roundz", "3"], "--roundz"),
+        (["teech"], "teech"),
+        (["resume"], "RUN"),
+        (["teach", "--out", "x" * 300], "x" * 300),
+        (["teach", "--device", "nowhere"], "cannot load the model"),
         (["evaluate", "--split", "tests"], "setting 'split'"),
         (["teach", "--rounds", "0"], "expected at least 1; got 0"),
         (["teach", "--settings", "missing.json"], "no settings file"),
@@ -122,6 +129,22 @@ def test_a_corrupt_run_folder_is_refused_and_left_as_it_is(run: Path, tmp_path: 
     (tmp_path / "run" / "store.sqlite").write_bytes(b"not a database, whatever the name says" * 50)
     assert "damaged" in refused(palaestra("resume", tmp_path / "run"))
     assert (tmp_path / "run" / "store.sqlite").read_bytes().startswith(b"not a database")
+
+
+@pytest.mark.parametrize("settings", [{"rounds": "x"}, {"roundz": 1}, []])
+def test_damaged_settings_of_a_run_are_one_line(run: Path, tmp_path: Path, settings: object) -> None:
+    import shutil
+
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / "settings.json").write_text(json.dumps({"format": 1, "recipe": "teach", "settings": settings}))
+    assert "damaged" in refused(palaestra("resume", tmp_path / "run"))
+
+
+def test_a_bare_command_and_help_explain_themselves() -> None:
+    for arguments in ((), ("--help",), ("teach", "--help")):
+        result = palaestra(*arguments)
+        assert "Usage" in result.stdout + result.stderr
+    assert palaestra("--version").stdout.strip() == "0.1.0"
 
 
 def test_an_existing_run_is_not_overwritten(run: Path) -> None:

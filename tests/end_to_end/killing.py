@@ -25,7 +25,8 @@ from palaestra.recipes import teach
 from palaestra.runs.run import Run
 
 SETTINGS = teach.TeachSettings(
-    skills=("geometry", "percent", "addition"), rounds=3, lesson_size=24, validation=5, test=8, epochs=2, threads=1, seed=5
+    skills=("geometry", "percent", "addition"), rounds=3, lesson_size=24, validation=5, test=8, epochs=2, threads=1, seed=5,
+    checkpoint_seconds=0.1
 )  # fmt: skip
 
 
@@ -61,7 +62,7 @@ def main(folder: Path, kills: int, seed: int) -> None:
 
     # A kill loses at most the piece of work at hand, so delays of up to a whole run move on.
     generator = np.random.default_rng(seed)
-    killed, rounds, folders = 0, [], []
+    killed, folders = 0, []
     while killed < kills:
         disturbed = folder / f"disturbed-{len(folders)}"
         folders.append(disturbed)
@@ -74,8 +75,6 @@ def main(folder: Path, kills: int, seed: int) -> None:
                 _, status = os.waitpid(process, 0)
                 if os.WIFSIGNALED(status):
                     killed += 1
-                    progress = disturbed / "store.sqlite"
-                    rounds.append(progress.exists())
                     continue
                 done = os.waitstatus_to_exitcode(status) == 0
                 assert done, status

@@ -29,8 +29,11 @@ def test_the_same_request_gives_the_same_tokens_in_any_company(nano: Model) -> N
     requests = [Request(p.messages, sampling, seed=k) for k, p in enumerate(PROBLEMS) for sampling in (GREEDY, SAMPLED)]
     assert len(requests) == 1000
     ids = {}
+    threads = torch.get_num_threads()
     for batch_size in (64, 7, 1):
+        torch.set_num_threads(threads if batch_size > 1 else 1)  # Alone, a row is faster on one thread.
         answers = nano.engine(batch_size).generate(requests)
+        torch.set_num_threads(threads)
         ids[batch_size] = [a[0].token_ids for a in answers]  # type: ignore[union-attr]
     assert ids[1] == ids[7] == ids[64]
     greedy, sampled = ids[64][0::2], ids[64][1::2]
@@ -81,7 +84,7 @@ def test_the_token_limit_and_stop_strings_end_a_completion(nano: Model) -> None:
 def test_several_completions_differ_from_each_other_and_repeat_with_the_seed(nano: Model) -> None:
     request = ask("Write 322 in binary.", count=6, temperature=1.5, max_tokens=16)
     one, two = nano.engine().generate([request])[0], nano.engine(2).generate([request])[0]
-    assert one == pytest.approx(two) or [a.token_ids for a in one] == [a.token_ids for a in two]  # type: ignore[union-attr]
+    assert [a.token_ids for a in one] == [a.token_ids for a in two]  # type: ignore[union-attr]
     assert len({a.token_ids for a in one}) > 1  # type: ignore[union-attr]
     other = nano.engine().generate([Request(request.messages, request.sampling, seed=2)])[0]
     assert [a.token_ids for a in one] != [a.token_ids for a in other]  # type: ignore[union-attr]

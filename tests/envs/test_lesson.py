@@ -7,8 +7,9 @@ from gymnasium.utils.env_checker import check_env
 
 import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import LessonError
-from palaestra.core.records import Example, Lesson, Message, Report, Split
+from palaestra.core.records import Example, Failure, FailureCause, Lesson, Message, Report, Split
 from palaestra.core.seeding import Seeds
+from palaestra.engines.mock import MockEngine
 from palaestra.engines.shelf import Model
 from palaestra.envs.lesson import LessonEnv
 from palaestra.learn.student import SupervisedStudent
@@ -82,12 +83,10 @@ def test_reset_restores_the_student_and_the_same_seed_gives_the_same_episode(env
     assert env.step(lesson(40)) == step_one
 
 
-def test_training_starts_from_the_base_on_all_data(env: LessonEnv, fresh_nano: Model) -> None:
+def test_training_starts_from_the_base_on_all_data(env: LessonEnv) -> None:
     env.reset(seed=0)
     env.step(lesson(10, 0))
     *_, info = env.step(lesson(10, 1))
-    student = SupervisedStudent(fresh_nano, Supervision(epochs=2))
-    student.restore()
     from palaestra.engines import shelf
 
     other = SupervisedStudent(shelf.load("nano", device="cpu"), Supervision(epochs=2))
@@ -120,10 +119,38 @@ def test_references_are_shown_when_asked_for(fresh_nano: Model) -> None:
 )  # fmt: skip
 def test_a_bad_lesson_is_refused_and_the_student_unharmed(env: LessonEnv, bad: Lesson, message: str) -> None:
     env.reset(seed=0)
+    env.step(lesson(10))
     before = env.student.weights_sha256()
     with pytest.raises(LessonError, match=message):
         env.step(bad)
     assert env.student.weights_sha256() == before
+    state, *_ = env.step(lesson(10, seed=1))
+    assert (state.round, state.examples) == (2, 20)
+
+
+def test_a_training_that_breaks_off_leaves_the_episode_where_it_stood(
+    env: LessonEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env.reset(seed=0)
+    env.step(lesson(10))
+    with monkeypatch.context() as patched:
+        patched.setattr(env.student, "learn", lambda *a: (_ for _ in ()).throw(LessonError("the loss is nan")))
+        with pytest.raises(LessonError, match="nan"):
+            env.step(lesson(10, seed=1))
+    state, *_ = env.step(lesson(10, seed=1))
+    assert (state.round, state.examples) == (2, 20)
+
+
+def test_an_engine_that_breaks_after_training_is_no_loss_of_accuracy(
+    env: LessonEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env.reset(seed=0)
+    broken = MockEngine(lambda request, index: Failure(FailureCause.ENGINE, "lost"))
+    monkeypatch.setattr(env.student, "engine", lambda: broken)
+    state, reward, *_ = env.step(lesson(10))
+    assert reward == 0.0
+    assert state.report.accuracy is None
+    assert state.report.failures == {"engine": 8}
 
 
 def test_the_state_can_be_read_as_text(fresh_nano: Model) -> None:

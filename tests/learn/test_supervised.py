@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.core.errors import LessonError
+from palaestra.core.errors import LessonError, MissingExtraError
 from palaestra.core.records import Example
 from palaestra.core.seeding import Seeds
 from palaestra.engines.shelf import Model
-from palaestra.learn.supervised import Supervision, TrainingState, _schedule, add_adapter, fine_tune
+from palaestra.learn.supervised import Supervision, TrainingState, _schedule, add_adapter, fine_tune, supervision_for
 from palaestra.tasks.math.task import MathSkills
 
 
@@ -104,3 +104,18 @@ def test_the_learning_rate_rises_then_falls_to_nearly_zero() -> None:
     assert rates.index(1.0) == 9
     assert rates[9:] == sorted(rates[9:], reverse=True)
     assert 0 < rates[-1] < 0.02
+
+
+def test_small_models_are_trained_whole_and_large_ones_by_an_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sized(count: int) -> torch.nn.Module:
+        module = torch.nn.Module()
+        module.register_parameter("weight", torch.nn.Parameter(torch.empty(count, device="meta")))
+        return module
+
+    assert supervision_for(sized(10**6)).method == "full"
+    large = supervision_for(sized(10**8))
+    assert (large.method, large.learning_rate) == ("lora", 2e-4)
+    assert supervision_for(sized(10**8), "full", learning_rate=0.1).learning_rate == 0.1
+    monkeypatch.setattr("palaestra.learn.supervised.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'palaestra\[lora\]'"):
+        supervision_for(sized(10**8))

@@ -3,12 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from palaestra.core.errors import RunError, SettingsError, UnknownNameError
+from palaestra.core.errors import LessonError, ModelError, RunError, SettingsError, TaskError, UnknownNameError
 from palaestra.core.events import Event
-from palaestra.core.records import Split
+from palaestra.core.records import Lesson, Split
 from palaestra.core.statistics import gain_between
 from palaestra.recipes import evaluate, teach
 from palaestra.runs.run import Run
+from palaestra.teachers.base import TEACHERS
+from palaestra.teachers.no_state import NoState
 
 SMALL = {"skills": ("geometry", "percent", "addition"), "rounds": 2, "lesson_size": 40, "validation": 4, "test": 8, "threads": 1}  # fmt: skip
 
@@ -122,17 +124,41 @@ def test_bad_names_are_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_model_too_large_for_all_weights_is_trained_by_an_adapter() -> None:
-    class Weights:
-        def __init__(self, size: int) -> None:
-            self.size = size
+def test_more_problems_than_there_are_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="fewer than 100000 test problems"):
+        teach.teach(out=tmp_path / "run", test=100_000)
+    with pytest.raises(TaskError, match="given twice"):
+        evaluate.evaluate(out=tmp_path / "run", skills=("clock", "clock"))
+    assert not (tmp_path / "run").exists()
 
-        def parameters(self) -> list:  # type: ignore[type-arg]
-            import torch
 
-            return [torch.empty(self.size, device="meta")]
+def test_a_model_that_cannot_be_loaded_leaves_no_run(tmp_path: Path) -> None:
+    for values in ({"student": "nobody/nothing"}, {"device": "nowhere"}):
+        with pytest.raises(ModelError, match="cannot load the model"):
+            teach.teach(out=tmp_path / "run", **values)
+    assert not (tmp_path / "run").exists()
 
-    assert teach.supervision_of(teach.TeachSettings(), Weights(10**6)).method == "full"
-    large = teach.supervision_of(teach.TeachSettings(), Weights(10**8))
-    assert (large.method, large.learning_rate) == ("lora", 2e-4)
-    assert teach.supervision_of(teach.TeachSettings(method="full"), Weights(10**8)).method == "full"
+
+class Lazy:
+    """A teacher that writes nothing at first, and well once it is mended."""
+
+    mended = False
+
+    def __init__(self, task: object, skills: tuple[str, ...] = ()) -> None:
+        self.other = NoState(task, skills)  # type: ignore[arg-type]
+
+    def write(self, state: object, size: int, generator: object) -> Lesson:
+        return self.other.write(state, size, generator) if self.mended else Lesson(())  # type: ignore[arg-type]
+
+
+def test_a_lesson_that_cannot_be_taught_is_not_stored_and_the_run_goes_on_with_a_better_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TEACHERS._entries, "lazy", Lazy)
+    values = {**SMALL, "teacher": "lazy", "rounds": 1}
+    with pytest.raises(LessonError, match="teacher 'lazy' wrote a lesson that cannot be taught"):
+        teach.teach(out=tmp_path / "run", **values)  # type: ignore[arg-type]
+    monkeypatch.setattr(Lazy, "mended", True)
+    with Run.open(tmp_path / "run") as run:
+        assert run.store.lesson(1) is None
+        assert teach.resume(run).summary["examples"] == 40

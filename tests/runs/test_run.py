@@ -7,6 +7,7 @@ import pytest
 
 from palaestra.core.errors import RunError, StorageError
 from palaestra.runs.files import read_json, sha256_of, write_folder, write_json
+from palaestra.runs.guard import guarded
 from palaestra.runs.run import Run, new_folder
 
 
@@ -115,3 +116,51 @@ def test_a_folder_is_replaced_whole_or_stays(tmp_path: Path) -> None:
 def test_a_checksum_is_that_of_the_content(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"abc")
     assert sha256_of(tmp_path / "f") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+@pytest.mark.parametrize(
+    "left", [("run.lock",), ("run.lock", "store.sqlite"), ("store.sqlite", "store.sqlite-wal", "settings.json.partial")]
+)
+def test_a_start_that_was_killed_before_it_was_a_run_can_be_started_again(
+    tmp_path: Path, left: tuple[str, ...]
+) -> None:
+    for name in left:
+        (tmp_path / name).write_bytes(b"half")
+    with Run.create(tmp_path, "teach", {"seed": 1}) as run:
+        assert run.store.phases() == []
+    assert not (tmp_path / "settings.json.partial").exists()
+
+
+@pytest.mark.parametrize(
+    "settings", ['{"format": 1, "recipe": "teach", "settings": []}', '{"format": 1, "recipe": 5, "settings": {}}']
+)
+def test_settings_of_the_wrong_shape_are_one_clear_line(tmp_path: Path, settings: str) -> None:
+    Run.create(tmp_path / "run", "teach", {}).close()
+    (tmp_path / "run" / "settings.json").write_text(settings)
+    with pytest.raises(RunError, match="names no recipe or no settings"):
+        Run.open(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "nul\x00"])
+def test_a_name_that_no_disk_takes_is_one_clear_line(tmp_path: Path, name: str) -> None:
+    with pytest.raises((StorageError, ValueError)):
+        Run.create(tmp_path / name, "teach", {})
+
+
+def test_a_disk_that_is_full_names_the_run_to_resume_only_where_there_is_one(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="start again"), guarded(tmp_path / "cache", "fetching"):
+        raise OSError(28, "No space left on device")
+    Run.create(tmp_path / "run", "teach", {}).close()
+    with (
+        pytest.raises(StorageError, match=f"palaestra resume {tmp_path / 'run'}"),
+        guarded(tmp_path / "run" / "checkpoints" / "c", "writing"),
+    ):
+        raise OSError(28, "No space left on device")
+
+
+def test_a_quota_that_a_library_reports_in_words_is_a_full_disk(tmp_path: Path) -> None:
+    def broken(folder: Path) -> None:
+        raise RuntimeError("I/O error: Disk quota exceeded (os error 122)")
+
+    with pytest.raises(StorageError, match="no space left"):
+        write_folder(tmp_path / "c", broken)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -130,7 +131,8 @@ def resume(
         if opened.recipe not in ("teach", "evaluate"):
             raise RunError(f"the run folder is damaged: it names an unknown recipe '{opened.recipe}'")
         _quiet()
-        with RunProgress(console, int(opened.settings.get("rounds", 0))) as progress:
+        rounds = opened.settings.get("rounds", 0)
+        with RunProgress(console, rounds if isinstance(rounds, int) else 0) as progress:
             result: Any = (teach if opened.recipe == "teach" else evaluate).resume(opened, listener=progress)
     (_finish_teach if opened.recipe == "teach" else _finish_evaluate)(result)
 
@@ -149,31 +151,54 @@ def list_(
     kind: Annotated[str, typer.Argument(help="tasks, teachers, models, engines, environments or skills.")] = "",
 ) -> None:
     """What there is: tasks, their skills, teachers, models, engines and environments."""
-    from gymnasium import registry
-
-    from palaestra.engines.base import ENGINES
-    from palaestra.engines.shelf import SHELF
-    from palaestra.tasks.base import TASKS, make_task
-    from palaestra.teachers.base import TEACHERS
-
-    environments = {
-        name: str(spec.entry_point) for name, spec in registry.items() if "palaestra" in str(spec.entry_point)
-    }
-    skills = {
-        f"{t}: {skill}": ", ".join(parts) for t in TASKS.names() for skill, parts in make_task(t).skills().items()
-    }
     kinds = {
-        "tasks": TASKS.descriptions(), "skills": skills, "teachers": TEACHERS.descriptions(),
-        "models": SHELF, "engines": ENGINES.descriptions(), "environments": environments,
+        "tasks": _tasks, "skills": _skills, "teachers": _teachers,
+        "models": _models, "engines": _engines, "environments": _environments,
     }  # fmt: skip
     if kind and kind not in kinds:
         raise UnknownNameError("kind", kind, kinds)
     for name, entries in kinds.items():
         if kind in ("", name):
             table = Table(title=name, title_justify="left", box=None, show_header=False)
-            for entry, description in entries.items():
+            for entry, description in entries().items():
                 table.add_row(f"  {entry}", description)
             console.print(table)
+
+
+def _tasks() -> Mapping[str, str]:
+    from palaestra.tasks.base import TASKS
+
+    return TASKS.descriptions()
+
+
+def _skills() -> Mapping[str, str]:
+    from palaestra.tasks.base import TASKS, make_task
+
+    return {f"{t}: {skill}": ", ".join(parts) for t in TASKS.names() for skill, parts in make_task(t).skills().items()}
+
+
+def _teachers() -> Mapping[str, str]:
+    from palaestra.teachers.base import TEACHERS
+
+    return TEACHERS.descriptions()
+
+
+def _models() -> Mapping[str, str]:
+    from palaestra.engines.shelf import SHELF
+
+    return SHELF
+
+
+def _engines() -> Mapping[str, str]:
+    from palaestra.engines.base import ENGINES
+
+    return ENGINES.descriptions()
+
+
+def _environments() -> Mapping[str, str]:
+    from gymnasium import registry
+
+    return {name: str(s.entry_point) for name, s in registry.items() if str(s.entry_point).startswith("palaestra")}
 
 
 @models_app.command("list")
@@ -210,13 +235,24 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 def main() -> None:
     """Run the command. Errors that a user can act on are one line and exit code 2."""
     try:
-        app()
+        # Typer draws a box around its own errors unless it is told to leave them to us.
+        status = app(standalone_mode=False)
     except PalaestraError as error:
-        Console(stderr=True).print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("stopped; what was done is saved, go on with: palaestra resume RUN", markup=False)
-        sys.exit(130)
+        _fail(str(error), 2)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("stopped; what a run had done is saved: palaestra resume RUN", 130)
+    except Exception as error:
+        # Typer's usage errors know how to say themselves; everything else is a bug of ours.
+        if not hasattr(error, "format_message"):
+            raise
+        _fail(" ".join(error.format_message().split()) + "; see palaestra --help", 2)
+    else:
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str, status: int) -> None:
+    Console(stderr=True).print(f"error: {message}", markup=False, highlight=False, soft_wrap=True)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -143,10 +143,12 @@ def gain_table(summary: dict[str, Any]) -> Table:
     for column in ("examples", "problems", "before", "after", "gain in points"):
         table.add_column(column, justify="right", no_wrap=True)
     for name, row in {**summary["by_skill"], "all": summary}.items():
-        gain = f"{row['gain']:+.0f} [{row['gain_low']:+.0f}, {row['gain_high']:+.0f}]"
+        digits = 1 if name == "all" else 0
+        gain = "-" if row["gain"] is None else "{0:+.{3}f} [{1:+.{3}f}, {2:+.{3}f}]".format(
+            row["gain"], row["gain_low"], row["gain_high"], digits
+        )  # fmt: skip
         if name == "all":
             table.add_section()
-            gain = f"{row['gain']:+.1f} [{row['gain_low']:+.1f}, {row['gain_high']:+.1f}]"
         cells = (
             str(row["examples"]),
             str(row["problems"]),

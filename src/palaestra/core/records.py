@@ -149,6 +149,10 @@ class Score:
     value: float
     evidence: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.value <= 1.0:
+            raise ValueError(f"a score lies between 0 and 1; got {self.value}")
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:

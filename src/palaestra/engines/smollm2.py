@@ -15,7 +15,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from palaestra.core.errors import MissingExtraError, ModelError, StorageError
+from palaestra.core.errors import MissingExtraError, ModelError, RunError, StorageError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.runs.files import read_json, sha256_of, write_folder, write_json
 
@@ -50,7 +50,10 @@ def _intact(folder: Path) -> bool:
     manifest = folder / "manifest.json"
     if not manifest.exists():
         return False
-    sizes = {name: entry["bytes"] for name, entry in read_json(manifest)["files"].items()}
+    try:
+        sizes = {name: entry["bytes"] for name, entry in read_json(manifest)["files"].items()}
+    except (RunError, KeyError, TypeError, AttributeError):
+        return False  # Damaged: it is fetched again.
     return all((folder / name).exists() and (folder / name).stat().st_size == size for name, size in sizes.items())
 
 

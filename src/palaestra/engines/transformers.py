@@ -113,7 +113,7 @@ class TransformersEngine:
         """Generate one batch; where it breaks, its halves, so that one bad row spoils no other."""
         try:
             self._decode(rows)
-        except (RuntimeError, ValueError, IndexError) as error:
+        except Exception as error:  # Models are programs of others: whatever one raises is its rows' failure.
             if len(rows) == 1:
                 return [Failure(FailureCause.ENGINE, f"{type(error).__name__}: {error}".splitlines()[0])]
             for row in rows:
@@ -157,7 +157,8 @@ class TransformersEngine:
             if not keep:
                 return
             next_B = chosen_B
-            position_ids_BT = position_ids_BT[:, -1:] + 1
+            # A finished row that rides along must not walk out of the context.
+            position_ids_BT = (position_ids_BT[:, -1:] + 1).clamp(max=self.context - 1)
             # Finished rows ride along until a quarter has finished: dropping them costs a copy.
             if len(keep) <= 0.75 * len(active):
                 index_B = torch.tensor(keep, device=device)

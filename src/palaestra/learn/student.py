@@ -17,6 +17,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Engine
 from palaestra.engines.shelf import Model
 from palaestra.engines.transformers import TransformersEngine
+from palaestra.learn.batches import encode
 from palaestra.learn.supervised import Supervision, TrainingState, add_adapter, fine_tune
 from palaestra.runs.files import write_folder
 
@@ -34,6 +35,10 @@ class Student(Protocol):
 
     def restore(self) -> None:
         """Forget everything that was learned."""
+        ...
+
+    def check(self, examples: Sequence[Example]) -> None:
+        """Raise `LessonError` for examples that this student cannot be trained on."""
         ...
 
     def learn(
@@ -78,6 +83,8 @@ class SupervisedStudent:
         self._model: Any = model.weights
         self._adapted: Any = None
         if supervision.method == "full":
+            # Small updates would be rounded away in 16 bits.
+            self._model.float()
             self._base = {name: p.detach().clone() for name, p in self._model.named_parameters()}
         self._engine = TransformersEngine(self._model, self.tokenizer, self.name, batch_size)
 
@@ -93,6 +100,14 @@ class SupervisedStudent:
             self._model = self._adapted.unload()
             self._adapted = None
             self._engine = TransformersEngine(self._model, self.tokenizer, self.name, self.batch_size)
+
+    def check(self, examples: Sequence[Example]) -> None:
+        if not examples:
+            raise LessonError("a lesson needs at least one example; got none")
+        for example in examples:
+            if not example.messages or not example.response.strip():
+                raise LessonError("every example needs a question and a response that is not empty")
+            encode(example, self.tokenizer, self._engine.context)
 
     def learn(
         self,
@@ -212,10 +227,3 @@ def _fingerprint(examples: Sequence[Example], seeds: Seeds) -> str:
     for example in examples:
         digest.update(repr((example.messages, example.response)).encode())
     return digest.hexdigest()
-
-
-def check_lesson(examples: Sequence[Example]) -> None:
-    """Raise `LessonError` for data that no student can be trained on."""
-    for example in examples:
-        if not example.messages or not example.response.strip():
-            raise LessonError("every example needs a question and a response that is not empty")

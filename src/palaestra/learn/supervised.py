@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Method = Literal["full", "lora"]
+WHOLE_UP_TO = 20_000_000
+"""Parameters up to which a model is trained whole unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +63,36 @@ class TrainingState:
     curve: list[tuple[int, float]] = field(default_factory=list)
 
 
+def supervision_for(
+    weights: Any,
+    method: Literal["auto", "full", "lora"] = "auto",
+    *,
+    epochs: int = 4,
+    batch_size: int = 8,
+    learning_rate: float = 0.0,
+    rank: int = 16,
+) -> Supervision:
+    """How to train a model of this size: small ones whole, large ones by an adapter.
+
+    Arguments:
+        method: `"auto"` trains all weights of models of up to 20 million parameters.
+        learning_rate: 0 means the usual one of the method.
+
+    Raises:
+        MissingExtraError: an adapter is wanted and peft is not installed.
+    """
+    if method == "auto":
+        method = "full" if sum(p.numel() for p in weights.parameters()) <= WHOLE_UP_TO else "lora"
+    if method == "lora" and find_spec("peft") is None:
+        raise MissingExtraError("peft", "lora", "training a LoRA adapter")
+    rate = learning_rate or {"full": 5e-4, "lora": 2e-4}[method]
+    return Supervision(method, epochs, batch_size, rate, rank=rank, alpha=2 * rank)
+
+
 def add_adapter(model: PreTrainedModel, supervision: Supervision, seeds: Seeds) -> Any:
     """Wrap `model` in a fresh LoRA adapter on all its linear layers, initialised from `seeds`."""
-    try:
-        from peft import LoraConfig, get_peft_model
-    except ImportError:
-        raise MissingExtraError("peft", "lora", "training a LoRA adapter") from None
+    from peft import LoraConfig, get_peft_model
+
     config = LoraConfig(
         r=supervision.rank,
         lora_alpha=supervision.alpha,

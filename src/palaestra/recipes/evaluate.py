@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Report, Split
 from palaestra.core.statistics import report_on
-from palaestra.recipes.settings import build, require, setting, to_plain
+from palaestra.recipes.settings import given, of_run, require, setting, to_plain
 from palaestra.runs.records import to_data
 from palaestra.runs.run import Run, new_folder
+
+if TYPE_CHECKING:
+    from palaestra.engines.base import Engine
 
 RECIPE = "evaluate"
 
@@ -58,17 +63,18 @@ def evaluate(
         >>> from palaestra import evaluate                              # doctest: +SKIP
         >>> evaluate(model="nano", problems=10).report.accuracy         # doctest: +SKIP
     """
-    settings = settings or build(EvaluateSettings, values)
+    settings = given(EvaluateSettings, settings, values)
     check(settings)
+    engine = _load(settings, listener)
     with Run.create(Path(out) if out else new_folder(RECIPE), RECIPE, to_plain(settings)) as run:
-        return _play(run, settings, listener)
+        return _play(run, settings, lambda: engine, listener)
 
 
 def resume(run: Run, *, listener: Listener = ignore) -> EvaluateResult:
     """Go on with an evaluation from wherever it was stopped."""
-    settings = build(EvaluateSettings, run.settings)
+    settings = of_run(EvaluateSettings, run)
     check(settings)
-    return _play(run, settings, listener)
+    return _play(run, settings, lambda: _load(settings, listener), listener)
 
 
 def check(settings: EvaluateSettings) -> None:
@@ -76,32 +82,31 @@ def check(settings: EvaluateSettings) -> None:
     from palaestra.engines import shelf
     from palaestra.tasks.base import check_skills, make_task
 
-    check_skills(make_task(settings.task), settings.skills)
+    task = make_task(settings.task)
+    check_skills(task, settings.skills)
     shelf.check(settings.model)
+    task.problems(Split(settings.split), settings.problems, settings.seed, settings.skills)
 
 
-def _play(run: Run, settings: EvaluateSettings, listener: Listener) -> EvaluateResult:
+def _load(settings: EvaluateSettings, listener: Listener) -> Engine:
     from palaestra.engines import shelf
-    from palaestra.engines.base import Engine, Sampling
+
+    listener(Event("load"))
+    return shelf.load(settings.model, device=settings.device, listener=listener).engine(settings.engine_batch)
+
+
+def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], listener: Listener) -> EvaluateResult:
+    """Ask what the store does not know yet; `engine` is loaded at most once."""
+    from palaestra.engines.base import Sampling
     from palaestra.tasks.base import make_task
     from palaestra.tasks.evaluate import evaluate as ask
 
     task = make_task(settings.task)
     problems = task.problems(Split(settings.split), settings.problems, settings.seed, settings.skills)
-    loaded: list[Engine] = []
-
-    def engine() -> Engine:
-        if not loaded:
-            listener(Event("load"))
-            loaded.append(
-                shelf.load(settings.model, device=settings.device, listener=listener).engine(settings.engine_batch)
-            )
-        return loaded[0]
-
     attempts = ask(
         task,
         problems,
-        engine,
+        cache(engine),
         sampling=Sampling(settings.max_tokens, settings.temperature, settings.top_p),
         seed=settings.seed,
         phase=f"0/{settings.split}",

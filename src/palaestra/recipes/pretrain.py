@@ -14,8 +14,9 @@ from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Report, Split
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import report_on
-from palaestra.recipes.settings import require, setting
-from palaestra.runs.files import write_folder
+from palaestra.recipes.settings import given, require, setting
+from palaestra.runs.files import PARTIAL, write_folder
+from palaestra.runs.guard import guarded
 
 TOKENIZER_EXAMPLES = 20_000
 TOKENIZER_EXAMPLES_A_SKILL = 400
@@ -39,11 +40,17 @@ class PretrainSettings:
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "layers", "width", "problems"):
             require(getattr(self, name) >= 1, f"setting '{name}': expected at least 1; got {getattr(self, name)}")
+        for name in ("matrix_rate", "vector_rate", "seed"):
+            require(getattr(self, name) >= 0, f"setting '{name}': expected at least 0; got {getattr(self, name)}")
         require(self.width % 32 == 0, f"setting 'width': expected a multiple of 32; got {self.width}")
 
 
-def pretrain(settings: PretrainSettings = PretrainSettings(), *, listener: Listener = ignore) -> Report:
-    """Train, measure and save `nano`; returns its accuracy on the test split, by skill."""
+def pretrain(settings: PretrainSettings | None = None, *, listener: Listener = ignore, **values: Any) -> Report:
+    """Train, measure and save `nano`; returns its accuracy on the test split, by skill.
+
+    It writes a checkpoint and not a run: there is nothing to resume.
+    """
+    settings = given(PretrainSettings, settings, values)
     import torch
 
     from palaestra.engines.transformers import TransformersEngine
@@ -57,6 +64,8 @@ def pretrain(settings: PretrainSettings = PretrainSettings(), *, listener: Liste
     out = Path(settings.out)
     if out.exists():
         raise RunError(f"{out} exists already; choose another --out")
+    with guarded(out, "making the folder of the checkpoint"):  # Before the work, not after it.
+        out.with_name(out.name + PARTIAL).mkdir(parents=True, exist_ok=True)
     seeds, task = Seeds(settings.seed), MathSkills()
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -128,10 +137,11 @@ other skills in a way that a few hundred good examples can mend.
 `{device}`. All text is procedural, written by `palaestra.tasks.math.corpus`: 35 % plain operations (the skills marked
 "in full"), 25 % the same operations in several dozen other wordings, 20 % small notions (parts of a whole, places in a list,
 hours and minutes), 20 % chains of two and three operations, and of the other skills only the trace that the table
-shows. Only problems of the train split were used.
+shows. Of every skill only problems of the train split were used; drills, notions and chains are no problems of the task,
+though a drill may hold the same two factors as a problem of long_multiplication by 11 or 12.
 
 ## Accuracy
-On {report.count} test problems that it never saw, greedy decoding, with 95 % intervals (Wilson). In all:
+On {report.count} problems of the test split, greedy decoding, with 95 % intervals (Wilson). In all:
 {100 * report.accuracy:.1f} %.
 
 | skill | accuracy | interval | problems | share of the corpus |

@@ -7,7 +7,8 @@ from dataclasses import MISSING, asdict, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from palaestra.core.errors import SettingsError, suggest
+from palaestra.core.errors import RunError, SettingsError, suggest
+from palaestra.runs.run import Run
 
 S = TypeVar("S")
 
@@ -41,6 +42,21 @@ def build(kind: type[S], values: Mapping[str, Any]) -> S:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"]) or "settings"
         raise SettingsError(f"setting '{name}': {first['msg'].lower()}; got {first['input']!r}") from error
+
+
+def given(kind: type[S], settings: S | None, values: Mapping[str, Any]) -> S:
+    """The settings of a call: all at once, or single values as keywords, not both."""
+    if settings is not None and values:
+        raise SettingsError(f"give the settings or single values, not both; got both: {', '.join(sorted(values))}")
+    return settings if settings is not None else build(kind, values)
+
+
+def of_run(kind: type[S], run: Run) -> S:
+    """The settings that a run was started with."""
+    try:
+        return build(kind, run.settings)
+    except SettingsError as error:
+        raise RunError(f"the run folder is damaged: {run.folder / 'settings.json'}: {error}") from error
 
 
 def read_file(kind: type[S], path: Path, overrides: Mapping[str, Any]) -> S:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from palaestra.core.errors import LessonError, RunError, SettingsError
+from palaestra.core.errors import LessonError, SettingsError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Attempt, Lesson, Split, Trajectory
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import gain_between, report_on
-from palaestra.recipes.settings import build, require, setting, to_plain
+from palaestra.recipes.journal import Clock, RunJournal
+from palaestra.recipes.settings import given, of_run, require, setting, to_plain
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run, new_folder
 
 if TYPE_CHECKING:
-    from palaestra.learn.student import Student
-    from palaestra.learn.supervised import Supervision
+    from palaestra.envs.lesson import LessonEnv, StudentState
+    from palaestra.learn.student import SupervisedStudent
+    from palaestra.teachers.base import Teacher
 
 RECIPE = "teach"
 
@@ -49,6 +50,7 @@ class TeachSettings:
     engine_batch: int = setting(128, "Answers that are generated side by side.")
     device: str = setting("", "Where to compute, for example cuda; empty means a GPU where there is one.")
     threads: int = setting(0, "CPU threads; 0 leaves torch's own choice.")
+    checkpoint_seconds: float = setting(120.0, "Seconds between two saves of a training that goes on.")
     seed: int = setting(0, "Seed of problems, lessons and training.")
 
     def __post_init__(self) -> None:
@@ -64,7 +66,7 @@ class TeachSettings:
             "engine_batch",
         ):
             require(getattr(self, name) >= 1, f"setting '{name}': expected at least 1; got {getattr(self, name)}")
-        for name in ("budget", "learning_rate", "threads", "seed"):
+        for name in ("budget", "learning_rate", "threads", "checkpoint_seconds", "seed"):
             require(getattr(self, name) >= 0, f"setting '{name}': expected at least 0; got {getattr(self, name)}")
 
     @property
@@ -96,19 +98,20 @@ def teach(
         >>> result = teach(teacher="skill_tree", student="nano", seed=0)      # doctest: +SKIP
         >>> result.summary["gain"]                                            # doctest: +SKIP
     """
-    if settings is not None and values:
-        raise SettingsError(f"give the settings or single values, not both; got both: {', '.join(sorted(values))}")
-    settings = settings or build(TeachSettings, values)
+    settings = given(TeachSettings, settings, values)
     check(settings)
+    started = time.perf_counter()
+    student = _load(settings, listener)
     with Run.create(Path(out) if out else new_folder(RECIPE), RECIPE, to_plain(settings)) as run:
-        return _play(run, settings, listener)
+        return _play(run, settings, student, started, listener)
 
 
 def resume(run: Run, *, listener: Listener = ignore) -> TeachResult:
     """Go on with a run from wherever it was stopped; a finished run just gives its result."""
-    settings = build(TeachSettings, run.settings)
+    settings = of_run(TeachSettings, run)
     check(settings)
-    return _play(run, settings, listener)
+    started = time.perf_counter()
+    return _play(run, settings, _load(settings, listener), started, listener)
 
 
 def check(settings: TeachSettings) -> None:
@@ -125,28 +128,47 @@ def check(settings: TeachSettings) -> None:
         raise SettingsError(
             f"the teacher '{settings.teacher}' writes with the task's own generators; '{settings.task}' has none"
         )
+    for split, count in ((Split.VALIDATION, settings.validation), (Split.TEST, settings.test)):
+        task.problems(split, count, settings.seed, settings.skills)
 
 
-def _play(run: Run, settings: TeachSettings, listener: Listener) -> TeachResult:
-    """The episode, from its start. What the store knows already passes in an instant."""
+def _load(settings: TeachSettings, listener: Listener) -> SupervisedStudent:
     from palaestra.engines import shelf
+    from palaestra.learn.student import SupervisedStudent
+    from palaestra.learn.supervised import supervision_for
+
+    if settings.threads:
+        import torch
+
+        torch.set_num_threads(settings.threads)
+    listener(Event("load"))
+    model = shelf.load(settings.student, device=settings.device, listener=listener)
+    supervision = supervision_for(
+        model.weights,
+        settings.method,
+        epochs=settings.epochs,
+        batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        rank=settings.rank,
+    )
+    return SupervisedStudent(
+        model, supervision, batch_size=settings.engine_batch, keep_every=settings.checkpoint_seconds
+    )
+
+
+def _play(
+    run: Run, settings: TeachSettings, student: SupervisedStudent, started: float, listener: Listener
+) -> TeachResult:
+    """The episode, from its start. What the store knows already passes in an instant."""
     from palaestra.engines.base import Sampling
     from palaestra.envs.lesson import LessonEnv
-    from palaestra.learn.student import SupervisedStudent
     from palaestra.tasks.base import GenerativeTask, make_task
     from palaestra.teachers.base import make_teacher
 
     task = make_task(settings.task)
     assert isinstance(task, GenerativeTask)
     teacher = make_teacher(settings.teacher, task, settings.skills)
-    if settings.threads:
-        import torch
-
-        torch.set_num_threads(settings.threads)
-    clock = _Clock(run)
-    listener(Event("load"))
-    model = shelf.load(settings.student, device=settings.device, listener=listener)
-    student = SupervisedStudent(model, supervision_of(settings, model.weights), batch_size=settings.engine_batch)
+    clock, journal = Clock(run, started), RunJournal(run)
     env = LessonEnv(
         task,
         student,
@@ -156,7 +178,7 @@ def _play(run: Run, settings: TeachSettings, listener: Listener) -> TeachResult:
         test=settings.test,
         skills=settings.skills,
         sampling=Sampling(max_tokens=settings.max_tokens),
-        journal=RunJournal(run),
+        journal=journal,
         listener=listener,
     )
     seeds = Seeds(settings.seed)
@@ -167,45 +189,41 @@ def _play(run: Run, settings: TeachSettings, listener: Listener) -> TeachResult:
         round_ = state.round + 1
         lesson = run.store.lesson(round_)
         if lesson is None:
-            lesson = _write_lesson(teacher, state, settings, seeds.derive("teacher", round_), run, round_)
+            lesson = _write_lesson(teacher, env, state, settings, seeds.derive("teacher", round_), run)
         listener(Event("lesson", len(lesson.examples), len(lesson.examples), round_, {"decisions": lesson.decisions}))
         state, reward, terminated, truncated, info = env.step(lesson)
         rewards.append(reward)
         infos.append({"examples": len(lesson.examples), "weights_sha256": info["weights_sha256"]})
     # Seconds are those of committed work, over all the processes that did it.
     clock.lap("rest")
-    summary = run.summary
-    if summary is None:
-        summary = _summary(run, settings, state.round, state.examples, info["weights_sha256"])
-        run.write_summary(summary)
+    journal.tidy(state.round)
+    summary = _summary(run, settings, state.round, state.examples, info["weights_sha256"])
+    run.write_summary(summary)
     trajectory = Trajectory(
         "palaestra/Lesson-v0", settings.seed, tuple(rewards), (), terminated, truncated, tuple(infos)
     )
     return TeachResult(run.folder, summary, trajectory)
 
 
-def _write_lesson(teacher: Any, state: Any, settings: TeachSettings, seeds: Seeds, run: Run, round_: int) -> Lesson:
+def _write_lesson(
+    teacher: Teacher, env: LessonEnv, state: StudentState, settings: TeachSettings, seeds: Seeds, run: Run
+) -> Lesson:
+    """Let the teacher write, and store the lesson only if it can be taught."""
     start = time.perf_counter()
     size = min(settings.lesson_size, state.budget)
-    lesson: Lesson = teacher.write(state, size, seeds.generator())
+    lesson = teacher.write(state, size, seeds.generator())
+    try:
+        env.check(lesson)
+    except LessonError as error:
+        raise LessonError(f"teacher '{settings.teacher}' wrote a lesson that cannot be taught: {error}") from error
     if len(lesson.examples) > size:
         raise LessonError(
             f"teacher '{settings.teacher}' was asked for {size} examples and wrote {len(lesson.examples)}"
         )
+    round_ = state.round + 1
     cost = LedgerEntry(f"{round_}/lesson", settings.teacher, seconds=time.perf_counter() - start)
     run.store.add_lesson(round_, lesson, cost)
     return lesson
-
-
-def supervision_of(settings: TeachSettings, weights: Any) -> Supervision:
-    """How this student is to be trained: small models whole, large ones by an adapter."""
-    from palaestra.learn.supervised import Supervision
-
-    method = settings.method
-    if method == "auto":
-        method = "full" if sum(p.numel() for p in weights.parameters()) <= 20_000_000 else "lora"
-    rate = settings.learning_rate or {"full": 5e-4, "lora": 2e-4}[method]
-    return Supervision(method, settings.epochs, settings.batch_size, rate, rank=settings.rank, alpha=2 * settings.rank)
 
 
 def _summary(run: Run, settings: TeachSettings, rounds: int, examples: int, weights_sha256: str) -> dict[str, Any]:
@@ -257,69 +275,8 @@ def _figures(before: Sequence[Attempt], after: Sequence[Attempt]) -> dict[str, A
         "test_after": points(second.accuracy),
         "test_after_low": points(second.low),
         "test_after_high": points(second.high),
-        "gain": round(gain.points, 2),
-        "gain_low": round(gain.low, 2),
-        "gain_high": round(gain.high, 2),
+        "gain": round(gain.points, 2) if gain.count else None,
+        "gain_low": round(gain.low, 2) if gain.count else None,
+        "gain_high": round(gain.high, 2) if gain.count else None,
         "problems": gain.count,
     }
-
-
-class RunJournal:
-    """A lesson episode's memory in a run folder."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-
-    def attempts(self, phase: str) -> list[Attempt]:
-        return self.run.store.attempts(phase)
-
-    def add_attempts(self, phase: str, attempts: Sequence[Attempt], cost: LedgerEntry) -> None:
-        self.run.store.add_attempts(phase, attempts, cost)
-
-    def weights_sha256(self, round_: int) -> str | None:
-        return self.run.store.weights_sha256(round_)
-
-    def add_training(
-        self, round_: int, student: Student, curve: Sequence[tuple[int, float]], cost: LedgerEntry
-    ) -> None:
-        from palaestra.runs.files import write_folder
-
-        # First the weights, then the note that they are there: a kill in between trains once more.
-        write_folder(self._folder(round_), student.save)
-        self.run.store.add_training(round_, student.weights_sha256(), curve, cost)
-        # Every training starts from the base, so only the newest weights are needed.
-        for old in range(1, round_):
-            shutil.rmtree(self._folder(old), ignore_errors=True)
-        shutil.rmtree(self.run.checkpoints / "training", ignore_errors=True)
-
-    def load(self, round_: int, student: Student) -> None:
-        folder = self._folder(round_)
-        if not folder.is_dir():
-            raise RunError(
-                f"the run folder is damaged: the checkpoint {folder} is missing; restore it or start a new run"
-            )
-        student.load(folder)
-        expected, found = self.weights_sha256(round_), student.weights_sha256()
-        if expected != found:
-            raise RunError(f"the run folder is damaged: the weights in {folder} are not those that were saved")
-
-    def progress_folder(self) -> Path | None:
-        return self.run.checkpoints / "training"
-
-    def _folder(self, round_: int) -> Path:
-        return self.run.checkpoints / f"round-{round_}"
-
-
-class _Clock:
-    """Puts the seconds that no other entry of the ledger covers into the ledger."""
-
-    def __init__(self, run: Run) -> None:
-        self.run, self.start, self.known = run, time.perf_counter(), run.store.total().seconds
-
-    def lap(self, phase: str) -> None:
-        now, total = time.perf_counter(), self.run.store.total().seconds
-        rest = (now - self.start) - (total - self.known)
-        if rest > 0 and self.run.summary is None:
-            self.run.store.add_cost(LedgerEntry(phase, seconds=rest))
-            total += rest
-        self.start, self.known = now, total

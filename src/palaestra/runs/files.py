@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -49,8 +50,8 @@ def read_json(path: Path) -> Any:
 def write_folder(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a folder beside `path`, then rename that into place.
 
-    A kill at any instant leaves either the old folder or the new one. If the disk is full, what
-    was half written is removed again.
+    A kill at any instant leaves the old folder, the new one or none, and never half of one. If the
+    disk is full, what was half written is removed again.
     """
     partial = path.with_name(path.name + PARTIAL)
     with guarded(path, f"writing the checkpoint {path.name}"):
@@ -67,9 +68,9 @@ def write_folder(path: Path, write: Callable[[Path], None]) -> None:
             os.replace(partial, path)
         except BaseException as error:
             shutil.rmtree(partial, ignore_errors=True)
-            # safetensors reports a full disk as its own error, with the number only in the text.
-            if "os error 28" in str(error) or "No space left" in str(error):
-                raise OSError(28, "No space left on device", str(path)) from error
+            # safetensors reports an error of the disk as its own, with the number only in the text.
+            if found := re.search(r"os error (\d+)", str(error)):
+                raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from error
             raise
 
 

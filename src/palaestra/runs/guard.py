@@ -11,6 +11,13 @@ from pathlib import Path
 from palaestra.core.errors import RunError, StorageError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# What SQLite reports where its files could not grow.
+_NO_ROOM = {
+    sqlite3.SQLITE_IOERR_WRITE,
+    sqlite3.SQLITE_IOERR_SHMSIZE,
+    sqlite3.SQLITE_IOERR_SHMOPEN,
+    sqlite3.SQLITE_IOERR_TRUNCATE,
+}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -26,11 +33,13 @@ def guarded(path: Path, doing: str) -> Iterator[None]:
             raise StorageError(f"cannot write while {doing}: {path} is read-only for this user") from error
         if error.errno in {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}:
             raise StorageError(f"cannot write while {doing}: {path} is not a folder that can be written to") from error
-        raise
+        raise StorageError(f"cannot go on while {doing}: {path}: {error.strerror or error}") from error
     except sqlite3.DatabaseError as error:
-        text = str(error)
-        if "full" in text or getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR:
+        text, code = str(error), getattr(error, "sqlite_errorcode", 0)
+        if code & 0xFF == sqlite3.SQLITE_FULL or code in _NO_ROOM:
             raise StorageError(_full(path, doing)) from error
+        if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise RunError(f"{path} is in use by another process; wait for it or stop it") from error
         if "readonly" in text or "unable to open" in text:
             raise StorageError(f"cannot write while {doing}: {path} is read-only for this user") from error
         if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
@@ -41,12 +50,9 @@ def guarded(path: Path, doing: str) -> Iterator[None]:
 
 
 def _full(path: Path, doing: str) -> str:
-    return f"no space left on the disk while {doing} ({path}); free some space, then: palaestra resume {_run_of(path)}"
-
-
-def _run_of(path: Path) -> Path:
-    """The run folder that `path` lies in: the nearest one above it that has settings."""
+    """What to do about a full disk; names the run to resume where there is one."""
+    said = f"no space left on the disk while {doing} ({path}); free some space"
     for folder in (path, *path.parents):
-        if (folder / "settings.json").exists():
-            return folder
-    return path
+        if (folder / "settings.json").exists() and (folder / "store.sqlite").exists():
+            return f"{said}, then: palaestra resume {folder}"
+    return f"{said} and start again"

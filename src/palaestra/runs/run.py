@@ -18,11 +18,13 @@ from types import TracebackType
 from typing import Any
 
 from palaestra.core.errors import RunError
-from palaestra.runs.files import read_json, write_json
+from palaestra.runs.files import PARTIAL, read_json, write_json
 from palaestra.runs.guard import guarded
 from palaestra.runs.store import Store
 
 FORMAT = 1
+# What a start that was killed before it wrote the settings may have left in its folder.
+_UNFINISHED = {"run.lock", "store.sqlite", "store.sqlite-wal", "store.sqlite-shm", "settings.json" + PARTIAL}
 
 
 class Run:
@@ -44,26 +46,34 @@ class Run:
             RunError: the folder holds something already.
             StorageError: it cannot be written to.
         """
-        if (folder / "settings.json").exists():
-            raise RunError(
-                f"{folder} holds a run already; resume it with: palaestra resume {folder}, or choose another --out"
-            )
         with guarded(folder, "making the run folder"):
             folder.mkdir(parents=True, exist_ok=True)
-            if any(entry.name != "run.lock" for entry in folder.iterdir()):
-                raise RunError(f"{folder} is not empty; choose another --out")
             run = cls(folder, recipe, settings)
             run._acquire()
         try:
+            with guarded(folder, "making the run folder"):
+                if (folder / "settings.json").exists():
+                    raise RunError(
+                        f"{folder} holds a run already; resume it with: palaestra resume {folder}, or choose another --out"
+                    )
+                if any(entry.name not in _UNFINISHED for entry in folder.iterdir()):
+                    raise RunError(f"{folder} is not empty; choose another --out")
+                run._clear()
             run._store = Store(folder / "store.sqlite", create=True)
             # The settings come last: a folder that has them is a run.
             write_json(folder / "settings.json", {"format": FORMAT, "recipe": recipe, "settings": settings})
-        except BaseException:
+        except BaseException as error:
+            if not isinstance(error, RunError):
+                run._clear()
+            (folder / "run.lock").unlink(missing_ok=True) if not (folder / "settings.json").exists() else None
             run.close()
-            for name in ("store.sqlite", "store.sqlite-wal", "store.sqlite-shm", "run.lock"):
-                (folder / name).unlink(missing_ok=True)
             raise
         return run
+
+    def _clear(self) -> None:
+        """Remove what a start that was killed, or that found the disk full, has left behind."""
+        for name in _UNFINISHED - {"run.lock"}:
+            (self.folder / name).unlink(missing_ok=True)
 
     @classmethod
     def open(cls, folder: Path, *, read_only: bool = False) -> Run:
@@ -72,10 +82,11 @@ class Run:
         Raises:
             RunError: there is no run, it is damaged, or another process is at work in it.
         """
-        if not folder.is_dir():
-            raise RunError(f"there is no run folder {folder}")
-        if not (folder / "settings.json").exists():
-            raise RunError(f"{folder} is not a run folder: it has no settings.json")
+        with guarded(folder, "opening the run folder"):
+            if not folder.is_dir():
+                raise RunError(f"there is no run folder {folder}")
+            if not (folder / "settings.json").exists():
+                raise RunError(f"{folder} is not a run folder: it has no settings.json")
         data = read_json(folder / "settings.json")
         if not isinstance(data, dict) or not {"format", "recipe", "settings"} <= set(data):
             raise RunError(f"the run folder is damaged: {folder / 'settings.json'} lacks format, recipe or settings")
@@ -83,6 +94,8 @@ class Run:
             raise RunError(
                 f"{folder} was written by another version of Palaestra (format {data['format']!r}, expected {FORMAT})"
             )
+        if not isinstance(data["recipe"], str) or not isinstance(data["settings"], dict):
+            raise RunError(f"the run folder is damaged: {folder / 'settings.json'} names no recipe or no settings")
         run = cls(folder, data["recipe"], data["settings"])
         if not read_only:
             run._acquire()
@@ -124,14 +137,17 @@ class Run:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.ftruncate(handle, 0)
+                os.write(handle, f"{os.getpid()}\n".encode())
             except BlockingIOError:
                 holder = os.read(handle, 64).decode(errors="replace").strip() or "unknown"
                 os.close(handle)
                 raise RunError(
                     f"{self.folder} is in use by another process (pid {holder}); wait for it or stop it"
                 ) from None
-            os.ftruncate(handle, 0)
-            os.write(handle, f"{os.getpid()}\n".encode())
+            except BaseException:
+                os.close(handle)
+                raise
         self._lock = handle
 
     def close(self) -> None:
@@ -152,7 +168,7 @@ class Run:
 
 
 def new_folder(recipe: str, base: Path = Path("runs")) -> Path:
-    """A folder name that is not taken yet: the recipe and the time."""
+    """A folder name that is not taken yet: the recipe, the time and the process."""
     stem = f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
-    candidates = [base / stem, *(base / f"{stem}-{k}" for k in range(2, 1000))]
+    candidates = [base / stem, *(base / f"{stem}-{os.getpid()}-{k}" for k in range(1, 1000))]
     return next(folder for folder in candidates if not folder.exists())

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from palaestra.core.errors import UnknownNameError
+from palaestra.core.errors import TaskError, UnknownNameError
 from palaestra.core.records import Completion, Example, Failure, Problem, Score, Split
 from palaestra.core.registry import Registry
 
@@ -64,9 +64,11 @@ def make_task(name: str, **options: Any) -> Task:
 
 
 def check_skills(task: Task, names: Sequence[str]) -> None:
-    """Raise `UnknownNameError` for the first of `names` that is not a skill of `task`."""
+    """Raise for the first of `names` that is not a skill of `task`, or is given twice."""
     known = task.skills()
     for name in names:
+        if names.count(name) > 1:
+            raise TaskError(f"skill '{name}' is given twice; give each skill once")
         if name not in known:
             raise UnknownNameError(f"skill of task {task.name}", name, known)
 

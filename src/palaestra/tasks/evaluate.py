@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from palaestra.core.errors import TaskError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Attempt, Completion, Failure, FailureCause, Problem, Score, Usage
 from palaestra.core.seeding import Seeds
@@ -41,6 +42,8 @@ def evaluate(
     The chunks are cut the same way every time, so an evaluation that goes on after an interruption
     asks exactly the batches that it would have asked.
     """
+    if len({problem.id for problem in problems}) < len(problems):
+        raise TaskError(f"task '{task.name}' gave two problems the same id; every id must be unique")
     attempts = list(known)
     listener(Event(phase, len(attempts), len(problems), round_))
     while len(attempts) < len(problems):

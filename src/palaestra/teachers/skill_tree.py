@@ -8,11 +8,13 @@ Each round every skill takes one action:
 How much a skill gets depends on two estimates, both from validation alone: how much is left to
 learn, and how much of that the data so far has brought (the skill's *response*). A skill that does
 not answer to data is given less each round, and one that is mastered only what keeps it alive.
-Shares are capped, and the caps are enforced on whatever the estimates ask for.
+Shares are capped, and the caps are enforced on whatever the estimates ask for, as long as there are
+enough weak skills to spend a lesson on under them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -82,7 +84,7 @@ class SkillTree:
         # A mastered skill never gets more than half of what an average weak one gets.
         keep = min(self.keep, 0.5 * len(mastered) / len(nodes))
         kept = round(size * keep) if weak else size
-        cap = max(1, round(size * self.cap)) if len(weak) * self.cap >= 1 else None
+        cap = math.ceil(size * self.cap) if len(weak) * self.cap >= 1 else None
         shares = share_out(size - kept, weak, cap) | share_out(kept if mastered else 0, mastered)
         decisions, allocation = [], {}
         for skill in self.skills:

@@ -11,16 +11,19 @@ from palaestra.core.errors import LessonError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Attempt, Example, Lesson, Problem, Report, Split
 from palaestra.core.seeding import Seeds
-from palaestra.core.statistics import report_on
+from palaestra.core.statistics import gain_between, report_on
 from palaestra.engines import shelf
 from palaestra.engines.base import Engine, Sampling
 from palaestra.envs.lesson.journal import Forgetful, Journal
 from palaestra.envs.lesson.state import Round, StudentState, action_space, allocation_of, observation_space, view
-from palaestra.learn.student import Student, SupervisedStudent, check_lesson
-from palaestra.learn.supervised import Supervision
+from palaestra.learn.student import Student, SupervisedStudent
+from palaestra.learn.supervised import supervision_for
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.tasks.base import Task, make_task
 from palaestra.tasks.evaluate import evaluate
+
+UNKNOWN = -1
+"""Which round's weights are in memory after a training that broke off."""
 
 
 class LessonEnv(gymnasium.Env[StudentState, Lesson]):
@@ -74,9 +77,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         render_mode: str | None = None,
     ) -> None:
         self.task = make_task(task) if isinstance(task, str) else task
-        self.student: Student = (
-            SupervisedStudent(shelf.load(student), Supervision()) if isinstance(student, str) else student
-        )
+        self.student: Student = _student(student) if isinstance(student, str) else student
         self.rounds, self.budget, self.skills = rounds, budget, skills
         self.validation, self.test, self.sampling = validation, test, sampling
         self.show_references = show_references
@@ -116,15 +117,19 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
     def step(self, action: Lesson) -> tuple[StudentState, float, bool, bool, dict[str, Any]]:
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over; call reset() before step()")
-        self._check(action)
-        self._round += 1
-        self._data += action.examples
-        loss = self._train()
-        before = self._report
-        self._attempts = self._evaluate(Split.VALIDATION)
+        self.check(action)
+        data, round_ = [*self._data, *action.examples], self._round + 1
+        try:
+            loss = self._train(data, round_)
+        except BaseException:
+            self._in_memory = UNKNOWN  # The episode stands where it stood; the weights may not.
+            raise
+        self._data, self._round = data, round_
+        before, self._attempts = self._attempts, self._evaluate(Split.VALIDATION)
         self._report = report_on(self._attempts, Split.VALIDATION)
         self._history.append(Round(allocation_of(action), self._report))
-        reward = _rate(self._report) - _rate(before)
+        # Paired: a problem that failed around the model either time is no change of accuracy.
+        reward = gain_between(before, self._attempts).points / 100
         terminated = len(self._data) >= self.budget
         truncated = self._round >= self.rounds
         info: dict[str, Any] = {"report": self._report, "loss": loss}
@@ -141,32 +146,32 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         lines = [f"round {self._round} of {self.rounds}: {_line(self._report)}"]
         return "\n".join(lines + [f"  {_line(part)}" for part in self._report.slices])
 
-    def _check(self, lesson: Lesson) -> None:
+    def check(self, lesson: Lesson) -> None:
+        """Raise `LessonError` for an action that `step` would refuse; nothing is changed by asking."""
         if not isinstance(lesson, Lesson):
             raise LessonError(f"expected a Lesson as the action; got {type(lesson).__name__}")
-        if not lesson.examples:
-            raise LessonError("a lesson needs at least one example; got none")
         left = self.budget - len(self._data)
         if len(lesson.examples) > left:
             raise LessonError(
                 f"the lesson has {len(lesson.examples)} examples and the budget has {left} left; shorten it"
             )
-        check_lesson(lesson.examples)
+        self.student.check(lesson.examples)
 
-    def _train(self) -> float | None:
+    def _train(self, data: list[Example], round_: int) -> float | None:
         """Train on all data so far, or skip it where the journal knows the result."""
-        if self.journal.weights_sha256(self._round) is not None:
+        if self.journal.weights_sha256(round_) is not None:
             return None
-        seeds = self._seeds.derive("training", self._round)
 
         def on_step(step: int, total: int, loss: float) -> None:
-            self.listener(Event("train", step, total, self._round, {"loss": loss, "examples": len(self._data)}))
+            self.listener(Event("train", step, total, round_, {"loss": loss, "examples": len(data)}))
 
         start = time.perf_counter()
-        curve = self.student.learn(self._data, seeds, on_step, self.journal.progress_folder())
-        cost = LedgerEntry(f"{self._round}/train", self.student.name, seconds=time.perf_counter() - start)
-        self.journal.add_training(self._round, self.student, curve, cost)
-        self._in_memory = self._round
+        curve = self.student.learn(
+            data, self._seeds.derive("training", round_), on_step, self.journal.progress_folder()
+        )
+        cost = LedgerEntry(f"{round_}/train", self.student.name, seconds=time.perf_counter() - start)
+        self.journal.add_training(round_, self.student, curve, cost)
+        self._in_memory = round_
         return curve[-1][1]
 
     def _evaluate(self, split: Split) -> list[Attempt]:
@@ -189,7 +194,10 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
 
     def _engine(self) -> Engine:
         if self._in_memory != self._round:
-            self.journal.load(self._round, self.student)
+            if self._round == 0:
+                self.student.restore()
+            else:
+                self.journal.load(self._round, self.student)
             self._in_memory = self._round
         return self.student.engine()
 
@@ -205,8 +213,9 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         )
 
 
-def _rate(report: Report) -> float:
-    return report.accuracy if report.accuracy is not None else 0.0
+def _student(name: str) -> Student:
+    model = shelf.load(name)
+    return SupervisedStudent(model, supervision_for(model.weights))
 
 
 def _line(report: Report) -> str:

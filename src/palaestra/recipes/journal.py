@@ -1,0 +1,80 @@
+"""A lesson episode's memory in a run folder, and its clock."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from palaestra.core.errors import RunError
+from palaestra.core.records import Attempt
+from palaestra.runs.files import write_folder
+from palaestra.runs.ledger import LedgerEntry
+from palaestra.runs.run import Run
+
+if TYPE_CHECKING:
+    from palaestra.learn.student import Student
+
+
+class RunJournal:
+    """A lesson episode's memory in a run folder."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def attempts(self, phase: str) -> list[Attempt]:
+        return self.run.store.attempts(phase)
+
+    def add_attempts(self, phase: str, attempts: Sequence[Attempt], cost: LedgerEntry) -> None:
+        self.run.store.add_attempts(phase, attempts, cost)
+
+    def weights_sha256(self, round_: int) -> str | None:
+        return self.run.store.weights_sha256(round_)
+
+    def add_training(
+        self, round_: int, student: Student, curve: Sequence[tuple[int, float]], cost: LedgerEntry
+    ) -> None:
+        # First the weights, then the note that they are there: a kill in between trains once more.
+        write_folder(self._folder(round_), student.save)
+        self.run.store.add_training(round_, student.weights_sha256(), curve, cost)
+        self.tidy(round_)
+
+    def tidy(self, round_: int) -> None:
+        """Remove what nobody needs after `round_`: every training starts from the base."""
+        for folder in self.run.checkpoints.iterdir() if self.run.checkpoints.is_dir() else ():
+            if folder != self._folder(round_):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def load(self, round_: int, student: Student) -> None:
+        folder = self._folder(round_)
+        if not folder.is_dir():
+            raise RunError(
+                f"the run folder is damaged: the checkpoint {folder} is missing; restore it or start a new run"
+            )
+        student.load(folder)
+        expected, found = self.weights_sha256(round_), student.weights_sha256()
+        if expected != found:
+            raise RunError(f"the run folder is damaged: the weights in {folder} are not those that were saved")
+
+    def progress_folder(self) -> Path | None:
+        return self.run.checkpoints / "training"
+
+    def _folder(self, round_: int) -> Path:
+        return self.run.checkpoints / f"round-{round_}"
+
+
+class Clock:
+    """Puts the seconds that no other entry of the ledger covers into the ledger."""
+
+    def __init__(self, run: Run, start: float) -> None:
+        self.run, self.start, self.known = run, start, run.store.total().seconds
+
+    def lap(self, phase: str) -> None:
+        now, total = time.perf_counter(), self.run.store.total().seconds
+        rest = (now - self.start) - (total - self.known)
+        if rest > 0 and self.run.summary is None:
+            self.run.store.add_cost(LedgerEntry(phase, seconds=rest))
+            total += rest
+        self.start, self.known = now, total
