@@ -32,7 +32,9 @@ class RunProgress:
         self._phase = ""
         self._reports: dict[int, Report] = {}
         self._examples = 0
-        self._live = Live(console=console, refresh_per_second=8, transient=True) if console.is_terminal else None
+        self._live = (
+            Live(self._bar, console=console, refresh_per_second=2, transient=True) if console.is_terminal else None
+        )
         self._start = time.monotonic()
 
     def __enter__(self) -> RunProgress:
@@ -52,6 +54,8 @@ class RunProgress:
             self._line(f"round {event.round}: {event.phase}: {rate(report)}")
             if report.name == "validation":
                 self._reports[event.round] = report
+                if self._live:  # The bar draws itself anew; the table only when there is something new in it.
+                    self._live.update(Group(self._bar, self._table()))
         elif event.phase == "lesson":
             self._examples += event.done
             self._line(f"round {event.round}: lesson of {event.done} examples")
@@ -70,7 +74,6 @@ class RunProgress:
         loss = event.figures.get("loss")
         figures = f"loss {loss:.3f}" if isinstance(loss, float) else ""
         self._bar.update(self._task, completed=event.done, total=event.total or None, figures=figures)
-        self._live.update(Group(self._bar, self._table()) if self._reports else self._bar)
 
     def _line(self, text: str) -> None:
         if not self._live:
