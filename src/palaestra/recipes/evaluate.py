@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Report, Split
 from palaestra.core.statistics import report_on
-from palaestra.recipes.settings import given, of_run, require, setting, to_plain
+from palaestra.recipes.settings import at_least, given, of_run, require, setting, to_plain
 from palaestra.runs.records import to_data
 from palaestra.runs.run import Run, new_folder
 
@@ -38,11 +38,9 @@ class EvaluateSettings:
     seed: int = setting(0, "Seed of problems and sampling.")
 
     def __post_init__(self) -> None:
-        for name in ("problems", "max_tokens", "engine_batch"):
-            require(getattr(self, name) >= 1, f"setting '{name}': expected at least 1; got {getattr(self, name)}")
-        require(self.temperature >= 0, f"setting 'temperature': expected at least 0; got {self.temperature}")
+        at_least(self, 1, "problems", "max_tokens", "engine_batch")
         require(0 < self.top_p <= 1, f"setting 'top_p': expected above 0 and at most 1; got {self.top_p}")
-        require(self.seed >= 0, f"setting 'seed': expected at least 0; got {self.seed}")
+        at_least(self, 0, "temperature", "seed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Report, Split
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import report_on
-from palaestra.recipes.settings import given, require, setting
+from palaestra.recipes.settings import at_least, given, require, setting
 from palaestra.runs.files import PARTIAL, write_folder
 from palaestra.runs.guard import guarded
 
@@ -38,10 +38,8 @@ class PretrainSettings:
     out: str = setting("nano", "Folder for the checkpoint; must not exist yet.")
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "layers", "width", "problems"):
-            require(getattr(self, name) >= 1, f"setting '{name}': expected at least 1; got {getattr(self, name)}")
-        for name in ("matrix_rate", "vector_rate", "seed"):
-            require(getattr(self, name) >= 0, f"setting '{name}': expected at least 0; got {getattr(self, name)}")
+        at_least(self, 1, "steps", "batch_size", "layers", "width", "problems")
+        at_least(self, 0, "matrix_rate", "vector_rate", "seed")
         require(self.width % 32 == 0, f"setting 'width': expected a multiple of 32; got {self.width}")
 
 

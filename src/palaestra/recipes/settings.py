@@ -90,3 +90,10 @@ def require(condition: bool, message: str) -> None:
     """Raise `SettingsError(message)` unless `condition` holds."""
     if not condition:
         raise SettingsError(message)
+
+
+def at_least(settings: Any, minimum: int, *names: str) -> None:
+    """Raise `SettingsError` for the first of the named settings that is below `minimum`."""
+    for name in names:
+        value = getattr(settings, name)
+        require(value >= minimum, f"setting '{name}': expected at least {minimum}; got {value}")

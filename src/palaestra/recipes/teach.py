@@ -14,7 +14,7 @@ from palaestra.core.records import Attempt, Lesson, Split, Trajectory
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import gain_between, report_on
 from palaestra.recipes.journal import Clock, RunJournal
-from palaestra.recipes.settings import given, of_run, require, setting, to_plain
+from palaestra.recipes.settings import at_least, given, of_run, setting, to_plain
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run, new_folder
 
@@ -54,7 +54,9 @@ class TeachSettings:
     seed: int = setting(0, "Seed of problems, lessons and training.")
 
     def __post_init__(self) -> None:
-        for name in (
+        at_least(
+            self,
+            1,
             "rounds",
             "lesson_size",
             "validation",
@@ -64,10 +66,8 @@ class TeachSettings:
             "batch_size",
             "rank",
             "engine_batch",
-        ):
-            require(getattr(self, name) >= 1, f"setting '{name}': expected at least 1; got {getattr(self, name)}")
-        for name in ("budget", "learning_rate", "threads", "checkpoint_seconds", "seed"):
-            require(getattr(self, name) >= 0, f"setting '{name}': expected at least 0; got {getattr(self, name)}")
+        )
+        at_least(self, 0, "budget", "learning_rate", "threads", "checkpoint_seconds", "seed")
 
     @property
     def data_budget(self) -> int:

@@ -120,18 +120,15 @@ DIVISION = Skill(
 )  # fmt: skip
 
 
-def _larger(rng: np.random.Generator) -> Draft:
+def _one_of_two(rng: np.random.Generator, wordings: tuple[str, ...], *, larger: bool) -> Draft:
     a, b = (int(n) for n in rng.choice(np.arange(10, 1000), 2, replace=False))
-    wording = pick(rng, ("Which is larger, {a} or {b}?", "Which number is greater: {a} or {b}?"))
     high, low = max(a, b), min(a, b)
-    return Draft(wording.format(a=a, b=b), (f"{high}>{low}",), str(high), (low, high))
+    step, answer = (f"{high}>{low}", high) if larger else (f"{low}<{high}", low)
+    return Draft(pick(rng, wordings).format(a=a, b=b), (step,), str(answer), (low, high))
 
 
-def _smaller(rng: np.random.Generator) -> Draft:
-    a, b = (int(n) for n in rng.choice(np.arange(10, 1000), 2, replace=False))
-    wording = pick(rng, ("Which is smaller, {a} or {b}?", "Which number is less: {a} or {b}?"))
-    high, low = max(a, b), min(a, b)
-    return Draft(wording.format(a=a, b=b), (f"{low}<{high}",), str(low), (low, high))
+LARGER = ("Which is larger, {a} or {b}?", "Which number is greater: {a} or {b}?")
+SMALLER = ("Which is smaller, {a} or {b}?", "Which number is less: {a} or {b}?")
 
 
 def _largest(rng: np.random.Generator) -> Draft:
@@ -143,7 +140,11 @@ def _largest(rng: np.random.Generator) -> Draft:
 
 COMPARISON = Skill(
     "comparison", "the larger or smaller of two or three numbers", AnswerKind.NUMBER,
-    {"larger": _larger, "smaller": _smaller, "largest_of_three": _largest},
+    {
+        "larger": lambda rng: _one_of_two(rng, LARGER, larger=True),
+        "smaller": lambda rng: _one_of_two(rng, SMALLER, larger=False),
+        "largest_of_three": _largest,
+    },
 )  # fmt: skip
 
 
