@@ -155,3 +155,24 @@ def test_an_existing_run_is_not_overwritten(run: Path) -> None:
 
 def test_another_seed_cannot_be_given_to_a_run(run: Path) -> None:
     assert "started with seed 3" in refused(palaestra("resume", run, "--seed", "4"))
+
+
+def test_the_table_of_gains_fits_eighty_columns_with_nothing_cut_off() -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from palaestra.cli.progress import gain_table
+
+    row = {"problems": 25, "examples": 1000, "gain": -100.0, "gain_low": -100.0, "gain_high": -100.0} | {
+        f"test_{when}{which}": value
+        for when in ("before", "after")
+        for which, value in (("", 100.0), ("_low", 87.0), ("_high", 100.0))
+    }
+    out = StringIO()
+    Console(width=80, file=out).print(
+        gain_table({**row, "by_skill": {"long_multiplication": row, "empty": row | {"gain": None}}})
+    )
+    assert "…" not in out.getvalue()
+    assert "-100 [-100, -100]" in out.getvalue()
+    assert max(map(len, out.getvalue().splitlines())) <= 80

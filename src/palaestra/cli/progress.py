@@ -140,24 +140,23 @@ def report_table(report: Report) -> Table:
 
 def gain_table(summary: dict[str, Any]) -> Table:
     """Before and after by skill with 95 % intervals, narrow enough for 80 columns."""
-    title = f"test accuracy in % before and after {summary['examples']} examples, with 95 % intervals"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    counts = sorted({row["problems"] for row in summary["by_skill"].values()})
+    each = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    title = f"test accuracy in % with 95 % intervals, {summary['problems']} problems ({each} a skill)"
+    table = Table(
+        title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="underline"
+    )
     table.add_column("skill", no_wrap=True)
-    for column in ("examples", "problems", "before", "after", "gain in points"):
+    for column in ("data", "before", "after", "gain in points"):
         table.add_column(column, justify="right", no_wrap=True)
     for name, row in {**summary["by_skill"], "all": summary}.items():
         digits = 1 if name == "all" else 0
-        gain = "-" if row["gain"] is None else "{0:+.{3}f} [{1:+.{3}f}, {2:+.{3}f}]".format(
-            row["gain"], row["gain_low"], row["gain_high"], digits
-        )  # fmt: skip
+        gain = "-"
+        if row["gain"] is not None:
+            gain = f"{row['gain']:+.{digits}f} [{row['gain_low']:+.{digits}f}, {row['gain_high']:+.{digits}f}]"
         if name == "all":
-            table.add_section()
-        cells = (
-            str(row["examples"]),
-            str(row["problems"]),
-            _interval(row, "test_before"),
-            _interval(row, "test_after"),
-        )
+            table.add_row()
+        cells = (str(row["examples"]), _interval(row, "test_before"), _interval(row, "test_after"))
         table.add_row(name, *cells, gain, style="bold" if name == "all" else None)
     return table
 
