@@ -11,7 +11,7 @@ from palaestra.engines.transformers import TransformersEngine, filter_logits
 from palaestra.tasks.math.task import MathSkills
 
 PROBLEMS = MathSkills().problems(Split.TEST, 28, 0)[:500]
-GREEDY, SAMPLED = Sampling(max_tokens=24), Sampling(max_tokens=24, temperature=1.0, top_p=0.95)
+GREEDY, SAMPLED = Sampling(max_tokens=16), Sampling(max_tokens=16, temperature=1.0, top_p=0.95)
 
 
 def ask(text: str, **sampling: object) -> Request:
@@ -47,7 +47,7 @@ def test_greedy_tokens_are_those_of_transformers_own_generate(nano: Model) -> No
         theirs = nano.weights.generate(
             torch.tensor([ids]),
             attention_mask=torch.ones(1, len(ids), dtype=torch.long),
-            max_new_tokens=24,
+            max_new_tokens=16,
             do_sample=False,
         )
         assert first(engine, Request(problem.messages, GREEDY)).token_ids == tuple(theirs[0, len(ids) :].tolist())
