@@ -147,8 +147,8 @@ def test_an_engine_that_breaks_after_training_is_no_loss_of_accuracy(
     env.reset(seed=0)
     broken = MockEngine(lambda request, index: Failure(FailureCause.ENGINE, "lost"))
     monkeypatch.setattr(env.student, "engine", lambda: broken)
-    state, reward, *_ = env.step(lesson(10))
-    assert reward == 0.0
+    state, reward, _, _, info = env.step(lesson(10))
+    assert (reward, info["compared"]) == (0.0, 0)
     assert state.report.accuracy is None
     assert state.report.failures == {"engine": 8}
 

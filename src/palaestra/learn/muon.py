@@ -2,7 +2,7 @@
 
 The algorithm is Keller Jordan's, with the step scaled to AdamW's size (Moonshot's rule), as in
 `torch.optim.Muon`. That one orthogonalises in bfloat16, which a CPU without bfloat16 units computes
-several hundred times more slowly; this one keeps float32 and treats all matrices of one shape at once.
+far too slowly; this one keeps float32 and treats all matrices of one shape at once.
 """
 
 from __future__ import annotations

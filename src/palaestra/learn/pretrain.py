@@ -1,7 +1,7 @@
 """Pretraining of the embedded students from scratch: one pass over an endless corpus.
 
 Two choices make it fit in an hour on two cores: the matrices of the blocks learn by Muon (which
-learned this corpus in a fraction of AdamW's steps), and batches are made of examples of like length.
+at the rates that were tried learned this corpus sooner than AdamW), and batches are made of examples of like length.
 The learning rate warms up, stays, and falls linearly to zero over the last part of the run.
 """
 

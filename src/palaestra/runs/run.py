@@ -65,7 +65,8 @@ class Run:
         except BaseException as error:
             if not isinstance(error, RunError):
                 run._clear()
-            (folder / "run.lock").unlink(missing_ok=True) if not (folder / "settings.json").exists() else None
+            if not (folder / "settings.json").exists():
+                (folder / "run.lock").unlink(missing_ok=True)
             run.close()
             raise
         return run

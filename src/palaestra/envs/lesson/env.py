@@ -37,7 +37,8 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
     - `terminated`: the data budget is spent,
     - `truncated`: the last round is over,
     - `info`: `report` (validation), `test` (the test report, at the start and at the end only, and
-      never part of an observation), `loss`, `weights_sha256`.
+      never part of an observation), `loss`, `weights_sha256`, and `compared`: the problems that were scored
+      both times and that the reward rests on. Where that is 0, a reward of 0 says nothing.
 
     Arguments:
         task: a task, or its registered name.
@@ -129,15 +130,15 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self._report = report_on(self._attempts, Split.VALIDATION)
         self._history.append(Round(allocation_of(action), self._report))
         # Paired: a problem that failed around the model either time is no change of accuracy.
-        reward = gain_between(before, self._attempts).points / 100
+        gain = gain_between(before, self._attempts)
         terminated = len(self._data) >= self.budget
         truncated = self._round >= self.rounds
-        info: dict[str, Any] = {"report": self._report, "loss": loss}
+        info: dict[str, Any] = {"report": self._report, "loss": loss, "compared": gain.count}
         if terminated or truncated:
             self._over = True
             info["test"] = report_on(self._evaluate(Split.TEST), Split.TEST)
         info["weights_sha256"] = self.journal.weights_sha256(self._round) or self.student.weights_sha256()
-        return self._state(), reward, terminated, truncated, info
+        return self._state(), gain.points / 100, terminated, truncated, info
 
     def render(self) -> str | None:
         """The report of the student as text, a line a skill."""
