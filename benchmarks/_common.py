@@ -14,10 +14,13 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
-def arguments(description: str) -> argparse.Namespace:
+def arguments(description: str, **texts: str) -> argparse.Namespace:
+    """The options of a benchmark; `texts` names further ones that take a text, each with its help."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="about a minute: fewer seeds and repetitions")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 leaves torch's own choice")
+    for name, text in texts.items():
+        parser.add_argument(f"--{name}", default="", help=text)
     options = parser.parse_args()
     from transformers.utils import logging
 

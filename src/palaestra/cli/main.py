@@ -88,6 +88,48 @@ def _evaluate(settings: Any, out: Out = "") -> None:
     _finish_evaluate(result)
 
 
+def _finish_train(result: Any) -> None:
+    from palaestra.cli.health import outcome_table
+    from palaestra.report import write_report
+
+    console.print(outcome_table(result.summary))
+    s = result.summary
+    failures = sum(s["failures"].values())
+    console.print(
+        f"{s['iterations']} iterations, {s['episodes']} episodes, {s['decisions']} decisions, {failures} failures, "
+        f"{s['seconds']:.0f} s; report: {write_report(result.folder)}",
+        soft_wrap=True,
+    )
+    console.print(f"model: {result.folder / 'model'}", soft_wrap=True)
+    console.print(f"run: {result.folder}", soft_wrap=True)
+
+
+def _train(settings: Any, out: Out = "") -> None:
+    """A policy learns in an environment: PPO, GRPO, RLOO, REINFORCE; language models, perceptrons, transformers."""
+    from palaestra.cli.health import TrainProgress
+    from palaestra.recipes import train
+
+    train.check(settings)
+    _quiet()
+    with TrainProgress(console) as progress:
+        result = train.train(settings, out=out, listener=progress)
+    _finish_train(result)
+
+
+def _train_reward(settings: Any) -> None:
+    """Train a reward model on comparisons; accuracy and calibration on held-out ones."""
+    from palaestra.cli.health import reward_table
+    from palaestra.cli.progress import RunProgress
+    from palaestra.recipes.reward import train_reward
+
+    _quiet()
+    with RunProgress(console) as progress:
+        model = train_reward(settings=settings, listener=progress)
+    console.print(reward_table(model))
+    if settings.reward_model_path and not settings.dry_run:
+        console.print(f"checkpoint: {settings.reward_model_path}", soft_wrap=True)
+
+
 def _pretrain(settings: Any) -> None:
     """Train the embedded student `nano` from scratch and write its model card."""
     from palaestra.cli.progress import RunProgress, report_table
@@ -103,8 +145,12 @@ def _pretrain(settings: Any) -> None:
 def _register() -> None:
     from palaestra.recipes.evaluate import EvaluateSettings
     from palaestra.recipes.pretrain import PretrainSettings
+    from palaestra.recipes.reward import RewardSettings
     from palaestra.recipes.teach import TeachSettings
+    from palaestra.recipes.train import TrainSettings
 
+    app.command("train")(from_settings(TrainSettings, _train))
+    app.command("train-reward")(from_settings(RewardSettings, _train_reward))
     app.command("teach")(from_settings(TeachSettings, _teach))
     app.command("evaluate")(from_settings(EvaluateSettings, _evaluate))
     app.command("pretrain")(from_settings(PretrainSettings, _pretrain))
@@ -118,23 +164,33 @@ def resume(
     run: Folder, seed: Annotated[int | None, typer.Option(help="Must be the run's own seed, if given.")] = None
 ) -> None:
     """Go on with a run that was stopped, with the same result as if it had not been."""
+    from palaestra.cli.health import TrainProgress
     from palaestra.cli.progress import RunProgress
     from palaestra.core.errors import RunError, SettingsError
-    from palaestra.recipes import evaluate, teach
+    from palaestra.recipes import evaluate, teach, train
     from palaestra.runs.run import Run
 
+    recipes: Mapping[str, tuple[Any, Any]] = {
+        "teach": (teach, _finish_teach), "evaluate": (evaluate, _finish_evaluate), "train": (train, _finish_train),
+    }  # fmt: skip
     with Run.open(run) as opened:
         if seed is not None and seed != opened.settings.get("seed"):
             raise SettingsError(
                 f"the run was started with seed {opened.settings.get('seed')}; got --seed {seed}; leave it out"
             )
-        if opened.recipe not in ("teach", "evaluate"):
+        if opened.recipe not in recipes:
             raise RunError(f"the run folder is damaged: it names an unknown recipe '{opened.recipe}'")
+        recipe, finish = recipes[opened.recipe]
         _quiet()
         rounds = opened.settings.get("rounds", 0)
-        with RunProgress(console, rounds if isinstance(rounds, int) else 0) as progress:
-            result: Any = (teach if opened.recipe == "teach" else evaluate).resume(opened, listener=progress)
-    (_finish_teach if opened.recipe == "teach" else _finish_evaluate)(result)
+        shown: Any = (
+            TrainProgress(console)
+            if opened.recipe == "train"
+            else RunProgress(console, rounds if isinstance(rounds, int) else 0)
+        )
+        with shown as progress:
+            result: Any = recipe.resume(opened, listener=progress)
+    finish(result)
 
 
 @app.command()

@@ -60,8 +60,10 @@ def from_settings(kind: type[Any], command: Callable[..., None]) -> Callable[...
 
 def _flag(name: str) -> str:
     # `--skill addition --skill clock` reads better than `--skills` given twice.
-    return {"skills": "skill"}.get(name, name.replace("_", "-"))
+    return {"skills": "skill", "env_options": "env-option"}.get(name, name.replace("_", "-"))
 
 
 def _shown(default: Any) -> str:
+    if isinstance(default, (int, float)) and default == -1:
+        return "what suits"
     return "all" if default == () else repr(default) if default == "" else str(default)

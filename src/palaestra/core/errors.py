@@ -50,6 +50,14 @@ class LessonError(PalaestraError):
     """A lesson that a student cannot be trained on."""
 
 
+class EnvError(PalaestraError):
+    """An environment that cannot be built, does not fit its policy, or broke while it ran."""
+
+
+class RewardError(PalaestraError):
+    """A reward function raised, or gave something that is not a finite number."""
+
+
 class RunError(PalaestraError):
     """A run folder is missing, damaged, finished, or in use by another process."""
 

@@ -101,3 +101,47 @@ def _report(attempts: Sequence[Attempt], name: str, levels: tuple[str, ...]) -> 
         failures=dict(sorted(failures.items())),
         slices=slices,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean with its 95 % interval over `count` values; the interval of fewer than two is unbounded."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+
+def mean_interval(values: Sequence[float]) -> Mean:
+    """The mean of `values` with Student's 95 % interval.
+
+    >>> found = mean_interval([1.0, 2.0, 3.0, 4.0])
+    >>> round(found.value, 2), round(found.low, 2), round(found.high, 2)
+    (2.5, 0.44, 4.56)
+    """
+    count = len(values)
+    if count == 0:
+        return Mean(math.nan, -math.inf, math.inf, 0)
+    mean = math.fsum(values) / count
+    if count == 1:
+        return Mean(mean, -math.inf, math.inf, 1)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+    half = _t95(count - 1) * deviation / math.sqrt(count)
+    return Mean(mean, mean - half, mean + half, count)
+
+
+_T95_SMALL = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706)
+
+
+def _t95(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t: a table for the first, then the expansion in 1/freedom."""
+    if freedom <= len(_T95_SMALL):
+        return _T95_SMALL[freedom - 1]
+    z, v = Z95, freedom
+    return (
+        z
+        + (z**3 + z) / (4 * v)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+    )

@@ -2,5 +2,12 @@
 
 from gymnasium.envs.registration import register, registry
 
-if "palaestra/Lesson-v0" not in registry:
-    register(id="palaestra/Lesson-v0", entry_point="palaestra.envs.lesson.env:LessonEnv", disable_env_checker=True)
+_HOMES = {
+    "palaestra/Lesson-v0": ("palaestra.envs.lesson.env:LessonEnv", None),
+    "RLHFEnv-v0": ("palaestra.envs.token.rlhf:RLHFEnv", "palaestra.envs.token.rlhf:RLHFVectorEnv"),
+    "CoTEnv-v0": ("palaestra.envs.token.cot:CoTEnv", "palaestra.envs.token.cot:CoTVectorEnv"),
+}
+
+for _name, (_entry, _vector) in _HOMES.items():
+    if _name not in registry:
+        register(id=_name, entry_point=_entry, vector_entry_point=_vector, disable_env_checker=True)

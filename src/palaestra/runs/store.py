@@ -6,6 +6,7 @@ through one such call: after a kill a step is there whole, with its cost, or not
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import RunError
-from palaestra.core.records import Attempt, Decision, Example, Lesson
+from palaestra.core.records import Attempt, Decision, Example, Lesson, Trajectory
 from palaestra.runs.guard import guarded
 from palaestra.runs.ledger import LedgerEntry, LedgerTotal
 from palaestra.runs.records import from_json, to_json
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE attempts (phase TEXT, problem TEXT, correct INTEGER, data TEXT NOT NULL, PRIMARY KEY (phase, problem));
@@ -27,6 +28,9 @@ CREATE TABLE examples (round INTEGER, position INTEGER, skill TEXT, subskill TEX
                        PRIMARY KEY (round, position));
 CREATE TABLE trainings (round INTEGER PRIMARY KEY, weights_sha256 TEXT NOT NULL, steps INTEGER, seconds REAL);
 CREATE TABLE curves (round INTEGER, step INTEGER, loss REAL, PRIMARY KEY (round, step));
+CREATE TABLE figures (iteration INTEGER, name TEXT, value REAL, PRIMARY KEY (iteration, name));
+CREATE TABLE trajectories (iteration INTEGER, position INTEGER, reward REAL, data TEXT NOT NULL,
+                           PRIMARY KEY (iteration, position));
 CREATE TABLE ledger (id INTEGER PRIMARY KEY, phase TEXT, model TEXT, calls INTEGER, prompt_tokens INTEGER,
                      completion_tokens INTEGER, seconds REAL, money REAL);
 """
@@ -155,6 +159,50 @@ class Store:
         for round_, step, loss in self._read("SELECT round, step, loss FROM curves ORDER BY round, step"):
             found.setdefault(round_, []).append((step, loss))
         return found
+
+    # Iterations of reinforcement learning
+
+    def add_iteration(
+        self, iteration: int, figures: Mapping[str, float], trajectories: Sequence[Trajectory], cost: LedgerEntry
+    ) -> None:
+        """Record what an iteration brought; a figure that is no number is left out."""
+        known = [(iteration, name, float(value)) for name, value in figures.items() if math.isfinite(value)]
+        with self._transaction("storing an iteration") as db:
+            db.executemany("INSERT INTO figures VALUES (?, ?, ?)", known)
+            db.executemany(
+                "INSERT INTO trajectories VALUES (?, ?, ?, ?)",
+                [(iteration, k, t.total_reward, to_json(t)) for k, t in enumerate(trajectories)],
+            )
+            _insert_cost(db, cost)
+
+    def add_figures(self, iteration: int, figures: Mapping[str, float]) -> None:
+        """Record further figures of an iteration, for example of an evaluation after it."""
+        known = [(iteration, name, float(value)) for name, value in figures.items() if math.isfinite(value)]
+        with self._transaction("storing figures") as db:
+            db.executemany("INSERT OR REPLACE INTO figures VALUES (?, ?, ?)", known)
+
+    def figures(self) -> dict[int, dict[str, float]]:
+        """All figures by iteration."""
+        found: dict[int, dict[str, float]] = {}
+        for iteration, name, value in self._read("SELECT iteration, name, value FROM figures ORDER BY iteration"):
+            found.setdefault(iteration, {})[name] = value
+        return found
+
+    def trajectories(self, iteration: int) -> list[Trajectory]:
+        rows = self._read("SELECT data FROM trajectories WHERE iteration=? ORDER BY position", (iteration,))
+        return [self._parse(Trajectory, data) for (data,) in rows]
+
+    def forget_after(self, iteration: int) -> None:
+        """Remove what came after a checkpoint: it will be done again, with the same result."""
+        with self._transaction("going back to a checkpoint") as db:
+            db.execute("DELETE FROM figures WHERE iteration > ?", (iteration,))
+            db.execute("DELETE FROM trajectories WHERE iteration > ?", (iteration,))
+            for (phase,) in db.execute("SELECT DISTINCT phase FROM attempts").fetchall():
+                if phase.split("/")[0].isdigit() and int(phase.split("/")[0]) > iteration:
+                    db.execute("DELETE FROM attempts WHERE phase=?", (phase,))
+            for (phase,) in db.execute("SELECT DISTINCT phase FROM ledger").fetchall():
+                if phase.split("/")[0].isdigit() and int(phase.split("/")[0]) > iteration:
+                    db.execute("DELETE FROM ledger WHERE phase=?", (phase,))
 
     # Cost
 

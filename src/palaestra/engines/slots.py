@@ -1,0 +1,273 @@
+"""Stepping a causal language model over many sequences that grow, end and start anew in their slots.
+
+Every slot has its place in one key-value cache and its own length. A step feeds one token a slot. A
+slot that starts anew is filled from position 0 without touching the others; equal prompts are read
+once. Slots that are done leave the batch when enough of them have.
+
+It knows ids and logits, and nothing of tokenizers, rewards or sampling.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from palaestra.core.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+BLOCK = 64
+"""Positions by which the cache grows at least."""
+
+
+class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
+    """Keys and values of one layer, `[rows, heads, positions, width]`, each row at its own length."""
+
+    def __init__(self, owner: SlotCache) -> None:
+        super().__init__()
+        self.owner = owner
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        rows, room = self.owner.rows, self.owner.room
+        self.keys = key_states.new_zeros((rows, key_states.shape[1], room, key_states.shape[3]))
+        self.values = value_states.new_zeros((rows, value_states.shape[1], room, value_states.shape[3]))
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        owner = self.owner
+        if owner.filling is not None:
+            rows_R, source_R, shift_UP = owner.filling
+            length = key_states.shape[2]
+            for stored, new in ((self.keys, key_states), (self.values, value_states)):
+                if shift_UP is not None:  # Prompts come padded on the left; in the cache they start at 0.
+                    new = new.gather(2, shift_UP[:, None, :, None].expand_as(new))
+                stored[rows_R, :, :length] = new[source_R]
+            return key_states, value_states
+        at_R, every_R = owner.positions_R, owner.every_R
+        self.keys[every_R, :, at_R] = key_states[:, :, 0]
+        self.values[every_R, :, at_R] = value_states[:, :, 0]
+        return self.keys[:, :, : owner.window], self.values[:, :, : owner.window]
+
+    def resize(self, keep_R: torch.Tensor | None, room: int) -> None:
+        """Keep some rows, or all, and make room for more positions."""
+        if not self.is_initialized:
+            return
+        for name in ("keys", "values"):
+            old = getattr(self, name)
+            if keep_R is not None:
+                old = old.index_select(0, keep_R)
+            if room > old.shape[2]:
+                grown = old.new_zeros((*old.shape[:2], room, old.shape[3]))
+                grown[:, :, : old.shape[2]] = old
+                old = grown
+            setattr(self, name, old)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return (query_length if self.owner.filling is not None else self.owner.window), 0
+
+    def get_seq_length(self) -> int:
+        return 0 if self.owner.filling is not None else self.owner.window - 1
+
+    def get_max_length(self) -> int:
+        return self.owner.room
+
+
+class SlotCache(Cache):  # type: ignore[misc]
+    """The cache that `SlotStepper` hands to the model; what it is about to write is set before each pass."""
+
+    def __init__(self, layers: int, rows: int, room: int) -> None:
+        self.rows, self.room, self.window = rows, room, 0
+        self.filling: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None
+        self.positions_R = torch.zeros(rows, dtype=torch.long)
+        self.every_R = torch.arange(rows)
+        super().__init__(layers=[_SlotLayer(self) for _ in range(layers)])
+
+    def resize(self, keep_R: torch.Tensor | None, room: int) -> None:
+        for layer in self.layers:
+            layer.resize(keep_R, room)
+        self.room = max(self.room, room)
+        if keep_R is not None:
+            self.rows = len(keep_R)
+            self.every_R = torch.arange(self.rows, device=keep_R.device)
+
+
+class SlotStepper:
+    """Next-token logits of the sequences in `slots`, which grow by one token a call.
+
+    Arguments:
+        model: a causal language model with full attention (GPT-2, Llama, Qwen, ... shapes).
+        slots: how many sequences there are side by side.
+
+    Example:
+        >>> stepper = SlotStepper(model, slots=2)                                # doctest: +SKIP
+        >>> logits_SV = stepper.start({0: [5, 6, 7], 1: [8]})                    # doctest: +SKIP
+        >>> logits_SV = stepper.step(torch.tensor([9, 9]))                       # doctest: +SKIP
+
+    Raises:
+        ModelError: the model keeps another kind of memory than keys and values of all positions.
+    """
+
+    def __init__(self, model: PreTrainedModel, slots: int) -> None:
+        self.model, self.slots, self.device = model, slots, model.device
+        config = model.config.get_text_config()
+        self.context = int(getattr(config, "max_position_embeddings", 0) or 1 << 30)
+        _check_attention(config)
+        self._layers = int(config.num_hidden_layers)
+        forward = inspect.signature(_base(model).forward).parameters
+        self._last_only: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in forward else {}
+        self._width = int(model.get_output_embeddings().weight.shape[0])
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all sequences."""
+        self._slot_of_row = list(range(self.slots))
+        self._lengths = np.zeros(self.slots, dtype=np.int64)
+        self._idle = np.zeros(self.slots, dtype=bool)
+        self._cache = SlotCache(self._layers, self.slots, BLOCK)
+        self._cache.every_R = self._cache.every_R.to(self.device)
+
+    @torch.no_grad()
+    def start(self, prompts: dict[int, Sequence[int]], logits_SV: torch.Tensor | None = None) -> torch.Tensor:
+        """Begin new sequences in some slots; returns the logits behind each prompt at its slot.
+
+        Arguments:
+            prompts: ids by slot; the slot's old sequence, if any, is forgotten.
+            logits_SV: where to write them, so that one tensor serves a step and the slots that start in it.
+        """
+        slots = sorted(prompts)
+        if any(self._idle[slot] for slot in slots):
+            self._revive()
+        unique: dict[tuple[int, ...], int] = {}
+        source = [unique.setdefault(tuple(prompts[slot]), len(unique)) for slot in slots]
+        lengths = [len(ids) for ids in unique]
+        longest = max(lengths)
+        self._make_room(longest + 1)
+        input_ids_UP = torch.zeros((len(unique), longest), dtype=torch.long)
+        mask_UP = torch.zeros((len(unique), longest), dtype=torch.long)
+        for row, ids in enumerate(unique):
+            input_ids_UP[row, longest - len(ids) :] = torch.tensor(ids)
+            mask_UP[row, longest - len(ids) :] = 1
+        input_ids_UP, mask_UP = input_ids_UP.to(self.device), mask_UP.to(self.device)
+        row_of_slot = {slot: row for row, slot in enumerate(self._slot_of_row)}
+        rows_R = torch.tensor([row_of_slot[slot] for slot in slots], device=self.device)
+        source_R = torch.tensor(source, device=self.device)
+        padded = min(lengths) < longest
+        shift_UP = None
+        if padded:
+            length_U1 = torch.tensor(lengths, device=self.device)[:, None]
+            place_1P = torch.arange(longest, device=self.device)[None]
+            shift_UP = (place_1P + longest - length_U1).clamp(max=longest - 1)
+        self._cache.filling = (rows_R, source_R, shift_UP)
+        try:
+            output_UV = self.model(
+                input_ids=input_ids_UP,
+                attention_mask=mask_UP if padded else None,
+                position_ids=(mask_UP.cumsum(-1) - 1).clamp(min=0),
+                past_key_values=self._cache,
+                use_cache=True,
+                **self._last_only,
+            ).logits[:, -1]
+        finally:
+            self._cache.filling = None
+        if logits_SV is None:
+            logits_SV = output_UV.new_zeros((self.slots, output_UV.shape[-1]))
+        logits_SV[torch.tensor(slots, device=self.device)] = output_UV[source_R]
+        for slot in slots:
+            self._lengths[slot] = len(prompts[slot])
+        return logits_SV
+
+    @torch.no_grad()
+    def step(self, tokens_S: torch.Tensor, starting: Sequence[int] = ()) -> torch.Tensor:
+        """Feed one token a slot; returns the logits behind it, `[slots, vocabulary]`.
+
+        Slots that are idle or about to be started anew (`starting`) ride along: what is given for them is
+        ignored, and what is returned for them means nothing.
+        """
+        self._drop_idle()
+        slots = self._slot_of_row
+        passive = set(starting)
+        going = np.array([not self._idle[s] and s not in passive and self._lengths[s] > 0 for s in slots])
+        at = np.where(going, self._lengths[slots], 0)
+        window = int(at.max()) + 1
+        if window > self.context:
+            raise ModelError(f"a sequence has {window} tokens; the model reads {self.context}")
+        self._make_room(window)
+        cache = self._cache
+        positions_R = torch.from_numpy(at).to(self.device)
+        cache.positions_R, cache.window = positions_R, window
+        mask_R11W = None
+        if not bool((at == at[0]).all()):
+            mask_R11W = (torch.arange(window, device=self.device)[None] <= positions_R[:, None])[:, None, None]
+        whole = len(slots) == self.slots
+        rows_S = None if whole else torch.tensor(slots, device=self.device)
+        input_ids_R1 = (tokens_S if rows_S is None else tokens_S[rows_S])[:, None]
+        logits_RV: torch.Tensor = self.model(
+            input_ids=input_ids_R1,
+            attention_mask=mask_R11W,
+            position_ids=positions_R[:, None],
+            past_key_values=cache,
+            use_cache=True,
+            **self._last_only,
+        ).logits[:, -1]
+        self._lengths[np.array(slots)[going]] += 1
+        if rows_S is None:
+            return logits_RV
+        logits_SV = logits_RV.new_zeros((self.slots, logits_RV.shape[-1]))
+        logits_SV[rows_S] = logits_RV
+        return logits_SV
+
+    def rest(self, slots: Sequence[int]) -> None:
+        """These slots are done for now: they need no more computing until they start again."""
+        self._idle[list(slots)] = True
+
+    def _drop_idle(self) -> None:
+        """Take resting slots out of the batch once a quarter of it rests: dropping them costs a copy."""
+        rows = [row for row, slot in enumerate(self._slot_of_row) if not self._idle[slot]]
+        if rows and len(rows) <= 0.75 * len(self._slot_of_row):
+            self._cache.resize(torch.tensor(rows, device=self.device), self._cache.room)
+            self._slot_of_row = [self._slot_of_row[row] for row in rows]
+
+    def _revive(self) -> None:
+        """Bring back the rows of all slots."""
+        self._idle[:] = False
+        missing = [slot for slot in range(self.slots) if slot not in set(self._slot_of_row)]
+        if missing:
+            # Any row will do for a slot that is about to be filled from position 0.
+            keep = [*range(len(self._slot_of_row)), *[0] * len(missing)]
+            self._cache.resize(torch.tensor(keep, device=self.device), self._cache.room)
+            self._slot_of_row += missing
+            self._lengths[missing] = 0
+
+    def _make_room(self, positions: int) -> None:
+        if positions > self._cache.room:
+            room = max(positions, 2 * self._cache.room)
+            self._cache.resize(None, min(-(-room // BLOCK) * BLOCK, max(self.context, positions)))
+
+
+def _base(model: Any) -> Any:
+    """The transformers model inside a peft one, whose own `forward` hides its parameters."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def _check_attention(config: Any) -> None:
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if not kinds <= {"full_attention", "attention", "sliding_attention"}:
+        raise ModelError(
+            f"stepping needs keys and values of all positions; the model has layers of the kinds {', '.join(sorted(kinds))}"
+        )
+    window = getattr(config, "sliding_window", None)
+    if window and (kinds & {"sliding_attention"}) and window < config.max_position_embeddings:
+        raise ModelError(
+            f"stepping needs full attention; the model's layers look back {window} positions of "
+            f"{config.max_position_embeddings}"
+        )

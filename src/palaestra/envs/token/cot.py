@@ -1,0 +1,83 @@
+"""`CoTEnv-v0`: reasoning with a verifiable reward, on any task of `palaestra.tasks`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from palaestra.core.errors import EnvError, RewardError
+from palaestra.core.records import Completion, Failure, Problem, Split
+from palaestra.envs.token.base import TokenVectorEnv
+from palaestra.envs.token.prompts import Response
+from palaestra.envs.token.single import TokenEnv
+from palaestra.tasks.base import Task, check_skills, make_task
+
+FORMATS = {
+    "answer": r"(?s).*\bAnswer: \S.*",
+    "tags": r"(?s)\s*<think>.+?</think>\s*<final_answer>.+?</final_answer>\s*",
+}
+"""What the format reward looks for in the whole response: a last line `Answer: ...`, or the seed's tags."""
+
+
+class CoTVectorEnv(TokenVectorEnv):
+    """Problems of a task; the reward is the task's score of the response, from 0 to 1.
+
+    With a format reward `f` it is `(1 - f) * score + f * (the response has the format and ended)`: still
+    from 0 to 1. A scorer that breaks is a failure of that response and no reward of 0.
+
+    Arguments:
+        task: a name (`palaestra list tasks`), or a task.
+        split: which problems; the train split is disjoint from those that results are measured on.
+        problems: how many problems a skill.
+        skills: only these; all if none is given.
+        format_reward: the share `f`, from 0 to 1.
+        format: `"answer"`, `"tags"`, or a regular expression that the whole response must match.
+        problem_seed: which problems of the task are drawn.
+        arguments: of `TokenVectorEnv`.
+    """
+
+    def __init__(
+        self,
+        task: str | Task = "math-skills",
+        *,
+        split: str = "train",
+        problems: int = 200,
+        skills: Sequence[str] = (),
+        format_reward: float = 0.0,
+        format: str = "answer",
+        problem_seed: int = 0,
+        max_tokens: int = 72,
+        **arguments: Any,
+    ) -> None:
+        if not 0.0 <= format_reward <= 1.0:
+            raise EnvError(f"format_reward is a share from 0 to 1; got {format_reward}")
+        self.task = make_task(task) if isinstance(task, str) else task
+        check_skills(self.task, list(skills))
+        self.format_reward = format_reward
+        try:
+            self._format = re.compile(FORMATS.get(format, format))
+        except re.error as error:
+            raise EnvError(f"format is answer, tags or a regular expression; got {format!r}: {error}") from error
+        drawn = self.task.problems(Split(split), problems, problem_seed, list(skills))
+        super().__init__(drawn, max_tokens=max_tokens, **arguments)
+
+    def reward(self, response: Response) -> float:
+        problem = response.prompt.source
+        if not isinstance(problem, Problem):
+            raise EnvError("this prompt is no problem of the task, so its response cannot be scored")
+        outcome = self.task.score(
+            problem, Completion(response.text, response.token_ids, stop_reason=response.stop_reason)
+        )
+        if isinstance(outcome, Failure):
+            raise RewardError(f"{outcome.cause}: {outcome.message}")
+        if not self.format_reward:
+            return outcome.value
+        formed = not response.truncated and self._format.fullmatch(response.text) is not None
+        return (1.0 - self.format_reward) * outcome.value + self.format_reward * formed
+
+
+class CoTEnv(TokenEnv):
+    """The single view of `CoTVectorEnv`, made by `gym.make("CoTEnv-v0", **arguments)`."""
+
+    vector_class = CoTVectorEnv

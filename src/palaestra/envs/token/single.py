@@ -1,0 +1,58 @@
+"""The single-environment view of a token environment, for `gym.make`."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+
+from palaestra.envs.token.base import Observation, TokenVectorEnv
+
+
+class TokenEnv(gymnasium.Env[Observation, Any]):
+    """One slot of a `TokenVectorEnv`, seen as an ordinary environment: the same code, step by step.
+
+    Takes the keyword arguments of its vector environment, of which there is one slot and no autoreset.
+    """
+
+    metadata = {"render_modes": ["ansi"]}  # noqa: RUF012
+    vector_class: ClassVar[type[TokenVectorEnv]] = TokenVectorEnv
+
+    def __init__(self, *args: Any, render_mode: str | None = None, **arguments: Any) -> None:
+        self.vector = self.vector_class(*args, **arguments, num_envs=1, autoreset=False, render_mode=render_mode)
+        self.render_mode = render_mode
+        self.action_space = self.vector.single_action_space
+        self.observation_space = self.vector.single_observation_space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        observation, infos = self.vector.reset(seed=seed, options=options)
+        return _first(observation), _single(infos)
+
+    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        observation, rewards, terminated, truncated, infos = self.vector.step(np.asarray([action]))
+        return _first(observation), float(rewards[0]), bool(terminated[0]), bool(truncated[0]), _single(infos)
+
+    def render(self) -> str | None:
+        rendered = self.vector.render()
+        return None if rendered is None else rendered[0]
+
+    def __getattr__(self, name: str) -> Any:
+        # What the environment adds to Gymnasium's contract (tokenizer, max_tokens, ...) is found here as well.
+        if name.startswith("_") or name == "vector":
+            raise AttributeError(name)
+        return getattr(self.vector, name)
+
+
+def _first(observation: Observation) -> Observation:
+    return {name: values[0] for name, values in observation.items()}
+
+
+def _single(infos: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {name: infos[name][0] for name in ("episode", "group", "action_mask") if name in infos}
+    if "responses" in infos:
+        found["response"] = infos["responses"][0]
+    return found

@@ -1,0 +1,122 @@
+"""Plain environments side by side, where one that breaks does not take the others with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+
+from palaestra.core.errors import EnvError
+from palaestra.core.seeding import Seeds
+
+GIVE_UP = 3
+"""A slot that breaks so many times in a row, without a good step between, will not mend itself."""
+
+
+class SlotVectorEnv(VectorEnv[Any, Any, Any]):
+    """Environments of one kind in slots, stepped one after the other.
+
+    As Gymnasium's `SyncVectorEnv` with `AutoresetMode.SAME_STEP`, and beyond it: an environment that raises,
+    or whose reward is no finite number, ends its own episode there. `infos["failed"]` marks the slot and
+    `infos["failures"]` names the cause; the environment is made anew and the other slots go on.
+
+    Arguments:
+        make: makes one environment.
+        num_envs: how many.
+        name: what messages call it.
+    """
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+
+    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], num_envs: int, name: str = "environment") -> None:
+        self.make, self.num_envs, self.name = make, num_envs, name
+        self.envs = [make() for _ in range(num_envs)]
+        self.spec = self.envs[0].spec
+        self.single_observation_space = self.envs[0].observation_space
+        self.single_action_space = self.envs[0].action_space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._observations: list[Any] = [None] * num_envs
+        self._breaks = [0] * num_envs
+        self._remade = [0] * num_envs
+        self._seeds = [0] * num_envs
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """One seed for all makes slot k start from seed + k; a list gives every slot its own."""
+        seeds = seed if isinstance(seed, list) else [None if seed is None else seed + k for k in range(self.num_envs)]
+        for slot, one in enumerate(seeds):
+            if one is not None:
+                self._seeds[slot], self._remade[slot] = one, 0
+            try:
+                self._observations[slot], _ = self.envs[slot].reset(seed=one, options=options)
+            except Exception as error:  # An environment is a program of somebody else's: it may raise anything.
+                raise EnvError(f"{self.name} raised {_line(error)} in reset of slot {slot}") from error
+        return self._batch(), {}
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        rewards = np.zeros(self.num_envs)
+        terminated, truncated = np.zeros(self.num_envs, dtype=bool), np.zeros(self.num_envs, dtype=bool)
+        failed = np.zeros(self.num_envs, dtype=bool)
+        final_obs = np.full(self.num_envs, None, dtype=object)
+        failures = []
+        for slot, env in enumerate(self.envs):
+            try:
+                observation, reward, terminated[slot], truncated[slot], _ = env.step(actions[slot])
+                rewards[slot] = _finite(reward)
+                self._breaks[slot] = 0
+            except Exception as error:
+                failed[slot] = truncated[slot] = True
+                terminated[slot], rewards[slot] = False, 0.0
+                failures.append(f"{self.name} raised {_line(error)} in slot {slot}")
+                observation = self._observations[slot]
+                self._remake(slot, failures[-1])
+            self._observations[slot] = observation
+            if terminated[slot] or truncated[slot]:
+                final_obs[slot] = observation
+                self._observations[slot], _ = self.envs[slot].reset(seed=self._fresh_seed(slot, bool(failed[slot])))
+        infos: dict[str, Any] = {}
+        ended = terminated | truncated
+        if ended.any():
+            infos["final_obs"], infos["_final_obs"] = final_obs, ended
+        if failures:
+            infos["failed"], infos["failures"] = failed, failures
+        return self._batch(), rewards, terminated, truncated, infos
+
+    def close_extras(self, **kwargs: Any) -> None:
+        for env in self.envs:
+            env.close()
+
+    def _remake(self, slot: int, failure: str) -> None:
+        self._breaks[slot] += 1
+        if self._breaks[slot] >= GIVE_UP:
+            raise EnvError(f"{failure}, for the {GIVE_UP}rd time in a row; it cannot be trained in")
+        self._remade[slot] += 1
+        self.envs[slot] = self.make()
+
+    def _fresh_seed(self, slot: int, failed: bool) -> int | None:
+        """A remade environment needs a seed again; the others go on with their own generators."""
+        if not failed:
+            return None
+        return Seeds(self._seeds[slot]).derive("remade", slot, self._remade[slot]).integer() % 2**31
+
+    def _batch(self) -> Any:
+        space = self.single_observation_space
+        return concatenate(space, self._observations, create_empty_array(space, n=self.num_envs))  # type: ignore[arg-type]
+
+
+def _finite(reward: Any) -> float:
+    value = float(reward)
+    if not np.isfinite(value):
+        raise ValueError(f"the reward is {value}; expected a finite number")
+    return value
+
+
+def _line(error: Exception) -> str:
+    said = str(error).strip()
+    return f"{type(error).__name__}: {said.splitlines()[0]}" if said else type(error).__name__

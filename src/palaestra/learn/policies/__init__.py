@@ -1,0 +1,1 @@
+"""Policies: how decisions are made, judged again, and changed."""

@@ -1,0 +1,291 @@
+"""Policies of classic environments: a perceptron on the observation, a transformer on its history.
+
+Both share everything but the body that turns what was observed into features, so both work with every
+algorithm and every kind of action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import nn
+
+from palaestra.core.errors import EnvError
+from palaestra.core.seeding import Seeds
+from palaestra.learn.policies.base import Judgement
+from palaestra.learn.policies.distributions import features_of, head_for, to_features
+from palaestra.learn.randomness import seeded_torch
+from palaestra.learn.rollouts import ControlInputs, Rollout, Selection
+
+
+class ControlPolicy(nn.Module):
+    """An actor and a critic for a classic environment.
+
+    Arguments:
+        observation_space, action_space: of a single environment.
+        actor, critic: networks from the policy's inputs to the head's outputs and to one value.
+        window: how many observations the networks see; 0 means just the present one, without an axis for time.
+        normalise: scale observations by their running mean and deviation.
+    """
+
+    by_lane = False
+    has_critic = True
+    piece = 1 << 30
+    seen: torch.Tensor
+    mean_F: torch.Tensor
+    square_F: torch.Tensor
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        actor: nn.Module,
+        critic: nn.Module | None,
+        window: int = 0,
+        normalise: bool = False,
+    ) -> None:
+        super().__init__()
+        self.observation_space, self.head = observation_space, head_for(action_space)
+        self.actor, self.critic = actor, critic
+        self.has_critic = critic is not None
+        self.window, self.normalise = window, normalise
+        self.features = features_of(observation_space)
+        self.log_std_O = nn.Parameter(torch.zeros(self.head.outputs)) if self.head.continuous else None
+        self.register_buffer("seen", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean_F", torch.zeros(self.features, dtype=torch.float64))
+        self.register_buffer("square_F", torch.ones(self.features, dtype=torch.float64))
+        self._memory: torch.Tensor | None = None
+
+    # Acting
+
+    def perceive(
+        self, observations: np.ndarray, fresh_N: np.ndarray, last_actions: torch.Tensor | None
+    ) -> torch.Tensor:
+        """What the networks are to see now: features, or the window of features and actions so far.
+
+        Arguments:
+            fresh_N: slots whose episode has just begun, and whose memory is empty.
+            last_actions: what was done in the step before, `None` at the start.
+        """
+        row_NF = self._row(observations, fresh_N, last_actions, note=self.training)
+        if not self.window:
+            return row_NF
+        if self._memory is None or self._memory.shape[0] != len(row_NF):
+            self._memory = torch.zeros(len(row_NF), self.window, row_NF.shape[-1])
+        memory_NWF = torch.cat([self._memory[:, 1:], row_NF[:, None]], 1)
+        memory_NWF[torch.from_numpy(fresh_N), :-1] = 0.0
+        self._memory = memory_NWF
+        return memory_NWF
+
+    def perceive_final(self, observation: Any, slot: int, last_actions: torch.Tensor) -> torch.Tensor:
+        """What the networks would see of an episode's last observation, whose slot has moved on already."""
+        going_on = np.zeros(1, dtype=bool)
+        row_1F = self._row(np.asarray(observation)[None], going_on, last_actions[slot : slot + 1], note=False)
+        if not self.window:
+            return row_1F[0]
+        assert self._memory is not None
+        return torch.cat([self._memory[slot, 1:], row_1F])
+
+    def _row(
+        self, observations: np.ndarray, fresh_N: np.ndarray, last_actions: torch.Tensor | None, note: bool
+    ) -> torch.Tensor:
+        features_NF = to_features(self.observation_space, observations)
+        if self.normalise:
+            if note:
+                self._note(features_NF)
+            features_NF = self._scaled(features_NF)
+        if not self.window:
+            return features_NF
+        action_NA = self._action_features(last_actions, len(features_NF))
+        action_NA[torch.from_numpy(fresh_N)] = 0.0
+        return torch.cat([features_NF, action_NA, torch.ones(len(features_NF), 1)], -1)
+
+    def forget(self) -> None:
+        self._memory = None
+
+    def memory(self) -> torch.Tensor | None:
+        """The windows of all slots, for a checkpoint."""
+        return self._memory
+
+    def remember(self, memory: torch.Tensor | None) -> None:
+        self._memory = memory
+
+    @torch.no_grad()
+    def act(self, inputs_NF: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """Actions `[N, parts]` and their log-probs."""
+        return self.head.sample(self.actor(inputs_NF), self.log_std_O, generator)
+
+    @torch.no_grad()
+    def likeliest(self, inputs_NF: torch.Tensor) -> torch.Tensor:
+        return self.head.mode(self.actor(inputs_NF))
+
+    # Learning
+
+    def judge(self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True) -> Judgement:
+        inputs: ControlInputs = rollout.inputs
+        seen = selection.of(inputs.observations_BTF)
+        actions = selection.of(inputs.actions_BT)
+        shape = actions.shape[:-1]
+        if selection.by_lane:
+            seen, actions = seen.flatten(0, 1), actions.flatten(0, 1)
+        logprobs, entropies = self.head.judge(self.actor(seen), self.log_std_O, actions)
+        expected = self.critic(seen)[:, 0] if values and self.critic is not None else None
+        return Judgement(
+            logprobs.view(shape), entropies.view(shape), expected.view(shape) if expected is not None else None
+        )
+
+    @torch.no_grad()
+    def values_BT(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.critic is None:
+            raise EnvError("this algorithm needs a critic; the policy has none")
+        inputs: ControlInputs = rollout.inputs
+        seen = inputs.observations_BTF
+        values_BT = self.critic(seen.flatten(0, 1))[:, 0].view(seen.shape[:2])
+        next_BT = torch.zeros_like(values_BT)
+        next_BT[:, :-1] = values_BT[:, 1:]
+        if rollout.last_inputs is not None:
+            next_BT[:, -1] = self.critic(rollout.last_inputs)[:, 0]
+        if rollout.final_inputs:  # Environments that have reset already: the episode's own last state.
+            places = list(rollout.final_inputs)
+            finals = self.critic(torch.stack([rollout.final_inputs[place] for place in places]))[:, 0]
+            for (lane, t), value in zip(places, finals, strict=True):
+                next_BT[lane, t] = value
+        return values_BT, next_BT
+
+    def parameter_groups(self, actor_rate: float, critic_rate: float) -> list[dict[str, object]]:
+        acting = [*self.actor.parameters(), *([self.log_std_O] if self.log_std_O is not None else [])]
+        groups: list[dict[str, object]] = [{"params": acting, "lr": actor_rate}]
+        if self.critic is not None:
+            groups.append({"params": list(self.critic.parameters()), "lr": critic_rate})
+        return groups
+
+    # Inside
+
+    def _note(self, features_NF: torch.Tensor) -> None:
+        batch = features_NF.double()
+        self.seen += len(batch)
+        share = len(batch) / float(self.seen)
+        self.mean_F += share * (batch.mean(0) - self.mean_F)
+        self.square_F += share * (batch.square().mean(0) - self.square_F)
+
+    def _scaled(self, features_NF: torch.Tensor) -> torch.Tensor:
+        deviation_F = (self.square_F - self.mean_F.square()).clamp(min=1e-8).sqrt()
+        return ((features_NF - self.mean_F) / deviation_F).clamp(-10, 10).float()
+
+    def _action_features(self, actions: torch.Tensor | None, count: int) -> torch.Tensor:
+        if actions is None:
+            return torch.zeros(count, self.head.outputs)
+        if self.head.continuous:
+            return actions.clone()
+        return torch.cat([nn.functional.one_hot(actions[:, k], n).float() for k, n in enumerate(self.head.parts)], -1)
+
+
+def mlp(sizes: Sequence[int], last_gain: float, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    """Linear layers with an activation between; orthogonal weights, as PPO is known to like them."""
+    layers: list[nn.Module] = []
+    for k, (a, b) in enumerate(pairwise(sizes)):
+        linear = nn.Linear(a, b)
+        last = k == len(sizes) - 2
+        nn.init.orthogonal_(linear.weight, last_gain if last else 2**0.5)
+        nn.init.zeros_(linear.bias)
+        layers += [linear] if last else [linear, activation()]
+    return nn.Sequential(*layers)
+
+
+def mlp_policy(
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    hidden: Sequence[int] = (64, 64),
+    seeds: Seeds = Seeds(0),
+    normalise: bool = False,
+) -> ControlPolicy:
+    """A perceptron for the actor and one for the critic."""
+    features, head = features_of(observation_space), head_for(action_space)
+    with seeded_torch(seeds.derive("policy")):
+        actor = mlp([features, *hidden, head.outputs], 0.01)
+        critic = mlp([features, *hidden, 1], 1.0)
+    return ControlPolicy(observation_space, action_space, actor, critic, normalise=normalise)
+
+
+def history_policy(
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    window: int = 8,
+    width: int = 64,
+    layers: int = 2,
+    heads: int = 4,
+    seeds: Seeds = Seeds(0),
+    normalise: bool = False,
+) -> ControlPolicy:
+    """A transformer over the last `window` observations and actions of the episode, one each for actor and critic."""
+    features, head = features_of(observation_space), head_for(action_space)
+    inputs = features + head.outputs + 1
+    with seeded_torch(seeds.derive("policy")):
+        actor = HistoryTransformer(inputs, window, width, layers, heads, head.outputs, 0.01)
+        critic = HistoryTransformer(inputs, window, width, layers, heads, 1, 1.0)
+    return ControlPolicy(observation_space, action_space, actor, critic, window=window, normalise=normalise)
+
+
+class HistoryTransformer(nn.Module):
+    """A causal transformer over a window of steps, read at its last step.
+
+    The last number of each step says whether it belongs to the episode; steps before its start are hidden.
+    """
+
+    def __init__(
+        self, inputs: int, window: int, width: int, layers: int, heads: int, outputs: int, last_gain: float
+    ) -> None:
+        super().__init__()
+        self.embed, self.heads = nn.Linear(inputs, width), heads
+        self.place_WD = nn.Parameter(0.02 * torch.randn(window, width))
+        self.blocks = nn.ModuleList(_Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.out = nn.Linear(width, outputs)
+        nn.init.orthogonal_(self.out.weight, last_gain)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, steps_BWF: torch.Tensor) -> torch.Tensor:
+        there_BW = steps_BWF[..., -1] > 0
+        hidden_BWD = self.embed(steps_BWF) + self.place_WD
+        for k, block in enumerate(self.blocks):
+            # Only the last step is read: the last block computes nothing else.
+            hidden_BWD = block(hidden_BWD, there_BW, last_only=k == len(self.blocks) - 1)
+        result: torch.Tensor = self.out(self.norm(hidden_BWD[:, -1]))
+        return result
+
+
+class _Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.key_value, self.merge = (
+            nn.Linear(width, width), nn.Linear(width, 2 * width), nn.Linear(width, width)
+        )  # fmt: skip
+        self.feed = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+    def forward(self, hidden_BWD: torch.Tensor, there_BW: torch.Tensor, last_only: bool) -> torch.Tensor:
+        count, window, width = hidden_BWD.shape
+        asking = hidden_BWD[:, -1:] if last_only else hidden_BWD
+        normed_BWD = self.norm1(hidden_BWD)
+
+        def split(x: torch.Tensor) -> torch.Tensor:
+            return x.view(count, -1, self.heads, width // self.heads).transpose(1, 2)
+
+        key, value = self.key_value(normed_BWD).chunk(2, -1)
+        query = self.query(normed_BWD[:, -1:] if last_only else normed_BWD)
+        mask = there_BW[:, None, None].expand(-1, 1, asking.shape[1], -1)
+        if not last_only:
+            causal_WW = torch.ones(window, window, dtype=torch.bool, device=mask.device).tril()
+            # A step before the episode may look at itself: an empty row would be no distribution.
+            itself_WW = torch.eye(window, dtype=torch.bool, device=mask.device)
+            mask = (mask & causal_WW) | itself_WW
+        mixed = nn.functional.scaled_dot_product_attention(split(query), split(key), split(value), attn_mask=mask)
+        asking = asking + self.merge(mixed.transpose(1, 2).reshape(count, -1, width))
+        result: torch.Tensor = asking + self.feed(self.norm2(asking))
+        return result

@@ -1,0 +1,337 @@
+"""A language model as a policy: it steps with a key-value cache per slot and is judged by whole sequences.
+
+The log-prob of a token is the same number both times: the cache, the position ids and the masks say
+exactly what one pass over the whole sequence says. That is the first thing that the tests hold.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from palaestra.core.errors import EnvError, ModelError
+from palaestra.core.seeding import Seeds
+from palaestra.engines.slots import SlotStepper
+from palaestra.learn.policies.base import Judgement
+from palaestra.learn.randomness import seeded_torch
+from palaestra.learn.rollouts import Rollout, Selection, TokenInputs, everything
+
+Critic = Literal["none", "head"]
+PIECE_LOGITS = 1 << 24
+"""Logits that one pass of judging may hold: 64 MB in float32, and a few times that with gradients."""
+
+
+class LanguageModelPolicy(nn.Module):
+    """A causal language model that chooses tokens.
+
+    Arguments:
+        model: a causal language model of transformers, or peft's around one.
+        critic: `None`, `"head"` (a value head on the model's own last layer), or a `LanguageModelCritic` with
+            weights of its own.
+        temperature: of the choice; the log-probs are those of the distribution that was sampled from.
+        vocabulary: how many of the model's outputs are tokens; a model may have more rows than its
+            tokenizer has tokens.
+        seeds: of the value head's weights.
+    """
+
+    by_lane = True
+
+    def __init__(
+        self,
+        model: Any,
+        critic: Literal["head"] | LanguageModelCritic | None = None,
+        temperature: float = 1.0,
+        vocabulary: int = 0,
+        piece: int = 0,
+        seeds: Seeds = Seeds(0),
+    ) -> None:
+        super().__init__()
+        if temperature <= 0:
+            raise EnvError(f"a policy that learns needs a temperature above 0; got {temperature}")
+        self.model, self.temperature = model, temperature
+        config = model.config.get_text_config()
+        self.rows = int(model.get_output_embeddings().weight.shape[0])
+        self.vocabulary = vocabulary or self.rows
+        if self.vocabulary > self.rows:
+            raise ModelError(
+                f"the tokenizer has {self.vocabulary} tokens; the model has {self.rows} outputs: they do not belong together"
+            )
+        self.context = int(getattr(config, "max_position_embeddings", 0) or 1 << 30)
+        self.value_head: nn.Linear | None = None
+        self.critic = critic if isinstance(critic, nn.Module) else None
+        if critic == "head":
+            self.value_head = value_head(int(config.hidden_size), seeds).to(model.device)
+        self.has_critic = critic is not None
+        self.piece = piece
+        self._stepper: SlotStepper | None = None
+        forward = inspect.signature(_inside(model).forward).parameters
+        self._can_keep = "logits_to_keep" in forward
+
+    @property
+    def device(self) -> torch.device:
+        found: torch.device = self.model.device
+        return found
+
+    # Acting
+
+    def begin(self, slots: int) -> None:
+        """Forget all sequences; the next `act` starts `slots` new ones."""
+        self.model.eval()
+        if self._stepper is None or self._stepper.slots != slots:
+            self._stepper = SlotStepper(self.model, slots)
+        self._stepper.clear()
+
+    @torch.no_grad()
+    def logits_SV(
+        self, tokens_SL: np.ndarray, length_S: np.ndarray, fresh_S: np.ndarray, active_S: np.ndarray
+    ) -> torch.Tensor:
+        """The logits of the next token in each slot, over the vocabulary; what stands at inactive slots means nothing."""
+        stepper = self._stepper
+        assert stepper is not None, "call begin first"
+        stepper.rest(np.flatnonzero(~active_S).tolist())
+        starting = np.flatnonzero(fresh_S & active_S).tolist()
+        going = active_S & ~fresh_S
+        logits_SV = None
+        if going.any():
+            last_S = torch.from_numpy(tokens_SL[np.arange(len(length_S)), np.maximum(length_S - 1, 0)]).to(self.device)
+            logits_SV = stepper.step(last_S, starting)
+        if starting:
+            logits_SV = stepper.start({s: tokens_SL[s, : length_S[s]].tolist() for s in starting}, logits_SV)
+        assert logits_SV is not None, "no slot is active"
+        return logits_SV[:, : self.vocabulary].float()
+
+    def act(
+        self,
+        tokens_SL: np.ndarray,
+        length_S: np.ndarray,
+        fresh_S: np.ndarray,
+        active_S: np.ndarray,
+        uniform_S: np.ndarray,
+        mask_SV: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Choose the next token of each slot; returns tokens, log-probs and the entropies of the choices.
+
+        Arguments:
+            uniform_S: one random number from 0 to 1 a slot; it alone decides the choice.
+            mask_SV: tokens that are legal.
+        """
+        logits_SV = self.logits_SV(tokens_SL, length_S, fresh_S, active_S)
+        chosen_S, logprobs_S, entropy_S = choose(
+            logits_SV,
+            torch.from_numpy(uniform_S).to(logits_SV.device),
+            self.temperature,
+            None if mask_SV is None else torch.from_numpy(mask_SV.astype(bool)).to(logits_SV.device),
+        )
+        if not bool(torch.isfinite(logprobs_S[torch.from_numpy(active_S).to(logprobs_S.device)]).all()):
+            raise ModelError("the policy's log-probs are not finite any more; lower the learning rate")
+        return chosen_S.cpu().numpy(), logprobs_S.cpu().numpy(), entropy_S.cpu().numpy()
+
+    # Learning
+
+    def judge(self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True) -> Judgement:
+        """Log-probs, entropies and values at the tokens of the selected lanes, `[lanes, width]`."""
+        inputs: TokenInputs = rollout.inputs
+        lanes = selection.index.tolist()
+        logits_BRV, hidden_BRD = self._forward(inputs, lanes, selection.width, values and self.value_head is not None)
+        chosen_BR = _padded([inputs.responses[lane] for lane in lanes], selection.width).to(self.device)
+        logits_BRV = logits_BRV[:, :-1, : self.vocabulary].float()
+        if self.temperature != 1.0:
+            logits_BRV = logits_BRV / self.temperature
+        if inputs.legal:
+            logits_BRV = _restrict(logits_BRV, [inputs.legal[lane] for lane in lanes])
+        flat_SV = logits_BRV.reshape(-1, self.vocabulary)
+        logprobs_BR = -nn.functional.cross_entropy(flat_SV, chosen_BR.flatten(), reduction="none").view(chosen_BR.shape)
+        entropy_BR = None
+        if entropy:
+            logp_BRV = logits_BRV.log_softmax(-1)
+            entropy_BR = -(logp_BRV.exp() * logp_BRV.masked_fill(logp_BRV == float("-inf"), 0.0)).sum(-1)
+        values_BR = None
+        if values and self.value_head is not None:
+            assert hidden_BRD is not None
+            values_BR = self.value_head(hidden_BRD[:, :-1].float())[..., 0]
+        elif values and self.critic is not None:
+            values_BR = self.critic.values(inputs, lanes, selection.width)[:, :-1]
+        return Judgement(logprobs_BR, entropy_BR, values_BR)
+
+    @torch.no_grad()
+    def values_BT(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs: TokenInputs = rollout.inputs
+        values_BT = torch.zeros_like(rollout.rewards_BT)
+        next_BT = torch.zeros_like(rollout.rewards_BT)
+        for selection in everything(rollout, True, self._most(rollout)):
+            lanes, width = selection.index.tolist(), selection.width
+            if self.value_head is not None:
+                _, hidden_BRD = self._forward(inputs, lanes, width, True)
+                assert hidden_BRD is not None
+                found_BR = self.value_head(hidden_BRD.float())[..., 0]
+            elif self.critic is not None:
+                found_BR = self.critic.values(inputs, lanes, width)
+            else:
+                raise EnvError("this algorithm needs a critic; give the policy critic='head' or a LanguageModelCritic")
+            found_BR = found_BR.to(values_BT.device)
+            values_BT[selection.index, :width] = found_BR[:, :-1]
+            next_BT[selection.index, :width] = found_BR[:, 1:]
+        return values_BT, next_BT
+
+    @torch.no_grad()
+    def logprobs_BT(self, rollout: Rollout) -> torch.Tensor:
+        """The log-probs of all tokens under the weights of now, for a reference."""
+        found_BT = torch.zeros_like(rollout.rewards_BT)
+        self.model.eval()
+        for selection in everything(rollout, True, self._most(rollout)):
+            judged = self.judge(rollout, selection, values=False)
+            found_BT[selection.index, : selection.width] = judged.logprobs.to(found_BT.device)
+        return found_BT * rollout.mask_BT
+
+    @contextmanager
+    def adapter_off(self) -> Iterator[None]:
+        """The weights as they were before the adapter."""
+        if not hasattr(self.model, "disable_adapter"):
+            raise ModelError("this policy has no adapter to turn off; give the reference as a model of its own")
+        with self.model.disable_adapter():
+            yield
+
+    def most_lanes(self, rollout: Rollout) -> int:
+        """How many lanes one pass with gradients takes."""
+        return self._most(rollout)
+
+    def parameter_groups(self, actor_rate: float, critic_rate: float) -> list[dict[str, object]]:
+        groups: list[dict[str, object]] = [
+            {"params": [p for p in self.model.parameters() if p.requires_grad], "lr": actor_rate}
+        ]
+        judge: nn.Module | None = self.value_head if self.value_head is not None else self.critic
+        if judge is not None:
+            groups.append({"params": [p for p in judge.parameters() if p.requires_grad], "lr": critic_rate})
+        return groups
+
+    # Inside
+
+    def _most(self, rollout: Rollout) -> int:
+        if self.piece:
+            return self.piece
+        longest = int(rollout.mask_BT.sum(-1).max())
+        return max(1, PIECE_LOGITS // ((longest + 1) * self.rows))
+
+    def _forward(
+        self, inputs: TokenInputs, lanes: list[int], width: int, hidden: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Logits (and last hidden states) behind the prompt and behind each token of the response."""
+        ids_BL, mask_BL, _ = pack(inputs, lanes, width)
+        ids_BL, mask_BL = ids_BL.to(self.device), mask_BL.to(self.device)
+        caught: list[torch.Tensor] = []
+        hook = None
+        if hidden:
+            # What the output layer is given is what the value head reads: only the positions that are needed.
+            hook = self.model.get_output_embeddings().register_forward_pre_hook(
+                lambda _, given: caught.append(given[0])
+            )
+        try:
+            logits = self.model(
+                input_ids=ids_BL,
+                attention_mask=mask_BL,
+                position_ids=(mask_BL.cumsum(-1) - 1).clamp(min=0),
+                use_cache=False,
+                **({"logits_to_keep": width + 1} if self._can_keep else {}),
+            ).logits
+        finally:
+            if hook is not None:
+                hook.remove()
+        return logits[:, -(width + 1) :], caught[0][:, -(width + 1) :] if hidden else None
+
+
+class LanguageModelCritic(nn.Module):
+    """A critic with weights of its own: a language model's body and a value head."""
+
+    def __init__(self, body: Any, width: int, seeds: Seeds = Seeds(0)) -> None:
+        super().__init__()
+        self.body = body
+        self.head = value_head(width, seeds).to(body.device)
+
+    def values(self, inputs: TokenInputs, lanes: list[int], width: int) -> torch.Tensor:
+        """The values behind the prompt and behind each token of the response, `[lanes, width + 1]`."""
+        ids_BL, mask_BL, _ = pack(inputs, lanes, width)
+        ids_BL, mask_BL = ids_BL.to(self.body.device), mask_BL.to(self.body.device)
+        hidden_BLD = self.body(
+            input_ids=ids_BL,
+            attention_mask=mask_BL,
+            position_ids=(mask_BL.cumsum(-1) - 1).clamp(min=0),
+            use_cache=False,
+        ).last_hidden_state
+        result: torch.Tensor = self.head(hidden_BLD[:, -(width + 1) :].float())[..., 0]
+        return result
+
+
+def value_head(width: int, seeds: Seeds) -> nn.Linear:
+    """A linear value that starts near 0 everywhere, so that it does not drown the first advantages."""
+    with seeded_torch(seeds.derive("value-head")):
+        head = nn.Linear(width, 1)
+        nn.init.normal_(head.weight, std=0.01 * width**-0.5)
+        nn.init.zeros_(head.bias)
+    return head
+
+
+def choose(
+    logits_SV: torch.Tensor, uniform_S: torch.Tensor, temperature: float = 1.0, legal_SV: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Sample by inverting the cumulative distribution; returns choices, their log-probs, and entropies.
+
+    One exponential a logit serves all three. A token that is not legal is never chosen.
+    """
+    if temperature != 1.0:
+        logits_SV = logits_SV / temperature
+    if legal_SV is not None:
+        logits_SV = logits_SV.masked_fill(~legal_SV, float("-inf"))
+    shifted_SV = logits_SV - logits_SV.amax(-1, keepdim=True)
+    weight_SV = shifted_SV.exp()
+    total_S = weight_SV.sum(-1)
+    cumulative_SV = weight_SV.cumsum(-1)
+    # Just below the whole, so that rounding never lands behind the last token that has any weight.
+    target_S1 = (uniform_S.to(weight_SV.dtype) * (1 - 2**-22))[:, None] * cumulative_SV[:, -1:]
+    chosen_S = torch.searchsorted(cumulative_SV, target_S1, right=True)[:, 0].clamp(max=logits_SV.shape[-1] - 1)
+    log_total_S = total_S.log()
+    logprobs_S = shifted_SV.gather(-1, chosen_S[:, None])[:, 0] - log_total_S
+    finite_SV = shifted_SV if legal_SV is None else shifted_SV.masked_fill(~legal_SV, 0.0)
+    entropy_S = log_total_S - (weight_SV * finite_SV).sum(-1) / total_S
+    return chosen_S, logprobs_S, entropy_S
+
+
+def pack(inputs: TokenInputs, lanes: list[int], width: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Prompts padded on the left, responses on the right: `(ids_BL, mask_BL, prompt width)`.
+
+    So the response of every lane starts in the same column, and only the last columns need logits.
+    """
+    head = max(len(inputs.prompts[lane]) for lane in lanes)
+    ids = np.zeros((len(lanes), head + width), dtype=np.int64)
+    mask = np.zeros((len(lanes), head + width), dtype=np.int64)
+    for row, lane in enumerate(lanes):
+        prompt, response = inputs.prompts[lane], inputs.responses[lane][:width]
+        ids[row, head - len(prompt) : head], mask[row, head - len(prompt) : head] = prompt, 1
+        ids[row, head : head + len(response)], mask[row, head : head + len(response)] = response, 1
+    return torch.from_numpy(ids), torch.from_numpy(mask), head
+
+
+def _padded(rows: list[tuple[int, ...]], width: int) -> torch.Tensor:
+    table = np.zeros((len(rows), width), dtype=np.int64)
+    for k, row in enumerate(rows):
+        table[k, : len(row)] = row[:width]
+    return torch.from_numpy(table)
+
+
+def _restrict(logits_BRV: torch.Tensor, legal: list[list[np.ndarray | None]]) -> torch.Tensor:
+    legal_BRV = torch.ones_like(logits_BRV, dtype=torch.bool)
+    for row, tokens in enumerate(legal):
+        for t, allowed in enumerate(tokens[: logits_BRV.shape[1]]):
+            if allowed is not None:
+                legal_BRV[row, t] = False
+                legal_BRV[row, t, torch.from_numpy(allowed)] = True
+    return logits_BRV.masked_fill(~legal_BRV, float("-inf"))
+
+
+def _inside(model: Any) -> Any:
+    return model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -1,0 +1,169 @@
+"""PPO (Schulman et al. 2017) for any policy: perceptrons, transformers over a history, language models.
+
+In order: values of all states; advantages by GAE, bootstrapped where an episode was cut; then epochs of
+minibatches with the clipped surrogate, the clipped value loss and an entropy bonus.
+
+Where it departs from common implementations:
+- A truncated episode is bootstrapped with the value of its own last state, and nothing flows over the
+  end of an episode.
+- The divergence from a reference (RLHF) is subtracted from the rewards, token by token, before GAE.
+- `target_kl` stops the epochs of an update between two minibatches, before the step that would go further.
+- Actor and critic have rates of their own; with one trunk for both, the trunk has the actor's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from palaestra.core.seeding import Seeds
+from palaestra.learn.advantages import explained_variance, generalised_advantages_BT, normalised
+from palaestra.learn.losses import approximate_kl, clip_share, clipped_policy_loss, clipped_value_loss, masked_mean
+from palaestra.learn.rollouts import Rollout, Selection, select
+from palaestra.learn.updates import Means, Optimizer, gradient_step, most_lanes
+
+
+@dataclass(frozen=True, slots=True)
+class PPOConfig:
+    """How PPO learns. The first names are Gymformer's.
+
+    Arguments:
+        lr_actor, lr_critic: learning rates.
+        gamma: discount.
+        update_epochs: passes over each rollout.
+        eps_clip: how far the ratio may leave 1; `eps_clip_high` upwards, if it is another.
+        minibatch_size: decisions of a control policy, or responses of a language model, in a minibatch.
+        pad_obs, int_obs: taken for Gymformer's sake and not needed: padding and integer observations are
+            recognised.
+        gae_lambda: how far advantages look ahead before they trust the critic.
+        value_clip: how far a value may move in one update; `None` does not clip.
+        target_kl: stop an update's epochs once the policy has moved this far; 0 never stops.
+        anneal: let the learning rate fall linearly to 0 over the run; `anneal_clip` the clipping range.
+    """
+
+    lr_actor: float = 3e-4
+    lr_critic: float = 1e-3
+    gamma: float = 0.99
+    update_epochs: int = 10
+    eps_clip: float = 0.2
+    minibatch_size: int = 8
+    pad_obs: bool = False
+    int_obs: bool = False
+    eps_clip_high: float | None = None
+    gae_lambda: float = 0.95
+    value_clip: float | None = None
+    value_coefficient: float = 0.5
+    entropy_coefficient: float = 0.0
+    normalise_advantages: bool = True
+    max_grad_norm: float = 0.5
+    target_kl: float = 0.0
+    anneal: bool = False
+    anneal_clip: bool = False
+    weight_decay: float = 0.0
+
+
+class PPO:
+    """Learns from rollouts.
+
+    Arguments:
+        policy: must have a critic.
+        seeds: of the order of minibatches.
+    """
+
+    name = "ppo"
+    groups = False
+
+    def __init__(self, policy: Any, config: PPOConfig = PPOConfig(), seeds: Seeds = Seeds(0)) -> None:
+        self.policy, self.config, self.seeds = policy, config, seeds
+        self.optimizer = Optimizer(
+            policy.parameter_groups(config.lr_actor, config.lr_critic), config.max_grad_norm, config.weight_decay
+        )
+
+    def update(self, rollout: Rollout, iteration: int, share_left: float = 1.0) -> dict[str, float]:
+        """Change the policy by one rollout; returns figures of its health.
+
+        Arguments:
+            iteration: its number, from which the order of minibatches follows.
+            share_left: how much of the run is left, from 1 to 0, for annealing.
+        """
+        config, policy = self.config, self.policy
+        self.optimizer.scale(share_left if config.anneal else 1.0)
+        clip = config.eps_clip * (share_left if config.anneal_clip else 1.0)
+        values_BT, next_values_BT = policy.values_BT(rollout)
+        advantages_BT = generalised_advantages_BT(
+            rollout.rewards_BT, values_BT, next_values_BT, rollout.terminated_BT, rollout.ended_BT,
+            config.gamma, config.gae_lambda,
+        )  # fmt: skip
+        returns_BT = advantages_BT + values_BT
+        mask_BT = rollout.mask_BT if rollout.valid_B is None else rollout.mask_BT & rollout.valid_B[:, None]
+        means, stopped = Means(), 0
+        policy.train()
+        for epoch in range(config.update_epochs):
+            order = self.seeds.derive("minibatches", iteration, epoch).generator()
+            # The figures of the last pass say how far the update went; the others are only needed to stop it.
+            watched = bool(config.target_kl) or epoch == config.update_epochs - 1
+            for batch in select(rollout, policy.by_lane, config.minibatch_size, order):
+                # Single decisions are chosen from those that count; only lanes have padding to be masked.
+                mask = batch.of(mask_BT) if batch.by_lane else None
+                chosen = batch.of(advantages_BT)
+                if config.normalise_advantages:
+                    chosen = normalised(chosen, mask)
+                kl = self._step(rollout, batch, mask, chosen, values_BT, returns_BT, clip, means if watched else None)
+                if config.target_kl and kl > config.target_kl:
+                    stopped = epoch + 1
+                    break
+            if stopped:
+                break
+        policy.eval()
+        foreseen = explained_variance(values_BT[mask_BT], returns_BT[mask_BT])
+        return {**means.all(), "explained_variance": foreseen, "epochs": float(stopped or config.update_epochs)}
+
+    def _step(
+        self,
+        rollout: Rollout,
+        batch: Selection,
+        mask: torch.Tensor | None,
+        advantages: torch.Tensor,
+        values_BT: torch.Tensor,
+        returns_BT: torch.Tensor,
+        clip: float,
+        means: Means | None,
+    ) -> float:
+        """One minibatch; returns how far the policy had moved before it (0 where nobody watches)."""
+        config, policy = self.config, self.policy
+        clip_high = config.eps_clip_high
+        moved, start = 0.0, 0
+
+        def loss(piece: Selection) -> torch.Tensor:
+            nonlocal moved, start
+            part, mine, share = mask, advantages, 1.0
+            if len(piece) < len(batch):
+                rows = slice(start, start + len(piece))
+                assert mask is not None
+                part, mine = mask[rows], advantages[rows]
+                share = float(part.sum()) / max(1.0, float(mask.sum()))
+                start += len(piece)
+            now = policy.judge(rollout, piece, entropy=config.entropy_coefficient != 0)
+            old = piece.of(rollout.logprobs_BT)
+            surrogate = clipped_policy_loss(now.logprobs, old, mine, clip, clip_high)
+            critic = clipped_value_loss(now.values, piece.of(values_BT), piece.of(returns_BT), config.value_clip)
+            policy_loss, value_loss = masked_mean(surrogate, part), masked_mean(critic, part)
+            total = policy_loss + config.value_coefficient * value_loss
+            if config.entropy_coefficient:
+                total = total - config.entropy_coefficient * masked_mean(now.entropy, part)
+            if means is not None:
+                with torch.no_grad():
+                    kl = float(approximate_kl(now.logprobs, old, part))
+                    moved += kl * share
+                    clipped = clip_share(now.logprobs, old, part, clip, clip_high)
+                    means.add(policy_loss=policy_loss, value_loss=value_loss, kl=kl, clip_share=clipped)
+                    if now.entropy is not None and rollout.entropy_BT is None:
+                        means.add(entropy=masked_mean(now.entropy, part))
+            return total if share == 1.0 else total * share
+
+        norm = gradient_step(self.optimizer, batch, most_lanes(policy, rollout), loss)
+        if means is not None:
+            means.add(gradient_norm=norm)
+        return moved

@@ -1,0 +1,107 @@
+"""REINFORCE (Williams 1992) with a baseline: the return that followed each decision, less what was to be expected.
+
+The baseline is the mean return of the batch at the same step (`"batch"`), a critic that learns beside the
+policy (`"critic"`), or nothing (`"none"`). One pass over each batch: there is no ratio to clip.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from palaestra.core.errors import SettingsError
+from palaestra.core.seeding import Seeds
+from palaestra.learn.advantages import discounted_returns_BT, explained_variance, normalised
+from palaestra.learn.losses import clipped_value_loss
+from palaestra.learn.rollouts import Rollout, Selection, everything, lane_selection
+from palaestra.learn.updates import Means, Optimizer, gradient_step, most_lanes
+
+
+@dataclass(frozen=True, slots=True)
+class REINFORCEConfig:
+    """How REINFORCE learns.
+
+    Arguments:
+        gamma: discount.
+        baseline: what is subtracted from a return; see above.
+        normalise_advantages: over the batch.
+    """
+
+    learning_rate: float = 1e-4
+    lr_critic: float = 1e-3
+    gamma: float = 1.0
+    baseline: Literal["batch", "critic", "none"] = "batch"
+    value_coefficient: float = 0.5
+    entropy_coefficient: float = 0.0
+    normalise_advantages: bool = True
+    max_grad_norm: float = 1.0
+    weight_decay: float = 0.0
+    anneal: bool = False
+
+
+class REINFORCE:
+    """Learns from rollouts of any kind."""
+
+    name = "reinforce"
+    groups = False
+
+    def __init__(self, policy: Any, config: REINFORCEConfig = REINFORCEConfig(), seeds: Seeds = Seeds(0)) -> None:
+        self.policy, self.config, self.seeds = policy, config, seeds
+        if config.baseline == "critic" and not policy.has_critic:
+            raise SettingsError("REINFORCE with baseline 'critic' needs a critic; the policy has none")
+        groups = policy.parameter_groups(config.learning_rate, config.lr_critic)
+        self.optimizer = Optimizer(
+            groups if config.baseline == "critic" else groups[:1], config.max_grad_norm, config.weight_decay
+        )
+
+    def update(self, rollout: Rollout, iteration: int, share_left: float = 1.0) -> dict[str, float]:
+        """Change the policy by one batch; returns figures of its health."""
+        config, policy = self.config, self.policy
+        self.optimizer.scale(share_left if config.anneal else 1.0)
+        learned = config.baseline == "critic"
+        values_BT, next_values_BT = torch.zeros_like(rollout.rewards_BT), torch.zeros_like(rollout.rewards_BT)
+        if policy.has_critic:
+            values_BT, next_values_BT = policy.values_BT(rollout)
+        ended_BT = rollout.ended_BT.clone()
+        if rollout.last_inputs is not None:
+            ended_BT[:, -1] = True  # The lane goes on behind the rollout: its rest is the critic's guess.
+        returns_BT = discounted_returns_BT(
+            rollout.rewards_BT, next_values_BT, rollout.terminated_BT, ended_BT, config.gamma
+        )
+        mask_BT = rollout.mask_BT if rollout.valid_B is None else rollout.mask_BT & rollout.valid_B[:, None]
+        advantages_BT = returns_BT
+        if learned:
+            advantages_BT = returns_BT - values_BT
+        elif config.baseline == "batch":
+            count_T = mask_BT.sum(0).clamp(min=1)
+            advantages_BT = returns_BT - (returns_BT * mask_BT).sum(0) / count_T
+        if config.normalise_advantages:
+            advantages_BT = normalised(advantages_BT, mask_BT)
+        means, total = Means(), float(mask_BT.sum().clamp(min=1))
+        policy.train()
+
+        def loss(piece: Selection) -> torch.Tensor:
+            mask = piece.of(mask_BT).float()
+            now = policy.judge(rollout, piece, entropy=config.entropy_coefficient != 0, values=learned)
+            per_decision = -now.logprobs * piece.of(advantages_BT)
+            if config.entropy_coefficient:
+                per_decision = per_decision - config.entropy_coefficient * now.entropy
+            policy_loss: torch.Tensor = (per_decision * mask).sum() / total
+            means.add(policy_loss=policy_loss.detach())
+            if not learned:
+                return policy_loss
+            critic = clipped_value_loss(now.values, now.values.detach(), piece.of(returns_BT), None)
+            return policy_loss + config.value_coefficient * (critic * mask).sum() / total
+
+        size = rollout.lanes if policy.by_lane else rollout.mask_BT.numel()
+        whole = everything(rollout, policy.by_lane, size)[0]
+        if policy.by_lane and rollout.valid_B is not None:
+            whole = lane_selection(rollout, [k for k in whole.index.tolist() if bool(rollout.valid_B[k])])
+        means.add(gradient_norm=gradient_step(self.optimizer, whole, most_lanes(policy, rollout), loss))
+        policy.eval()
+        figures = means.all()
+        if learned:
+            figures["explained_variance"] = explained_variance(values_BT[mask_BT], returns_BT[mask_BT])
+        return figures

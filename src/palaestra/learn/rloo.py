@@ -1,0 +1,104 @@
+"""RLOO (Ahmadian et al. 2024): REINFORCE whose baseline is the mean of the other members of the group.
+
+The whole response is one action: its log-prob is the sum over its tokens, its return one number, from which
+the divergence to a reference was subtracted beforehand. With more than one pass the ratio of the whole
+response is clipped, as in TRL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from palaestra.core.errors import SettingsError
+from palaestra.core.seeding import Seeds
+from palaestra.learn.advantages import leave_one_out_GK, normalised
+from palaestra.learn.grpo import grouped
+from palaestra.learn.losses import approximate_kl, clip_share, clipped_policy_loss
+from palaestra.learn.rollouts import Rollout, Selection, lane_selection
+from palaestra.learn.updates import Means, Optimizer, gradient_step, most_lanes
+
+
+@dataclass(frozen=True, slots=True)
+class RLOOConfig:
+    """How RLOO learns.
+
+    Arguments:
+        group_size: episodes that start alike.
+        update_epochs: passes over each batch.
+        clip: how far the ratio of a whole response may leave 1.
+        normalise_advantages: over the batch.
+    """
+
+    learning_rate: float = 1e-4
+    group_size: int = 8
+    update_epochs: int = 1
+    minibatches: int = 1
+    clip: float = 0.2
+    normalise_advantages: bool = False
+    max_grad_norm: float = 1.0
+    weight_decay: float = 0.0
+    anneal: bool = False
+
+    def __post_init__(self) -> None:
+        if self.group_size < 2:
+            raise SettingsError(f"RLOO compares with the others: group_size must be at least 2; got {self.group_size}")
+
+
+class RLOO:
+    """Learns from whole episodes in groups."""
+
+    name = "rloo"
+    groups = True
+
+    def __init__(self, policy: Any, config: RLOOConfig = RLOOConfig(), seeds: Seeds = Seeds(0)) -> None:
+        self.policy, self.config, self.seeds = policy, config, seeds
+        self.optimizer = Optimizer(
+            policy.parameter_groups(config.learning_rate, config.learning_rate)[:1],
+            config.max_grad_norm,
+            config.weight_decay,
+        )
+
+    def update(self, rollout: Rollout, iteration: int, share_left: float = 1.0) -> dict[str, float]:
+        """Change the policy by one batch of groups; returns figures of its health."""
+        config, policy = self.config, self.policy
+        self.optimizer.scale(share_left if config.anneal else 1.0)
+        returns_GK, valid_GK = grouped(rollout, config.group_size)
+        advantages_B = leave_one_out_GK(returns_GK, valid_GK).flatten()
+        if config.normalise_advantages:
+            advantages_B = normalised(advantages_B, valid_GK.flatten())
+        lanes = [int(lane) for lane in ((advantages_B != 0) & valid_GK.flatten()).nonzero()[:, 0]]
+        means = Means()
+        policy.train()
+        for epoch in range(config.update_epochs if lanes else 0):
+            order = self.seeds.derive("minibatches", iteration, epoch).generator().permutation(len(lanes))
+            size = -(-len(lanes) // config.minibatches)
+            for start in range(0, len(order), size):
+                mine = sorted((lanes[k] for k in order[start : start + size]), key=lambda k: rollout.episode_lengths[k])
+                sequences = float(valid_GK.sum()) * len(mine) / len(lanes)
+                self._step(rollout, lane_selection(rollout, mine), advantages_B, sequences, means)
+        policy.eval()
+        without = float((returns_GK.std(-1) == 0).float().mean())
+        return {**means.all(), "groups_without_variance": without}
+
+    def _step(
+        self, rollout: Rollout, batch: Selection, advantages_B: torch.Tensor, sequences: float, means: Means
+    ) -> None:
+        config, policy = self.config, self.policy
+
+        def loss(piece: Selection) -> torch.Tensor:
+            piece = lane_selection(rollout, piece.index.tolist())
+            mask = piece.of(rollout.mask_BT).float()
+            now = policy.judge(rollout, piece, values=False)
+            old = piece.of(rollout.logprobs_BT).to(now.logprobs.device)
+            now_B, old_B = (now.logprobs * mask).sum(-1), (old * mask).sum(-1)
+            per_sequence_B = clipped_policy_loss(now_B, old_B, advantages_B[piece.index], config.clip)
+            with torch.no_grad():
+                means.add(
+                    kl=approximate_kl(now.logprobs, old, mask), clip_share=clip_share(now_B, old_B, None, config.clip)
+                )
+            return per_sequence_B.sum() / max(sequences, 1.0)
+
+        means.add(gradient_norm=gradient_step(self.optimizer, batch, most_lanes(policy, rollout), loss))

@@ -1,0 +1,149 @@
+"""What a policy did, ready to learn from: lanes of decisions.
+
+A lane is one environment over many episodes (PPO in classic environments) or one episode (language
+models, group methods). Axes: B lanes, T decisions, S a selection of decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from palaestra.learn.batches import batch_plan
+
+
+@dataclass(slots=True)
+class TokenInputs:
+    """The exact tokens of a rollout.
+
+    Arguments:
+        prompts, responses: ids by lane; the responses are what the policy chose.
+        legal: by lane and token the ids that were allowed, `None` for all; empty where nothing was ever
+            restricted.
+    """
+
+    prompts: list[tuple[int, ...]]
+    responses: list[tuple[int, ...]]
+    legal: list[list[np.ndarray | None]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ControlInputs:
+    """The observations of a rollout as the policy saw them, and the actions that it took."""
+
+    observations_BTF: torch.Tensor
+    actions_BT: torch.Tensor
+
+
+@dataclass(slots=True)
+class Rollout:
+    """Decisions with what they brought.
+
+    Arguments:
+        mask_BT: which entries are decisions; the rest is padding.
+        terminated_BT, ended_BT: the episode was over for good, or over at all, after this decision.
+        inputs: what the policy needs to judge the decisions again.
+        last_inputs: for lanes that are environments: the observation after the last decision.
+        group_B: which lanes started alike.
+        valid_B: lanes whose reward is known; a failed one teaches nothing.
+        returns_B: undiscounted, by lane that is an episode.
+        next_values_BT: set where the value of a cut episode's last state was already needed.
+    """
+
+    rewards_BT: torch.Tensor
+    logprobs_BT: torch.Tensor
+    mask_BT: torch.Tensor
+    terminated_BT: torch.Tensor
+    ended_BT: torch.Tensor
+    inputs: Any
+    last_inputs: torch.Tensor | None = None
+    final_inputs: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
+    entropy_BT: torch.Tensor | None = None
+    reference_BT: torch.Tensor | None = None
+    group_B: torch.Tensor | None = None
+    valid_B: torch.Tensor | None = None
+    cut_B: torch.Tensor | None = None
+    episode_returns: list[float] = field(default_factory=list)
+    episode_lengths: list[int] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    records: list[Any] = field(default_factory=list)
+    figures: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def lanes(self) -> int:
+        return int(self.rewards_BT.shape[0])
+
+    @property
+    def decisions(self) -> int:
+        return int(self.mask_BT.sum())
+
+    @property
+    def whole_episodes(self) -> bool:
+        """Whether every lane is one episode, as group methods need it."""
+        return self.group_B is not None
+
+
+@dataclass(slots=True)
+class Selection:
+    """Some lanes, cut to the longest of them, or some decisions of all lanes."""
+
+    index: torch.Tensor
+    by_lane: bool
+    width: int = 0
+
+    def of(self, values_BT: torch.Tensor) -> torch.Tensor:
+        if self.by_lane:
+            return values_BT[self.index, : self.width]
+        return values_BT.flatten(0, 1)[self.index]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+def select(rollout: Rollout, by_lane: bool, size: int, generator: np.random.Generator) -> list[Selection]:
+    """One epoch in minibatches of `size` lanes of like length, or of `size` random decisions."""
+    if not by_lane:
+        flat_S = rollout.mask_BT.flatten().nonzero()[:, 0]
+        order_S = flat_S[torch.from_numpy(generator.permutation(len(flat_S)))]
+        return [Selection(part, False) for part in _even_parts(order_S, size)]
+    lanes = _teaching(rollout)
+    lengths = rollout.mask_BT.sum(-1)
+    plan = batch_plan([int(lengths[lane]) for lane in lanes], size, generator)
+    return [lane_selection(rollout, [lanes[k] for k in batch]) for batch in plan]
+
+
+def lane_selection(rollout: Rollout, lanes: Sequence[int]) -> Selection:
+    index = torch.tensor(list(lanes), dtype=torch.long)
+    return Selection(index, True, max(1, int(rollout.mask_BT[index].sum(-1).max())))
+
+
+def everything(rollout: Rollout, by_lane: bool, size: int) -> list[Selection]:
+    """All lanes or decisions once, in pieces of at most `size`; lanes sorted by length, to save padding."""
+    if not by_lane:
+        flat_S = rollout.mask_BT.flatten().nonzero()[:, 0]
+        return [Selection(part, False) for part in torch.split(flat_S, size)]
+    order = rollout.mask_BT.sum(-1).argsort(stable=True).tolist()
+    return [lane_selection(rollout, order[k : k + size]) for k in range(0, len(order), size)]
+
+
+def _teaching(rollout: Rollout) -> list[int]:
+    if rollout.valid_B is None:
+        return list(range(rollout.lanes))
+    return [int(lane) for lane in rollout.valid_B.nonzero()[:, 0]]
+
+
+def _even_parts(order_S: torch.Tensor, size: int) -> list[torch.Tensor]:
+    """Parts of about `size`, none of which is a small rest: a rest of three decisions is a noisy step."""
+    count = max(1, round(len(order_S) / size))
+    return list(order_S.tensor_split(count))
+
+
+def pieces(selection: Selection, most: int) -> list[Selection]:
+    """A minibatch in pieces that fit in memory; their gradients add up to the minibatch's."""
+    if not selection.by_lane or len(selection) <= most:
+        return [selection]
+    return [Selection(part, True, selection.width) for part in torch.split(selection.index, most)]

@@ -1,0 +1,66 @@
+"""Where figures go beside the store: TensorBoard, Weights & Biases. Both are extras."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from palaestra.core.errors import MissingExtraError
+
+
+class Tracker(Protocol):
+    """Is told the figures of each iteration."""
+
+    def log(self, iteration: int, figures: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class TensorBoardTracker:
+    """Event files in the run folder's `tensorboard/`."""
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def log(self, iteration: int, figures: Mapping[str, float]) -> None:
+        for name, value in figures.items():
+            self.writer.add_scalar(name, value, iteration)
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class WandbTracker:
+    """A run of a Weights & Biases project; where and how is wandb's own configuration (`WANDB_MODE`, ...)."""
+
+    def __init__(self, project: str, folder: Path, settings: Mapping[str, Any]) -> None:
+        import wandb
+
+        self.run = wandb.init(project=project, dir=str(folder), config=dict(settings), name=folder.name)
+
+    def log(self, iteration: int, figures: Mapping[str, float]) -> None:
+        self.run.log(dict(figures), step=iteration)
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+def check_trackers(tensorboard: bool, wandb: str) -> None:
+    """Raise now if a tracker is asked for and not installed."""
+    if tensorboard and find_spec("tensorboard") is None:
+        raise MissingExtraError("tensorboard", "tensorboard", "writing figures for TensorBoard")
+    if wandb and find_spec("wandb") is None:
+        raise MissingExtraError("wandb", "wandb", "logging to Weights & Biases")
+
+
+def make_trackers(folder: Path, tensorboard: bool, wandb: str, settings: Mapping[str, Any]) -> list[Tracker]:
+    trackers: list[Tracker] = []
+    if tensorboard:
+        trackers.append(TensorBoardTracker(folder))
+    if wandb:
+        trackers.append(WandbTracker(wandb, folder, settings))
+    return trackers
