@@ -6,22 +6,35 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
-def arguments(description: str, **texts: str) -> argparse.Namespace:
-    """The options of a benchmark; `texts` names further ones that take a text, each with its help."""
+def arguments(description: str, threads: int = 0, models: Sequence[str] = (), **texts: str) -> argparse.Namespace:
+    """The options of a benchmark.
+
+    Arguments:
+        threads: how many CPU threads unless told otherwise; 0 leaves torch's own choice.
+        models: which language models are measured unless told otherwise.
+        texts: further options that take a text, each with its help.
+    """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="about a minute: fewer seeds and repetitions")
-    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 leaves torch's own choice")
+    parser.add_argument("--threads", type=int, default=threads, help="CPU threads; 0 leaves torch's own choice")
+    if models:
+        parser.add_argument("--models", nargs="+", default=list(models), help="gpt2, nano, smollm2, ...")
     for name, text in texts.items():
         parser.add_argument(f"--{name}", default="", help=text)
     options = parser.parse_args()
+    if options.threads and os.environ.get("OMP_NUM_THREADS") != str(options.threads):
+        # Torch's own setting does not reach all of its kernels (oneDNN's on ARM keep their threads): start anew.
+        os.environ["OMP_NUM_THREADS"] = str(options.threads)
+        os.execv(sys.executable, [sys.executable, *sys.argv])
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -53,4 +66,4 @@ def finish(benchmark: str, ratio: float, **figures: Any) -> None:
 
 
 def median(values: list[float]) -> float:
-    return round(statistics.median(values), 4)
+    return round(statistics.median(values), 6)

@@ -156,7 +156,14 @@ def test_nano_renders_the_ids_that_its_policy_samples(nano: Any) -> None:
     sampled = [*nano.tokenizer.encode("4", add_special_tokens=False), nano.tokenizer.eos_token_id]
     ids = prompt_ids(nano.tokenizer, [Message("user", "What is 2 + 2?")]) + sampled
     assert model.encode([model.render("What is 2 + 2?", "4")])[0] == ids
-    assert nano.tokenizer.padding_side == "left"
+
+
+def test_the_tokenizer_of_the_caller_is_left_as_it_was() -> None:
+    tokenizer = tokenizer_of(pad=False)
+    tokenizer.padding_side = "left"
+    model = RewardModel(tiny("gpt2").weights, tokenizer)
+    assert (tokenizer.padding_side, tokenizer.pad_token) == ("left", None)
+    assert (model.tokenizer.padding_side, model.tokenizer.pad_token) == ("right", "<|end|>")
 
 
 # Loading

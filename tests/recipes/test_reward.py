@@ -10,7 +10,7 @@ import torch
 
 from palaestra.core.errors import ModelError, RunError, SettingsError
 from palaestra.core.events import Event
-from palaestra.learn.reward_model import load_reward_model
+from palaestra.learn.reward_model import RewardState, load_reward_model
 from palaestra.recipes import reward
 from palaestra.recipes.reward import RewardSettings, train_reward
 from palaestra.recipes.settings import documented
@@ -134,6 +134,22 @@ def test_a_state_of_other_data_or_settings_is_refused_or_left_alone(
     assert same_weights(tmp_path / "m", trained[1])
     with pytest.raises(RunError, match="there is none"):
         train_reward(backbone, data, tmp_path / "n", resume_checkpoint=str(tmp_path / "nowhere"), **SMALL)
+
+
+def test_a_state_survives_its_file_to_the_bit(tmp_path: Path) -> None:
+    def tensors(seed: int) -> dict[str, torch.Tensor]:
+        return {"a.weight": torch.rand(3, 2, generator=torch.Generator().manual_seed(seed))}
+
+    state = RewardState(7, tensors(0), {0: tensors(1)}, tensors(2), [(7, 0.1 + 0.2)], [{"ranking_loss": 1 / 3}])
+    reward._write_state(tmp_path / "s", state, "of")
+    found = reward._read_state(tmp_path / "s", "of")
+    assert found is not None
+    for one, two in ((state.weights, found.weights), (state.best, found.best), (state.moments[0], found.moments[0])):
+        assert torch.equal(one["a.weight"], two["a.weight"])
+    assert (found.step, found.curve, found.validation) == (state.step, state.curve, state.validation)
+    (tmp_path / "s").write_bytes(b"half")
+    with pytest.raises(RunError, match="damaged"):
+        reward._read_state(tmp_path / "s", "of")
 
 
 def test_a_dry_run_takes_two_batches_and_writes_nothing(backbone: str, data: Path, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -10,19 +12,27 @@ from gymnasium.vector import VectorEnv
 
 from palaestra.core.errors import EnvError, UnknownNameError
 from palaestra.envs.token.base import TokenVectorEnv
+from palaestra.envs.token.judging import cause_of
 from palaestra.envs.token.single import TokenEnv
 from palaestra.envs.wrappers.plain_tokens import PlainTokenVectorEnv, is_plain_token_env
 from palaestra.envs.wrappers.slots import SlotVectorEnv
 
 
 def spec_of(env_id: str) -> Any:
-    """The registered spec of `env_id`.
+    """The registered spec of `env_id`; `module:id` imports the module that registers it first, as in Gymnasium.
 
     Raises:
         UnknownNameError: nothing has that id; suggests the nearest that does.
+        EnvError: the module cannot be imported.
     """
+    module, _, name = env_id.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # A module of the user's: it may raise anything.
+            raise EnvError(f"cannot import '{module}', which is to register {name}: {cause_of(error)}") from error
     try:
-        return gymnasium.spec(env_id)
+        return gymnasium.spec(name)
     except gymnasium.error.Error:
         known = [name for name in gymnasium.registry if not name.startswith(("phys2d", "tabular", "GymV"))]
         raise UnknownNameError("environment", env_id, known) from None
@@ -30,14 +40,11 @@ def spec_of(env_id: str) -> Any:
 
 def is_token_env(env_id: str, options: Mapping[str, Any]) -> bool:
     """Whether actions of the environment are tokens; decided without loading a model."""
-    spec = spec_of(env_id)
-    if _token_class(spec) is not None:
+    if _token_class(spec_of(env_id)) is not None:
         return True
     env = _made(env_id, options)
     try:
-        if isinstance(env.unwrapped, TokenEnv):
-            return True
-        return is_plain_token_env(env)
+        return isinstance(env.unwrapped, TokenEnv) or is_plain_token_env(env)
     finally:
         env.close()
 
@@ -46,15 +53,22 @@ def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own
     """A token environment with `num_envs` slots.
 
     Arguments:
-        options: of the environment itself.
+        options: of the environment itself; they go before `own`.
         own: `tokenizer`, `max_tokens`, `context`, `group_size`, `failures`.
     """
-    kind = _token_class(spec_of(env_id))
-    if kind is not None:
-        try:
-            return kind(**{**spec_of(env_id).kwargs, **own, **options}, num_envs=num_envs)
-        except TypeError as error:
-            raise EnvError(f"{env_id} does not take these options: {error}") from error
+    spec = spec_of(env_id)
+    kind = _token_class(spec)
+    if kind is not None and issubclass(kind, TokenEnv) and kind.__init__ is TokenEnv.__init__:
+        kind = kind.vector_class
+    if kind is not None and issubclass(kind, TokenVectorEnv):
+        return _call(env_id, kind, {**spec.kwargs, **own, **options}, num_envs=num_envs)
+    if kind is not None or not isinstance(_loaded(spec, spec.entry_point), type):
+        # The arguments of its vector environment are known to the single one alone.
+        env = _made(env_id, {**({} if kind is None else _taken(kind, own)), **options})
+        single = env.unwrapped
+        if isinstance(single, TokenEnv):
+            return single.in_slots(num_envs, **{name: options.get(name, own[name]) for name in own})
+        env.close()
     return PlainTokenVectorEnv(lambda: _made(env_id, options), num_envs, **own)
 
 
@@ -77,27 +91,46 @@ def make_control_env(
 
 def _made(env_id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
     try:
-        return gymnasium.make(env_id, disable_env_checker=True, **options)
+        env: gymnasium.Env[Any, Any] = _call(env_id, gymnasium.make, options, id=env_id, disable_env_checker=True)
+        return env
+    except (gymnasium.error.Error, ImportError) as error:
+        raise EnvError(f"cannot make {env_id}: {cause_of(error)}") from error
+
+
+def _call(env_id: str, make: Callable[..., Any], options: Mapping[str, Any], **own: Any) -> Any:
+    try:
+        return make(**options, **own)
     except TypeError as error:
-        raise EnvError(f"{env_id} does not take these options: {error}") from error
-    except gymnasium.error.Error as error:
-        raise EnvError(f"cannot make {env_id}: {str(error).splitlines()[0]}") from error
-    except ImportError as error:
-        raise EnvError(f"cannot make {env_id}: {error}") from error
+        # Gymnasium repeats all arguments in its message; the cause is what was said first.
+        said = str(error.__cause__ if isinstance(error.__cause__, TypeError) else error)
+        if "argument" not in said:
+            raise  # A mistake inside the environment, which its traceback shows.
+        raise EnvError(f"{env_id} does not take these options: {said.splitlines()[0]}") from error
+
+
+def _taken(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the arguments that making a `kind` takes."""
+    parameters = inspect.signature(kind).parameters
+    everything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return {name: value for name, value in given.items() if everything or name in parameters}
+
+
+def _loaded(spec: Any, entry: Any) -> Any:
+    """What an entry point stands for."""
+    if not isinstance(entry, str):
+        return entry
+    from gymnasium.envs.registration import load_env_creator
+
+    try:
+        return load_env_creator(entry)
+    except (ImportError, AttributeError, ValueError, gymnasium.error.Error) as error:
+        raise EnvError(f"cannot load {spec.id} from {entry}: {cause_of(error)}") from error
 
 
 def _token_class(spec: Any) -> Any:
-    """The token vector environment behind a spec, or `None`."""
-    entry = spec.vector_entry_point or spec.entry_point
-    if isinstance(entry, str):
-        from gymnasium.envs.registration import load_env_creator
-
-        try:
-            entry = load_env_creator(entry)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise EnvError(f"cannot load {spec.id} from {entry}: {error}") from error
-    if isinstance(entry, type) and issubclass(entry, TokenVectorEnv):
-        return entry
-    if isinstance(entry, type) and issubclass(entry, TokenEnv):
-        return entry.vector_class
+    """The token environment behind a spec, of many slots or of one, or `None`."""
+    for entry in (spec.vector_entry_point, spec.entry_point):
+        found = _loaded(spec, entry)
+        if isinstance(found, type) and issubclass(found, (TokenVectorEnv, TokenEnv)):
+            return found
     return None

@@ -34,7 +34,8 @@ class PPOConfig:
         gamma: discount.
         update_epochs: passes over each rollout.
         eps_clip: how far the ratio may leave 1; `eps_clip_high` upwards, if it is another.
-        minibatch_size: decisions of a control policy, or responses of a language model, in a minibatch.
+        minibatch_size: decisions of a control policy, or responses of a language model, in a minibatch; 0
+            means what suits: 256 decisions, or 8 responses.
         pad_obs, int_obs: taken for Gymformer's sake and not needed: padding and integer observations are
             recognised.
         gae_lambda: how far advantages look ahead before they trust the critic.
@@ -48,7 +49,7 @@ class PPOConfig:
     gamma: float = 0.99
     update_epochs: int = 10
     eps_clip: float = 0.2
-    minibatch_size: int = 8
+    minibatch_size: int = 0
     pad_obs: bool = False
     int_obs: bool = False
     eps_clip_high: float | None = None
@@ -98,13 +99,14 @@ class PPO:
         )  # fmt: skip
         returns_BT = advantages_BT + values_BT
         mask_BT = rollout.mask_BT if rollout.valid_B is None else rollout.mask_BT & rollout.valid_B[:, None]
+        size = config.minibatch_size or (8 if policy.by_lane else 256)
         means, stopped = Means(), 0
         policy.train()
         for epoch in range(config.update_epochs):
             order = self.seeds.derive("minibatches", iteration, epoch).generator()
             # The figures of the last pass say how far the update went; the others are only needed to stop it.
             watched = bool(config.target_kl) or epoch == config.update_epochs - 1
-            for batch in select(rollout, policy.by_lane, config.minibatch_size, order):
+            for batch in select(rollout, policy.by_lane, size, order):
                 # Single decisions are chosen from those that count; only lanes have padding to be masked.
                 mask = batch.of(mask_BT) if batch.by_lane else None
                 chosen = batch.of(advantages_BT)

@@ -92,12 +92,14 @@ def supervision_for(
 def add_adapter(model: PreTrainedModel, supervision: Supervision, seeds: Seeds) -> Any:
     """Wrap `model` in a fresh LoRA adapter on all its linear layers, initialised from `seeds`."""
     from peft import LoraConfig, get_peft_model
+    from transformers.pytorch_utils import Conv1D
 
     config = LoraConfig(
         r=supervision.rank,
         lora_alpha=supervision.alpha,
         lora_dropout=supervision.dropout,
         target_modules="all-linear",
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),  # GPT-2 keeps weights this way.
         task_type="CAUSAL_LM",
     )
     with seeded_torch(seeds.derive("adapter")):

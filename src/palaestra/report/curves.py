@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from markupsafe import Markup
 
@@ -20,6 +21,8 @@ RAW_ROUNDS = 4
 """Up to so many rounds each batch is drawn too; with more, they would hide the means."""
 MOST_POINTS = 400
 """Points of one line that are drawn; a screen shows no more."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ def accuracy_curve(moments: Sequence[Moment]) -> Markup:
     low, high = _accuracy_range(known)
     x = Scale(0, max([moment.examples for moment in known] + [1]), LEFT, WIDTH - RIGHT)
     y = Scale(low, high, HEIGHT - BOTTOM, TOP)
-    frame = _frame(
+    grid = frame(
         x, y, _example_ticks(known, x), ticks(low, high, 5), "training examples so far", "validation accuracy (%)"
     )
     labels = [
@@ -52,7 +55,7 @@ def accuracy_curve(moments: Sequence[Moment]) -> Markup:
         if len(known) <= 8
     ]
     label = "validation accuracy by examples: " + "; ".join(_said(moment) for moment in known)
-    return drawing(WIDTH, HEIGHT, label, *frame, *_band(known, x, y), *labels, class_="chart")
+    return drawing(WIDTH, HEIGHT, label, *grid, *_band(known, x, y), *labels, class_="chart")
 
 
 def accuracy_multiple(moments: Sequence[Moment], most_examples: int) -> Markup:
@@ -84,7 +87,7 @@ def loss_curve(curves: Mapping[int, Sequence[tuple[int, float]]]) -> Markup:
     tallest = max([losses[int(0.98 * (len(losses) - 1))]] if losses else [1.0])
     tallest = max([tallest, *(value for mean in means.values() for _, value in mean)]) * 1.05
     x, y = Scale(0, last, LEFT, WIDTH - RIGHT), Scale(0, tallest, HEIGHT - BOTTOM, TOP)
-    frame = _frame(
+    grid = frame(
         x,
         y,
         ticks(0, last, 6),
@@ -99,7 +102,7 @@ def loss_curve(curves: Mapping[int, Sequence[tuple[int, float]]]) -> Markup:
         dashes = {"stroke_dasharray": "6 3"} if round_ > SERIES else {}
         lines.append(polyline([(x(s), y(v)) for s, v in thin(mean)], f"line {series(round_)}", **dashes))
     ends = ", ".join(f"round {round_} ends at {mean[-1][1]:.2f}" for round_, mean in means.items())
-    return drawing(WIDTH, HEIGHT, f"training loss: {ends}", *frame, *lines, class_="chart")
+    return drawing(WIDTH, HEIGHT, f"training loss: {ends}", *grid, *lines, class_="chart")
 
 
 def series(round_: int) -> str:
@@ -120,7 +123,7 @@ def running_mean(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     return [(curve[k][0], sum(losses[k + 1 - window : k + 1]) / window) for k in range(window - 1, len(curve))]
 
 
-def thin(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+def thin(curve: Sequence[T]) -> list[T]:
     """At most `MOST_POINTS` of a curve, its last one among them."""
     step = math.ceil(len(curve) / MOST_POINTS)
     return [*curve[: -1 if curve else None : step], *curve[-1:]] if step > 1 else list(curve)
@@ -139,26 +142,34 @@ def _example_ticks(moments: Sequence[Moment], x: Scale) -> list[float]:
     return [float(m.examples) for m in moments] if 1 < len(moments) <= 8 else ticks(0, x.high, 6)
 
 
-def _frame(
-    x: Scale, y: Scale, x_ticks: Sequence[float], y_ticks: Sequence[float], x_label: str, y_label: str
+def frame(
+    x: Scale,
+    y: Scale,
+    x_ticks: Sequence[float],
+    y_ticks: Sequence[float],
+    x_label: str,
+    y_label: str,
+    foot: float = HEIGHT - 8,
+    x_words: Callable[[float], str] = whole,
+    y_words: Callable[[float], str] = number,
 ) -> list[Markup]:
-    """Grid, axes, ticks and the names of the axes."""
+    """Grid, axes, ticks and the names of the axes; that of the x axis stands at `foot`."""
     parts = []
     for value in y_ticks:
         parts += [
             line((x.start, y(value)), (x.end, y(value)), "grid"),
-            text(x.start - 7, y(value) + 4, number(value), "tick", "end"),
+            text(x.start - 7, y(value) + 4, y_words(value), "tick", "end"),
         ]
     for value in x_ticks:
         parts += [
             line((x(value), y.start), (x(value), y.start + 4), "axis"),
-            text(x(value), y.start + 17, whole(value), "tick", "middle"),
+            text(x(value), y.start + 17, x_words(value), "tick", "middle"),
         ]
     middle = (y.start + y.end) / 2
     return [
         *parts,
         line((x.start, y.start), (x.end, y.start), "axis"),
-        text((x.start + x.end) / 2, HEIGHT - 8, x_label, "axis-name", "middle"),
+        text((x.start + x.end) / 2, foot, x_label, "axis-name", "middle"),
         text(13, middle, y_label, "axis-name", "middle", transform=f"rotate(-90 13 {number(middle)})"),
     ]
 

@@ -10,14 +10,15 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from palaestra.core.errors import RunError
-from palaestra.report import figures
+from palaestra.report import figures, lines
 from palaestra.report.evaluate import evaluate_page
 from palaestra.report.teach import teach_page
+from palaestra.report.train import train_page
 from palaestra.runs.files import write_text
 from palaestra.runs.run import Run
 from palaestra.version import __version__
 
-_PAGES: dict[str, Callable[[Run], Any]] = {"evaluate": evaluate_page, "teach": teach_page}
+_PAGES: dict[str, Callable[[Run], Any]] = {"evaluate": evaluate_page, "teach": teach_page, "train": train_page}
 
 
 def write_report(folder: Path) -> Path:
@@ -56,5 +57,5 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(figures.FILTERS)
+    environment.filters.update(figures.FILTERS | lines.FILTERS)
     return environment

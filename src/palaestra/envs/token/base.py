@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from gymnasium.vector.utils import batch_space
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import StopReason
 from palaestra.core.seeding import Seeds
+from palaestra.envs.token.judging import cause_of, judge, number, reward_error
 from palaestra.envs.token.prompts import (
     Prompt,
     PromptLike,
@@ -30,7 +30,10 @@ from palaestra.envs.token.prompts import (
     end_ids_of,
     load_tokenizer,
     prompt_order,
+    special_tokens_of,
+    vocabulary_of,
 )
+from palaestra.envs.token.resets import one_seed, tokens_of, whole_number
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -64,13 +67,13 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         num_envs: how many slots.
         max_tokens: the most tokens of a response.
         context: the most tokens of prompt and response together, the model's limit; 0 means no limit.
-        stop: strings that end a response.
+        stop: strings that end a response; its text is what comes before them.
         end_ids: further tokens that end a response, beside the tokenizer's own.
         group_size: how many consecutive episodes share one prompt, for group methods.
         chat: whether a text is asked as a user's message, where the tokenizer has a chat template.
         failures: what a reward that raises or is no finite number does: `"raise"` a `RewardError`, or
             `"mark"` the response as failed, with reward 0 in the array and the cause in `Response.failure`.
-            Other slots go on either way.
+            Other slots go on either way: when the error is raised, the step is done and finished slots are refilled.
         autoreset: `False` leaves finished slots inactive until the next reset.
 
     `reset(seed=s)` fixes the order of the prompts from here on; without a seed it goes on where it was.
@@ -85,7 +88,7 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         True
     """
 
-    metadata = {"render_modes": ["ansi"], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+    metadata = {"render_modes": ["ansi"], "render_fps": 1, "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
     def __init__(
         self,
@@ -98,7 +101,7 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         num_envs: int = 1,
         max_tokens: int = 64,
         context: int = 0,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         end_ids: Sequence[int] = (),
         group_size: int = 1,
         chat: bool = True,
@@ -109,17 +112,30 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         for name, value in (("num_envs", num_envs), ("max_tokens", max_tokens), ("group_size", group_size)):
             if value < 1:
                 raise EnvError(f"{type(self).__name__} needs {name} of at least 1; got {value}")
+        if context < 0:
+            raise EnvError(f"context is at least 1, or 0 for no limit; got {context}")
+        if isinstance(prompts, (str, bytes)):
+            raise EnvError(f"prompts are several; give a list, for example [{prompts[:30]!r}]")
         if failures not in ("raise", "mark"):
             raise EnvError(f"failures is 'raise' or 'mark'; got {failures!r}")
         self.num_envs, self.max_tokens, self.group_size = num_envs, max_tokens, group_size
         self.tokenizer = load_tokenizer(tokenizer)
-        self.context, self.stop, self.chat, self.failures = context, tuple(stop), chat, failures
+        self.context, self.chat, self.failures = context, chat, failures
         self.autoreset, self.render_mode = autoreset, render_mode
         if not autoreset:
             self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode.DISABLED}
         self._reward, self._token_reward, self._legal = reward, token_reward, legal_tokens
-        self.end_ids = end_ids_of(self.tokenizer, end_ids)
-        self.vocabulary = len(self.tokenizer)
+        self.vocabulary = vocabulary_of(self.tokenizer)
+        self.stop = (stop,) if isinstance(stop, str) else tuple(stop)
+        if not all(self.stop):
+            raise EnvError("a stop string has at least one character; got an empty one")
+        # Special tokens are no part of a response's text: a stop string that is one of them is a token that ends it.
+        special = special_tokens_of(self.tokenizer)
+        ends = [*end_ids, *(special[one] for one in self.stop if one in special)]
+        self.stop = tuple(one for one in self.stop if one not in special)
+        self.end_ids = end_ids_of(self.tokenizer, ends)
+        if any(not 0 <= one < self.vocabulary for one in self.end_ids):
+            raise EnvError(f"end_ids are tokens from 0 to {self.vocabulary - 1}; got {list(self.end_ids)}")
         self._items = list(prompts) if len(prompts) else list(self.prompts())
         if not self._items:
             raise EnvError(f"{type(self).__name__} needs at least one prompt; got none")
@@ -137,12 +153,15 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         self.pad_id = int(pad) if pad is not None else self.end_ids[0]
         self._allocate(num_envs)
         self._is_end = np.zeros(self.vocabulary, dtype=bool)
-        self._is_end[[i for i in self.end_ids if i < self.vocabulary]] = True
+        self._is_end[list(self.end_ids)] = True
+        self._is_special = np.zeros(self.vocabulary, dtype=bool)
+        self._is_special[list(special.values())] = True
         self._seed, self._next_episode, self._quota = 0, 0, -1
         self._forced: Prompt | None = None
         self._stop_reach = 2 * max((len(s.encode()) for s in self.stop), default=0) + 8
         self._watched = type(self).legal_tokens is not TokenVectorEnv.legal_tokens or legal_tokens is not None
         self._by_token = type(self).token_reward is not TokenVectorEnv.token_reward or token_reward is not None
+        self._in_batch = type(self).rewards is not TokenVectorEnv.rewards
 
     # What a user overrides
 
@@ -173,73 +192,65 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        if isinstance(seed, list):
-            if any(s != seed[0] for s in seed):
-                raise EnvError(f"{type(self).__name__} takes one seed for all slots; got {seed}")
-            seed = seed[0] if seed else None
-        if seed is not None:
-            self._seed, self._next_episode = int(seed), 0
-            self._np_random = np.random.default_rng(Seeds(self._seed).derive("token-env").integer())
-        options = options or {}
+        seed, options = one_seed(seed, type(self).__name__), options or {}
         unknown = set(options) - {"episodes", "episode", "initial_state", "reset_mask"}
         if unknown:
             raise EnvError(
-                f"reset knows the options episodes, episode, initial_state, reset_mask; got {sorted(unknown)}"
+                f"reset knows the options episodes, episode, initial_state, reset_mask; got {sorted(map(str, unknown))}"
             )
-        if "episode" in options:
-            self._next_episode = int(options["episode"])
-        mask = np.asarray(options.get("reset_mask", np.ones(self.num_envs, dtype=bool)), dtype=bool)
-        self._quota = self._next_episode + int(options["episodes"]) if "episodes" in options else -1
+        first, count = whole_number(options, "episode"), whole_number(options, "episodes")
+        mask = np.asarray(options.get("reset_mask", np.ones(self.num_envs, dtype=bool)))
+        if mask.shape != (self.num_envs,) or mask.dtype != bool:
+            raise EnvError(f"reset_mask has a bool a slot, shape ({self.num_envs},); got {mask.dtype} {mask.shape}")
         state = options.get("initial_state")
-        self._forced = (
-            None if state is None else self._fitting(encode_prompt(state, self.tokenizer, self.chat), "given")
-        )
-        self._fresh[:] = False
+        self._forced = None if state is None else self._encode(state, "given as initial_state")
+        if seed is not None:
+            self._seed, self._next_episode = seed, 0
+            self._np_random = np.random.default_rng(Seeds(seed).derive("token-env").integer())
+        if first is not None:
+            self._next_episode = first
+        self._quota = -1 if count is None else self._next_episode + count
+        self._fresh[mask] = False
         for slot in np.flatnonzero(mask):
             self._begin(int(slot))
         return self._observe(), self._infos()
 
     def step(self, actions: np.ndarray) -> tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        actions = np.asarray(actions)
-        if actions.shape != (self.num_envs,):
-            raise EnvError(f"step needs one token a slot, shape ({self.num_envs},); got shape {actions.shape}")
-        active = self._active
-        if not active.any():
-            raise EnvError("no slot is active: all episodes are done; call reset")
-        chosen = actions[active]
-        if chosen.min() < 0 or chosen.max() >= self.vocabulary:
-            raise EnvError(
-                f"a token is from 0 to {self.vocabulary - 1}; got {chosen[(chosen < 0) | (chosen >= self.vocabulary)][0]}"
-            )
+        active = self._active.copy()
+        actions = tokens_of(actions, active, self.vocabulary)
         if self._watched:
             self._check_legal(actions)
-        slots = self._every[active]
+        slots, chosen = self._every[active], actions[active]
         self._tokens[slots, self._length[slots]] = chosen
         self._length[slots] += 1
         self._fresh[:] = False
-        count = self._length - self._prompt_length
         terminated = np.zeros(self.num_envs, dtype=bool)
         terminated[slots] = self._is_end[chosen]
-        stopped = self._stopped(slots) if self.stop else ()
-        terminated[list(stopped)] = True
-        full = (count >= self.max_tokens) | (self._length >= self.width)
+        stopped = self._stopped(slots) if self.stop else []
+        terminated[stopped] = True
+        full = (self._length - self._prompt_length >= self.max_tokens) | (self._length >= self.width)
         truncated = full & active & ~terminated
+        ended = terminated | truncated
         rewards = np.zeros(self.num_envs, dtype=np.float64)
-        if self._by_token:
-            self._reward_tokens(slots, rewards)
-        done = np.flatnonzero(terminated | truncated)
-        responses = self._finish(done, terminated, set(stopped), rewards) if len(done) else []
-        final_obs = None
-        if len(done):
-            final_obs = np.full(self.num_envs, None, dtype=object)
-            for slot in done:
+        broken: list[RewardError] = []
+        responses, final_obs = [], np.full(self.num_envs, None, dtype=object)
+        try:
+            if self._by_token:
+                self._reward_tokens(slots, rewards, broken)
+            if ended.any():
+                responses = self._finish(self._every[ended], set(stopped), rewards, broken)
+        finally:
+            # Whatever a user's reward raises, the step is done: finished slots never wait for another token.
+            for slot in self._every[ended]:
                 final_obs[slot] = {"tokens": self._tokens[slot].copy(), "length": np.int64(self._length[slot])}
                 self._active[slot] = False
                 if self.autoreset:
                     self._begin(int(slot))
         infos = self._infos()
-        if final_obs is not None:
-            infos["final_obs"], infos["_final_obs"] = final_obs, terminated | truncated
+        if broken and self.failures == "raise":
+            raise broken[0]
+        if ended.any():
+            infos["final_obs"], infos["_final_obs"] = final_obs, ended
             infos["responses"] = responses
         return self._observe(), rewards, terminated, truncated, infos
 
@@ -260,22 +271,18 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
     def hold_out(self, count: int) -> TokenVectorEnv:
         """Take some prompts out of this environment; returns one like it that has them and no others.
 
-        Which they are depends on their text alone. At most a fifth is taken; of a single prompt none is, and
-        both have it.
+        Which they are depends on their tokens alone, and equal prompts stay together. At most a fifth of the
+        different prompts is taken; where that is none (fewer than five, or a count of 0), both have them all.
         """
-        order = sorted(
-            range(len(self._items)), key=lambda k: hashlib.blake2b(repr(self._prompt(k).ids).encode()).digest()
-        )
-        taken = set(order[: min(count, len(order) // 5)]) or set(order)
+        copies: dict[tuple[int, ...], list[int]] = {}
+        for index in range(len(self._items)):
+            copies.setdefault(self._prompt(index).ids, []).append(index)
+        order = sorted(copies, key=lambda ids: hashlib.blake2b(repr(ids).encode()).digest())
+        out = {index for ids in order[: min(count, len(order) // 5)] for index in copies[ids]}
         other = copy.copy(self)
-        other._items = [self._items[k] for k in range(len(order)) if k in taken]
-        other._encoded = [self._encoded[k] for k in range(len(order)) if k in taken]
-        if len(taken) < len(order):
-            self._items, self._encoded = (
-                [self._items[k] for k in range(len(order)) if k not in taken],
-                [self._encoded[k] for k in range(len(order)) if k not in taken],
-            )
-        other.group_size = 1
+        other._keep([index for index in range(len(self._items)) if index in out or not out])
+        self._keep([index for index in range(len(self._items)) if index not in out])
+        other.group_size, other._forced = 1, None
         other._allocate(min(self.num_envs, len(other._items)))
         return other
 
@@ -308,19 +315,32 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         self._fresh = np.zeros(num_envs, dtype=bool)
         self._slot_prompts: list[Prompt | None] = [None] * num_envs
         self._slot_rewards: list[list[float]] = [[] for _ in range(num_envs)]
+        self._slot_broken: list[RewardError | None] = [None] * num_envs
+        self._slot_legal: list[np.ndarray | None] = [None] * num_envs
         self._every = np.arange(num_envs)
+
+    def _keep(self, indices: Sequence[int]) -> None:
+        """Have only these prompts."""
+        self._items = [self._items[index] for index in indices]
+        self._encoded = [self._encoded[index] for index in indices]
 
     def _prompt(self, index: int) -> Prompt:
         found = self._encoded[index]
         if found is None:
-            found = self._encoded[index] = self._fitting(
-                encode_prompt(self._items[index], self.tokenizer, self.chat), f"{index + 1} of {len(self._items)}"
-            )
+            found = self._encode(self._items[index], f"{index + 1} of {len(self._items)}")
+            self._encoded[index] = found
         return found
 
-    def _fitting(self, prompt: Prompt, which: str) -> Prompt:
+    def _encode(self, item: PromptLike, which: str) -> Prompt:
+        try:
+            prompt = encode_prompt(item, self.tokenizer, self.chat)
+        except EnvError as error:
+            raise EnvError(f"the prompt {which} cannot be read: {error}") from None
         if not prompt.ids:
             raise EnvError(f"the prompt {which} is empty")
+        if min(prompt.ids) < 0 or max(prompt.ids) >= self.vocabulary:
+            wrong = next(one for one in prompt.ids if not 0 <= one < self.vocabulary)
+            raise EnvError(f"the prompt {which} has the token {wrong}; tokens are from 0 to {self.vocabulary - 1}")
         if self.context and len(prompt.ids) >= self.context:
             raise EnvError(
                 f"the prompt {which} has {len(prompt.ids)} tokens; the model reads {self.context}, its response "
@@ -348,7 +368,7 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         self._tokens[slot, :length] = prompt.ids
         self._tokens[slot, length:] = self.pad_id
         self._length[slot] = self._prompt_length[slot] = length
-        self._slot_rewards[slot] = []
+        self._slot_rewards[slot], self._slot_broken[slot] = [], None
         self._active[slot] = self._fresh[slot] = True
 
     def _observe(self) -> Observation:
@@ -367,25 +387,34 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
 
     def _masks(self) -> np.ndarray:
         masks = np.ones((self.num_envs, self.vocabulary), dtype=np.int8)
-        for slot in self._every[self._active]:
-            legal = self._legal_of(int(slot))
+        for slot in self._every[self._active].tolist():
+            legal = self._slot_legal[slot] = self._legal_in(slot)
             if legal is not None:
                 masks[slot] = 0
-                masks[slot, list(legal)] = 1
+                masks[slot, legal] = 1
         return masks
 
-    def _legal_of(self, slot: int) -> Sequence[int] | None:
+    def _legal_in(self, slot: int) -> np.ndarray | None:
         prompt = self._slot_prompts[slot]
         assert prompt is not None
-        legal = self.legal_tokens(prompt, self._response_ids(slot))
-        if legal is not None and len(legal) == 0:
+        try:
+            given = self.legal_tokens(prompt, self._response_ids(slot))
+        except Exception as error:  # A function of the user's: it may raise anything.
+            raise EnvError(f"legal_tokens failed in slot {slot}: {cause_of(error)}") from error
+        if given is None:
+            return None
+        legal = np.asarray(list(given))
+        if not len(legal):
             raise EnvError(f"legal_tokens left no token in slot {slot}; give at least the end of the sequence")
+        if not np.issubdtype(legal.dtype, np.integer) or legal.min() < 0 or legal.max() >= self.vocabulary:
+            raise EnvError(f"legal_tokens gives tokens from 0 to {self.vocabulary - 1}; got {legal[:5].tolist()}")
         return legal
 
     def _check_legal(self, actions: np.ndarray) -> None:
-        for slot in self._every[self._active]:
-            legal = self._legal_of(int(slot))
-            if legal is not None and int(actions[slot]) not in set(legal):
+        """Hold the actions against what the last infos allowed."""
+        for slot in self._every[self._active].tolist():
+            legal = self._slot_legal[slot]
+            if legal is not None and actions[slot] not in legal:
                 raise EnvError(f"token {int(actions[slot])} is not legal in slot {slot}; see infos['action_mask']")
 
     def _response_ids(self, slot: int) -> tuple[int, ...]:
@@ -394,57 +423,49 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
     def _stopped(self, slots: np.ndarray) -> list[int]:
         """The slots in whose text a stop string has appeared. Only the end of the text is decoded each step."""
         found = []
-        for slot in slots:
-            end = self._length[slot]
-            start = max(self._prompt_length[slot], end - self._stop_reach)
-            tail = self.tokenizer.decode(self._tokens[slot, start:end], skip_special_tokens=True)
-            if any(stop in tail for stop in self.stop):
-                found.append(int(slot))
+        for slot in slots.tolist():
+            ids = self._tokens[slot, self._prompt_length[slot] : self._length[slot]]
+            # Special tokens have no text: however many there are, a stop string may reach across them.
+            tail = ids[~self._is_special[ids]][-self._stop_reach :]
+            text = str(self.tokenizer.decode(tail, skip_special_tokens=True))
+            if any(stop in text for stop in self.stop):
+                found.append(slot)
         return found
 
-    def _reward_tokens(self, slots: np.ndarray, rewards: np.ndarray) -> None:
-        for slot in slots:
+    def _reward_tokens(self, slots: np.ndarray, rewards: np.ndarray, broken: list[RewardError]) -> None:
+        """A token that cannot be rewarded counts 0; its whole response is marked when it finishes."""
+        for slot in slots.tolist():
             prompt = self._slot_prompts[slot]
             assert prompt is not None
             try:
-                value = _number(self.token_reward(prompt, self._response_ids(int(slot))))
-            except Exception as error:
-                if self.failures == "raise" or isinstance(error, EnvError):
-                    raise _reward_error(error, "token_reward", prompt) from error
-                value = math.nan  # The whole response will be marked as failed when it finishes.
-            self._slot_rewards[slot].append(value)
-            rewards[slot] = 0.0 if math.isnan(value) else value
+                rewards[slot] = number(self.token_reward(prompt, self._response_ids(slot)))
+            except Exception as error:  # A function of the user's: it may raise anything.
+                broken.append(reward_error(error, "token_reward", prompt))
+                self._slot_broken[slot] = self._slot_broken[slot] or broken[-1]
+            self._slot_rewards[slot].append(float(rewards[slot]))
 
     def _finish(
-        self, done: np.ndarray, terminated: np.ndarray, stopped: set[int], rewards: np.ndarray
+        self, done: np.ndarray, stopped: set[int], rewards: np.ndarray, broken: list[RewardError]
     ) -> list[Response]:
-        """Judge the responses that have finished, each on its own where the batch raises."""
-        responses = [self._response(int(slot), bool(terminated[slot]), int(slot) in stopped) for slot in done]
-        values: list[float | Exception]
-        try:
-            judged = list(self.rewards(responses))
-            if len(judged) != len(responses):
-                raise RewardError(f"rewards gave {len(judged)} values for {len(responses)} responses")
-            values = [_tried(lambda value=value: value) for value in judged]  # type: ignore[misc]
-        except EnvError:
-            raise
-        except Exception:
-            values = [_tried(lambda one=one: next(iter(self.rewards([one])))) for one in responses]  # type: ignore[misc]
-        finished = []
-        for slot, response, value in zip(done, responses, values, strict=True):
-            if any(math.isnan(r) for r in self._slot_rewards[slot]):
-                value = RewardError("the reward of a token is not a finite number")
-            by_token = tuple(0.0 if math.isnan(r) else r for r in self._slot_rewards[slot])
+        """Judge the responses that have finished."""
+        responses = [self._response(slot, slot in stopped) for slot in done.tolist()]
+        finished: list[Response] = []
+        for response, value in zip(responses, judge(self.rewards, responses, self._in_batch), strict=True):
+            slot = int(done[len(finished)])
+            failure = self._slot_broken[slot]
             if isinstance(value, Exception):
-                if self.failures == "raise":
-                    raise _reward_error(value, "reward", response.prompt) from value
-                finished.append(replace(response, failure=str(_reward_error(value, "reward", response.prompt))))
+                failure = failure or reward_error(value, "reward", response.prompt)
+                broken.append(failure)
+            if failure is not None:
+                rewards[slot] = 0.0
+                finished.append(replace(response, failure=str(failure)))
             else:
+                assert isinstance(value, float)
                 rewards[slot] += value
-                finished.append(replace(response, reward=value, token_rewards=by_token))
+                finished.append(replace(response, reward=value, token_rewards=tuple(self._slot_rewards[slot])))
         return finished
 
-    def _response(self, slot: int, terminated: bool, stopped: bool) -> Response:
+    def _response(self, slot: int, stopped: bool) -> Response:
         prompt, ids = self._slot_prompts[slot], self._response_ids(slot)
         assert prompt is not None
         ended = bool(self._is_end[ids[-1]])
@@ -454,26 +475,3 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
             text = text[: min((at for at in (text.find(s) for s in self.stop) if at >= 0), default=len(text))]
         episode = int(self._episode[slot])
         return Response(prompt, ids, text, reason, episode, episode // self.group_size)
-
-
-def _number(value: Any) -> float:
-    """A reward as a float; raises for what is not a finite number."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise RewardError(f"expected a number; got {type(value).__name__} {str(value)[:40]!r}") from None
-    if not math.isfinite(number):
-        raise RewardError(f"expected a finite number; got {number}")
-    return number
-
-
-def _tried(work: Callable[[], Any]) -> float | Exception:
-    try:
-        return _number(work())
-    except Exception as error:  # A reward is a function of the user's: whatever it raises is that response's failure.
-        return error
-
-
-def _reward_error(error: Exception, what: str, prompt: Prompt) -> RewardError:
-    said = str(error) if isinstance(error, RewardError) else f"{type(error).__name__}: {error}"
-    return RewardError(f"the {what} of a response failed: {said.splitlines()[0]}; its prompt: {prompt.text[:50]!r}")

@@ -43,7 +43,7 @@ class CoTVectorEnv(TokenVectorEnv):
         *,
         split: str = "train",
         problems: int = 200,
-        skills: Sequence[str] = (),
+        skills: str | Sequence[str] = (),
         format_reward: float = 0.0,
         format: str = "answer",
         problem_seed: int = 0,
@@ -53,13 +53,16 @@ class CoTVectorEnv(TokenVectorEnv):
         if not 0.0 <= format_reward <= 1.0:
             raise EnvError(f"format_reward is a share from 0 to 1; got {format_reward}")
         self.task = make_task(task) if isinstance(task, str) else task
-        check_skills(self.task, list(skills))
+        skills = [skills] if isinstance(skills, str) else list(skills)
+        check_skills(self.task, skills)
+        if split not in list(Split):
+            raise EnvError(f"split is one of {', '.join(Split)}; got {split!r}")
         self.format_reward = format_reward
         try:
             self._format = re.compile(FORMATS.get(format, format))
         except re.error as error:
             raise EnvError(f"format is answer, tags or a regular expression; got {format!r}: {error}") from error
-        drawn = self.task.problems(Split(split), problems, problem_seed, list(skills))
+        drawn = self.task.problems(Split(split), problems, problem_seed, skills)
         super().__init__(drawn, max_tokens=max_tokens, **arguments)
 
     def reward(self, response: Response) -> float:

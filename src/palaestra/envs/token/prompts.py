@@ -76,13 +76,22 @@ def load_tokenizer(model: str | PreTrainedTokenizerBase) -> PreTrainedTokenizerB
     from transformers import AutoTokenizer
 
     where = shelf.locate(model)
-    files = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "tokenizer.model", "spiece.model")
+    files = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model")
     if Path(where).is_dir() and not any((Path(where) / name).exists() for name in files):
         raise ModelError(f"the model '{model}' has no tokenizer: {where} holds none of {', '.join(files)}")
     try:
         return AutoTokenizer.from_pretrained(where, padding_side="left")
     except Exception as error:  # transformers and tokenizers each raise their own.
-        raise ModelError(f"cannot load the tokenizer of '{model}': {str(error).strip().splitlines()[0]}") from error
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ModelError(f"cannot load the tokenizer of '{model}': {reason.strip()}") from error
+
+
+def vocabulary_of(tokenizer: PreTrainedTokenizerBase) -> int:
+    """How many ids there are to choose from: one more than the greatest.
+
+    A tokenizer whose ids have holes knows fewer tokens than that.
+    """
+    return max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=-1))
 
 
 def end_ids_of(tokenizer: PreTrainedTokenizerBase, more: Sequence[int] = ()) -> tuple[int, ...]:
@@ -93,29 +102,49 @@ def end_ids_of(tokenizer: PreTrainedTokenizerBase, more: Sequence[int] = ()) -> 
     return tuple(dict.fromkeys((*own, *(int(i) for i in more))))
 
 
+def special_tokens_of(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """The tokens that are left out when a response is decoded: what they are called, and their ids."""
+    added = {str(token): int(i) for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    named = zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True)
+    return {**{name: int(i) for name, i in named if i is not None}, **added}
+
+
 def encode_prompt(item: PromptLike | Prompt, tokenizer: PreTrainedTokenizerBase, chat: bool) -> Prompt:
     """Tokenize one prompt; a text becomes a user's message where the tokenizer has a chat template.
 
     Arguments:
         chat: `False` takes a text as it is, to be continued rather than answered.
+
+    Raises:
+        EnvError: it is none of these, or the chat template refuses it.
     """
+    from jinja2 import TemplateError
+
+    try:
+        return _encoded(item, tokenizer, chat)
+    except TemplateError as error:
+        reason = " ".join(str(error).split())
+        raise EnvError(f"the tokenizer's chat template refuses it: {reason}") from error
+
+
+def _encoded(item: PromptLike | Prompt, tokenizer: PreTrainedTokenizerBase, chat: bool) -> Prompt:
     if isinstance(item, Prompt):
         return item
     if isinstance(item, Problem):
         return Prompt(tuple(prompt_ids(tokenizer, item.messages)), item.messages[-1].text, item)
     if isinstance(item, str):
         if chat and tokenizer.chat_template is not None:
-            return Prompt(tuple(prompt_ids(tokenizer, (Message("user", item),))), item, item)
+            # A template makes tokens of nothing as well; there is still nothing asked.
+            return Prompt(tuple(prompt_ids(tokenizer, (Message("user", item),))) if item.strip() else (), item, item)
         return Prompt(tuple(tokenizer.encode(item)), item, item)
-    values: list[Any] = list(item)
+    values: list[Any] = list(item) if isinstance(item, (Sequence, np.ndarray)) else [None]
     if values and all(isinstance(value, Message) for value in values):
         return Prompt(tuple(prompt_ids(tokenizer, values)), values[-1].text, item)
-    if values and all(isinstance(value, (int, np.integer)) for value in values):
+    if all(isinstance(value, (int, np.integer)) for value in values):
         ids = tuple(int(value) for value in values)
-        return Prompt(ids, str(tokenizer.decode(ids)), item)
-    raise EnvError(
-        f"a prompt is a text, token ids, messages or a problem; got {type(item).__name__}: {str(item)[:60]!r}"
-    )
+        # Whether they are the tokenizer's is for the environment to say; decoding what is no id at all would raise.
+        return Prompt(ids, str(tokenizer.decode([one for one in ids if 0 <= one < 1 << 31])), item)
+    raise EnvError(f"expected a text, token ids, messages or a problem; got {type(item).__name__}: {str(item)[:60]!r}")
 
 
 def prompt_order(count: int, seed: int, group: int) -> int:

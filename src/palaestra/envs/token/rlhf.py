@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from palaestra.core.errors import EnvError
+from palaestra.core.records import Message, Problem
 from palaestra.envs.token.base import RewardFunction, TokenVectorEnv
-from palaestra.envs.token.prompts import PromptLike, Response
+from palaestra.envs.token.prompts import Prompt, PromptLike, Response
 from palaestra.envs.token.single import TokenEnv
 
 if TYPE_CHECKING:
@@ -28,10 +29,11 @@ class RLHFVectorEnv(TokenVectorEnv):
     """Prompts and a preference.
 
     Arguments:
-        prompts: a sequence of prompts, or a file: JSON lines with a `prompt`, or a text with a prompt a
-            line. Without any, the questions of `math-skills`.
+        prompts: a sequence of prompts, or a file: JSON lines with a `prompt` (`.jsonl`), or a text with a
+            prompt a line. Without any, the questions of `math-skills`.
         reward: a function of the `Response` (or of prompt and response, two texts), the folder of a reward
-            model made by `train_reward`, or a loaded `RewardModel`. Without any, `prefer_brief`.
+            model made by `train_reward`, or a loaded `RewardModel` (anything with its `score_responses`). Without
+            any, `prefer_brief`.
         kl_coefficient: how much a nat of divergence from the reference costs. Whoever trains takes it from here
             and subtracts it token by token, from the log-probs that the policy *had when it chose the token*
             (`palaestra.learn.reference`); the environment's own reward is the preference alone.
@@ -43,7 +45,7 @@ class RLHFVectorEnv(TokenVectorEnv):
 
     def __init__(
         self,
-        prompts: Sequence[PromptLike] | str | Path = (),
+        prompts: Sequence[PromptLike] | str | Path | None = None,
         reward: RewardFunction | Callable[[str, str], float] | str | Path | RewardModel | None = None,
         *,
         kl_coefficient: float = 0.05,
@@ -61,20 +63,25 @@ class RLHFVectorEnv(TokenVectorEnv):
             from palaestra.learn.reward_model import load_reward_model
 
             self._model = load_reward_model(str(reward), reward_device)
-        elif hasattr(reward, "score"):
+        elif hasattr(reward, "score_responses"):
             self._model = cast("RewardModel", reward)
-        elif reward is not None:
-            function = _of_response(cast("Callable[..., float]", reward))
-        else:
+        elif callable(reward):
+            function = _of_response(reward)
+        elif reward is None:
             function = prefer_brief
+        else:
+            raise EnvError(
+                f"reward is a function, the folder of a reward model or a RewardModel; got {type(reward).__name__}"
+            )
         if isinstance(prompts, (str, Path)):
             prompts = read_prompts(Path(prompts))
-        super().__init__(prompts or _questions(), function, max_tokens=max_tokens, **arguments)
+        super().__init__(_questions() if prompts is None else prompts, function, max_tokens=max_tokens, **arguments)
+        self._in_batch = self._model is not None
 
     def rewards(self, responses: Sequence[Response]) -> Sequence[float]:
         if self._model is None:
             return super().rewards(responses)
-        return self._model.score_responses([r.prompt.text for r in responses], [r.text for r in responses])
+        return self._model.score_responses([_asked(r.prompt) for r in responses], [r.text for r in responses])
 
 
 class RLHFEnv(TokenEnv):
@@ -84,23 +91,39 @@ class RLHFEnv(TokenEnv):
 
 
 def read_prompts(path: Path) -> list[str]:
-    """Prompts of a file: JSON lines with a `prompt` each, or one prompt a line."""
+    """Prompts of a file: JSON lines with a `prompt` each, or one prompt a line; blank lines are passed over.
+
+    Raises:
+        EnvError: the file cannot be read, a line of it cannot (named by its number), or it has no prompt.
+    """
     try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        text = path.expanduser().read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise EnvError(f"cannot read the prompts in {path}: {error}") from error
-    if path.suffix != ".jsonl":
-        return lines
+    # Not `splitlines`: it also breaks at signs that a JSON string may hold as they are.
+    lines = [(number, line.strip("\r")) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    if not lines:
+        raise EnvError(f"{path} has no prompts: expected at least one line")
+    if path.suffix not in (".jsonl", ".ndjson", ".json"):
+        return [line for _, line in lines]
     found = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in lines:
         try:
             row = json.loads(line)
         except ValueError as error:
             raise EnvError(f"{path}, line {number}: expected JSON with a 'prompt'; got {line[:40]!r}") from error
-        if not isinstance(row, dict) or not isinstance(row.get("prompt"), str):
+        if not isinstance(row, dict) or not isinstance(row.get("prompt"), str) or not row["prompt"].strip():
             raise EnvError(f"{path}, line {number}: expected an object with a text 'prompt'; got {line[:40]!r}")
         found.append(row["prompt"])
     return found
+
+
+def _asked(prompt: Prompt) -> str | tuple[Message, ...]:
+    """What a reward model reads as the prompt: the whole conversation, where it is more than one question."""
+    source = prompt.source.messages if isinstance(prompt.source, Problem) else prompt.source
+    if not isinstance(source, Sequence) or not all(isinstance(one, Message) for one in source):
+        return prompt.text
+    return prompt.text if len(source) == 1 and source[0].role == "user" else tuple(source)
 
 
 def _of_response(function: Callable[..., float]) -> RewardFunction:

@@ -13,13 +13,15 @@ from palaestra.envs.token.base import Observation, TokenVectorEnv
 class TokenEnv(gymnasium.Env[Observation, Any]):
     """One slot of a `TokenVectorEnv`, seen as an ordinary environment: the same code, step by step.
 
-    Takes the keyword arguments of its vector environment, of which there is one slot and no autoreset.
+    Takes the arguments of its vector environment, of which there is one slot and no autoreset. To make one of
+    your own, name your vector environment in `vector_class`, or hand prompts and reward to `super().__init__`.
     """
 
-    metadata = {"render_modes": ["ansi"]}  # noqa: RUF012
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
     vector_class: ClassVar[type[TokenVectorEnv]] = TokenVectorEnv
 
     def __init__(self, *args: Any, render_mode: str | None = None, **arguments: Any) -> None:
+        self._given = args, arguments
         self.vector = self.vector_class(*args, **arguments, num_envs=1, autoreset=False, render_mode=render_mode)
         self.render_mode = render_mode
         self.action_space = self.vector.single_action_space
@@ -39,6 +41,11 @@ class TokenEnv(gymnasium.Env[Observation, Any]):
     def render(self) -> str | None:
         rendered = self.vector.render()
         return None if rendered is None else rendered[0]
+
+    def in_slots(self, num_envs: int, **changes: Any) -> TokenVectorEnv:
+        """The same environment with `num_envs` slots; `changes` are arguments that are to be others."""
+        args, arguments = self._given
+        return self.vector_class(*args, **{**arguments, **changes}, num_envs=num_envs)
 
     def __getattr__(self, name: str) -> Any:
         # What the environment adds to Gymnasium's contract (tokenizer, max_tokens, ...) is found here as well.

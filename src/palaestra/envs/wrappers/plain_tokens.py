@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -14,10 +16,15 @@ from gymnasium.vector.utils import batch_space
 from palaestra.core.errors import EnvError
 from palaestra.core.records import StopReason
 from palaestra.core.seeding import Seeds
+from palaestra.envs.token.judging import cause_of, number
 from palaestra.envs.token.prompts import Prompt, Response
+from palaestra.envs.token.resets import one_seed, tokens_of, whole_number
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+ROOM = 4096
+"""Tokens of an episode where the model sets no limit."""
 
 
 class PlainTokenVectorEnv(VectorEnv[Any, Any, Any]):
@@ -25,14 +32,18 @@ class PlainTokenVectorEnv(VectorEnv[Any, Any, Any]):
 
     The environment's action is a token (`Discrete`), its observation the tokens so far (`Sequence` of
     `Discrete`): what `reset` returns is the prompt, and every step must append the action to it. Its rewards
-    are kept step by step. The observations, infos and reset options are those of `TokenVectorEnv`.
+    are kept step by step; `Response.reward` is their sum. Observations and infos are those of `TokenVectorEnv`,
+    and so are the reset options `episodes` and `episode`; other options go to the environments.
+
+    An environment is reset with the seed of its group. One that draws from the global generators of `random` or
+    NumPy instead finds them seeded alike for that moment; they are put back.
 
     Arguments:
         make: makes one environment.
         num_envs: how many slots.
         tokenizer: to show what was said; the environment does not need it.
         max_tokens: the most tokens of an episode; one that goes on is truncated there.
-        context: the most tokens in all, the model's limit.
+        context: the most tokens in all, the model's limit; 0 means no limit, for which there is room for `ROOM`.
         group_size: consecutive episodes whose environments are reset with the same seed.
         failures: `"raise"`, or `"mark"` episodes in which the environment broke.
     """
@@ -50,6 +61,7 @@ class PlainTokenVectorEnv(VectorEnv[Any, Any, Any]):
         failures: str = "raise",
     ) -> None:
         self.make, self.num_envs, self.tokenizer = make, num_envs, tokenizer
+        context = context or ROOM
         self.max_tokens, self.group_size, self.failures, self.width = max_tokens, group_size, failures, context
         self.envs = [make() for _ in range(num_envs)]
         self.spec = self.envs[0].spec
@@ -74,6 +86,8 @@ class PlainTokenVectorEnv(VectorEnv[Any, Any, Any]):
         self._active, self._fresh = np.zeros(num_envs, dtype=bool), np.zeros(num_envs, dtype=bool)
         self._rewards: list[list[float]] = [[] for _ in range(num_envs)]
         self._seed, self._next_episode, self._quota = 0, 0, -1
+        self._options: dict[str, Any] | None = None
+        self._start: tuple[int, list[int]] = (-1, [])
 
     @property
     def next_episode(self) -> int:
@@ -82,20 +96,24 @@ class PlainTokenVectorEnv(VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        options = options or {}
+        seed, options = one_seed(seed, self.name), dict(options or {})
+        first, count = whole_number(options, "episode"), whole_number(options, "episodes")
         if seed is not None:
-            self._seed, self._next_episode = int(seed if isinstance(seed, int) else seed[0] or 0), 0
-        self._next_episode = int(options.get("episode", self._next_episode))
-        self._quota = self._next_episode + int(options["episodes"]) if "episodes" in options else -1
-        self._fresh[:] = False
+            self._seed, self._next_episode = seed, 0
+        if first is not None:
+            self._next_episode = first
+        self._quota = -1 if count is None else self._next_episode + count
+        self._options = {name: options[name] for name in options if name not in ("episode", "episodes")} or None
+        self._fresh[:], self._start = False, (-1, [])
         for slot in range(self.num_envs):
             self._begin(slot)
         return self._observe(), self._infos()
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        actions = tokens_of(actions, self._active, self.vocabulary)
         rewards = np.zeros(self.num_envs)
         terminated, truncated = np.zeros(self.num_envs, dtype=bool), np.zeros(self.num_envs, dtype=bool)
-        responses = []
+        responses, final_obs = [], np.full(self.num_envs, None, dtype=object)
         self._fresh[:] = False
         for slot in np.flatnonzero(self._active).tolist():
             action, failure = int(actions[slot]), ""
@@ -103,27 +121,26 @@ class PlainTokenVectorEnv(VectorEnv[Any, Any, Any]):
             self._length[slot] += 1
             try:
                 state, reward, terminated[slot], truncated[slot], _ = self.envs[slot].step(action)
-                rewards[slot] = float(reward)
-                if not np.isfinite(rewards[slot]):
-                    raise ValueError(f"the reward is {rewards[slot]}; expected a finite number")
+                rewards[slot] = number(reward)
             except Exception as error:  # An environment is a program of somebody else's: it may raise anything.
-                failure = f"{self.name} raised {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+                failure = f"{self.name} raised {cause_of(error)}"
                 if self.failures == "raise":
                     raise EnvError(failure) from error
-                rewards[slot], truncated[slot] = 0.0, True
-                self.envs[slot] = self.make()
+                rewards[slot], terminated[slot], truncated[slot] = 0.0, False, True
+                self._remake(slot)
             else:
                 self._check_growth(slot, state)
             self._rewards[slot].append(float(rewards[slot]))
-            count = self._length[slot] - self._prompt_length[slot]
-            if not terminated[slot] and (count >= self.max_tokens or self._length[slot] >= self.width):
-                truncated[slot] = True
+            full = len(self._rewards[slot]) >= self.max_tokens or self._length[slot] >= self.width
+            truncated[slot] = (truncated[slot] or full) and not terminated[slot]
             if terminated[slot] or truncated[slot]:
                 responses.append(self._response(slot, bool(terminated[slot]), failure))
+                final_obs[slot] = {"tokens": self._tokens[slot].copy(), "length": np.int64(self._length[slot])}
                 self._active[slot] = False
                 self._begin(slot)
         infos = self._infos()
         if responses:
+            infos["final_obs"], infos["_final_obs"] = final_obs, terminated | truncated
             infos["responses"] = responses
         return self._observe(), rewards, terminated, truncated, infos
 
@@ -138,23 +155,40 @@ class PlainTokenVectorEnv(VectorEnv[Any, Any, Any]):
         episode = self._episode[slot] = self._next_episode
         self._next_episode += 1
         group = int(episode) // self.group_size
+        seed = Seeds(self._seed).derive("group", group).integer() % 2**31
         try:
-            state, _ = self.envs[slot].reset(seed=Seeds(self._seed).derive("group", group).integer() % 2**31)
+            with _seeded_globals(seed):
+                state, _ = self.envs[slot].reset(seed=seed, options=self._options)
         except Exception as error:
-            raise EnvError(f"{self.name} raised {type(error).__name__}: {error} in reset") from error
+            raise EnvError(f"{self.name} raised {cause_of(error)} in reset") from error
         ids = [int(token) for token in state]
         if not ids or len(ids) >= self.width:
             raise EnvError(
                 f"{self.name} starts with {len(ids)} tokens; expected 1 to {self.width - 1}, the model's context"
             )
+        if min(ids) < 0 or max(ids) >= self.vocabulary:
+            raise EnvError(f"{self.name} starts with tokens that are not from 0 to {self.vocabulary - 1}")
+        # Episodes start in their order, so the members of a group start one after the other.
+        if self._start[0] == group and self._start[1] != ids:
+            raise EnvError(
+                f"{self.name} starts differently when it is reset with the same seed, so it has no groups; let its "
+                f"reset draw from the seed, or learn by ppo or reinforce"
+            )
+        self._start = (group, ids)
         self._tokens[slot, : len(ids)] = ids
+        self._tokens[slot, len(ids) :] = 0
         self._length[slot] = self._prompt_length[slot] = len(ids)
         self._rewards[slot] = []
         self._active[slot] = self._fresh[slot] = True
 
+    def _remake(self, slot: int) -> None:
+        with suppress(Exception):  # What broke may break again when it is closed.
+            self.envs[slot].close()
+        self.envs[slot] = self.make()
+
     def _check_growth(self, slot: int, state: Sequence[int]) -> None:
         known = self._tokens[slot, : self._length[slot]]
-        if len(state) != len(known) or int(state[-1]) != int(known[-1]):
+        if not np.array_equal(np.asarray(state), known):
             raise EnvError(
                 f"{self.name} must observe the tokens so far, each step one more: expected {len(known)} that end with "
                 f"{int(known[-1])}; got {len(state)} that end with {int(state[-1]) if len(state) else None}"
@@ -174,7 +208,10 @@ class PlainTokenVectorEnv(VectorEnv[Any, Any, Any]):
         )  # fmt: skip
 
     def _observe(self) -> Any:
-        return {"tokens": self._tokens.copy(), "length": self._length.copy()}
+        # A model may read very much: only what is written is copied, the rest is memory that nobody touches.
+        tokens, longest = np.zeros_like(self._tokens), int(self._length.max())
+        tokens[:, :longest] = self._tokens[:, :longest]
+        return {"tokens": tokens, "length": self._length.copy()}
 
     def _infos(self) -> dict[str, Any]:
         group = np.where(self._episode >= 0, self._episode // self.group_size, -1)
@@ -191,3 +228,16 @@ def is_plain_token_env(env: gymnasium.Env[Any, Any]) -> bool:
         and isinstance(observed, spaces.Sequence)
         and isinstance(observed.feature_space, spaces.Discrete)
     )
+
+
+@contextmanager
+def _seeded_globals(seed: int) -> Iterator[None]:
+    """Borrow the global generators of `random` and NumPy, and put them back."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import gymnasium
@@ -12,6 +14,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
 from palaestra.core.errors import EnvError
 from palaestra.core.seeding import Seeds
+from palaestra.envs.token.judging import cause_of
 
 GIVE_UP = 3
 """A slot that breaks so many times in a row, without a good step between, will not mend itself."""
@@ -22,7 +25,8 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
 
     As Gymnasium's `SyncVectorEnv` with `AutoresetMode.SAME_STEP`, and beyond it: an environment that raises,
     or whose reward is no finite number, ends its own episode there. `infos["failed"]` marks the slot and
-    `infos["failures"]` names the cause; the environment is made anew and the other slots go on.
+    `infos["failures"]` names the cause; the environment is made anew and the other slots go on. The
+    environments' own infos are left out.
 
     Arguments:
         make: makes one environment.
@@ -50,13 +54,16 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """One seed for all makes slot k start from seed + k; a list gives every slot its own."""
         seeds = seed if isinstance(seed, list) else [None if seed is None else seed + k for k in range(self.num_envs)]
+        if len(seeds) != self.num_envs:
+            raise EnvError(f"{self.name} needs a seed a slot, {self.num_envs} in all; got {len(seeds)}")
         for slot, one in enumerate(seeds):
             if one is not None:
                 self._seeds[slot], self._remade[slot] = one, 0
             try:
                 self._observations[slot], _ = self.envs[slot].reset(seed=one, options=options)
             except Exception as error:  # An environment is a program of somebody else's: it may raise anything.
-                raise EnvError(f"{self.name} raised {_line(error)} in reset of slot {slot}") from error
+                raise EnvError(f"{self.name} raised {cause_of(error)} in reset of slot {slot}") from error
+            self._breaks[slot] = 0
         return self._batch(), {}
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -64,7 +71,7 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
         terminated, truncated = np.zeros(self.num_envs, dtype=bool), np.zeros(self.num_envs, dtype=bool)
         failed = np.zeros(self.num_envs, dtype=bool)
         final_obs = np.full(self.num_envs, None, dtype=object)
-        failures = []
+        failures: list[str] = []
         for slot, env in enumerate(self.envs):
             try:
                 observation, reward, terminated[slot], truncated[slot], _ = env.step(actions[slot])
@@ -73,13 +80,14 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
             except Exception as error:
                 failed[slot] = truncated[slot] = True
                 terminated[slot], rewards[slot] = False, 0.0
-                failures.append(f"{self.name} raised {_line(error)} in slot {slot}")
+                failures.append(f"{self.name} raised {cause_of(error)} in slot {slot}")
                 observation = self._observations[slot]
                 self._remake(slot, failures[-1])
             self._observations[slot] = observation
             if terminated[slot] or truncated[slot]:
-                final_obs[slot] = observation
-                self._observations[slot], _ = self.envs[slot].reset(seed=self._fresh_seed(slot, bool(failed[slot])))
+                # A copy: an environment may write its next observation into the same array.
+                final_obs[slot] = copy.deepcopy(observation)
+                self._observations[slot] = self._restart(slot, bool(failed[slot]))
         infos: dict[str, Any] = {}
         ended = terminated | truncated
         if ended.any():
@@ -92,11 +100,22 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
         for env in self.envs:
             env.close()
 
+    def _restart(self, slot: int, remade: bool) -> Any:
+        """The first observation of the slot's next episode; an environment that breaks in its reset is made anew."""
+        while True:
+            try:
+                return self.envs[slot].reset(seed=self._fresh_seed(slot, remade))[0]
+            except Exception as error:
+                self._remake(slot, f"{self.name} raised {cause_of(error)} in reset of slot {slot}")
+                remade = True
+
     def _remake(self, slot: int, failure: str) -> None:
         self._breaks[slot] += 1
         if self._breaks[slot] >= GIVE_UP:
             raise EnvError(f"{failure}, for the {GIVE_UP}rd time in a row; it cannot be trained in")
         self._remade[slot] += 1
+        with suppress(Exception):  # What broke may break again when it is closed.
+            self.envs[slot].close()
         self.envs[slot] = self.make()
 
     def _fresh_seed(self, slot: int, failed: bool) -> int | None:
@@ -115,8 +134,3 @@ def _finite(reward: Any) -> float:
     if not np.isfinite(value):
         raise ValueError(f"the reward is {value}; expected a finite number")
     return value
-
-
-def _line(error: Exception) -> str:
-    said = str(error).strip()
-    return f"{type(error).__name__}: {said.splitlines()[0]}" if said else type(error).__name__

@@ -1,0 +1,75 @@
+"""Rewards that users write: what counts as one, and what is said of one that breaks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from palaestra.core.errors import EnvError, PalaestraError, RewardError
+from palaestra.envs.token.prompts import Prompt, Response
+
+
+def judge(
+    rewards: Callable[[Sequence[Response]], Sequence[float]], responses: Sequence[Response], batch: bool
+) -> list[float | Exception]:
+    """The reward of each response, or why it has none.
+
+    Arguments:
+        rewards: judges several responses.
+        batch: whether they are judged together; where that breaks, each is judged on its own, so that one
+            that cannot be judged costs the others nothing.
+
+    Raises:
+        EnvError: the environment, and not the response, is what cannot be judged.
+    """
+    if len(responses) > 1 and not batch:
+        return [judge(rewards, [one], False)[0] for one in responses]
+    try:
+        given = list(rewards(responses))
+        if len(given) != len(responses):
+            raise RewardError(f"rewards gave {len(given)} values for {len(responses)} responses")
+    except EnvError:
+        raise
+    except Exception as error:  # A reward is a function of the user's: it may raise anything.
+        return [error] if len(responses) == 1 else judge(rewards, responses, False)
+    return [_tried(value) for value in given]
+
+
+def number(value: Any) -> float:
+    """A reward as a float.
+
+    Raises:
+        RewardError: it is not a finite number.
+    """
+    try:
+        if isinstance(value, (str, bytes)):  # Python would read "1" as a number; whoever gives it erred.
+            raise TypeError
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise RewardError(f"expected a number; got {type(value).__name__} {str(value)[:40]!r}") from None
+    if not math.isfinite(found):
+        raise RewardError(f"expected a finite number; got {found}")
+    return found
+
+
+def reward_error(error: Exception, what: str, prompt: Prompt) -> RewardError:
+    """One line that names what broke, why, and at which prompt."""
+    found = RewardError(f"the {what} of a response failed: {cause_of(error)}; its prompt: {prompt.text[:50]!r}")
+    found.__cause__ = error
+    return found
+
+
+def cause_of(error: BaseException) -> str:
+    """An error in one line; of ours the message, of others the kind as well."""
+    said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    if isinstance(error, PalaestraError) and said:
+        return said
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def _tried(value: Any) -> float | Exception:
+    try:
+        return number(value)
+    except Exception as error:
+        return error

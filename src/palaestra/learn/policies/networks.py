@@ -1,0 +1,149 @@
+"""The networks that Gymformer's users know, by the names and arguments that they know.
+
+`train_agent` takes them; everything else in Palaestra is built from policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from palaestra.core.errors import ModelError
+from palaestra.core.seeding import Seeds
+from palaestra.engines import shelf
+from palaestra.learn.policies.control import mlp
+from palaestra.learn.policies.language_model import LanguageModelCritic
+from palaestra.learn.randomness import seeded_torch
+
+
+class MLPActorNetwork(nn.Module):
+    """A perceptron from observations to actions.
+
+    Arguments:
+        inputs: numbers of an observation.
+        hidden: width of the two hidden layers.
+        outputs: actions of a discrete space, or numbers of a continuous action.
+    """
+
+    def __init__(self, inputs: int, hidden: int, outputs: int, seed: int = 0) -> None:
+        super().__init__()
+        with seeded_torch(Seeds(seed).derive("actor")):
+            self.network = mlp([inputs, hidden, hidden, outputs], 0.01)
+        self.inputs, self.outputs = inputs, outputs
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.network(observations)
+        return result
+
+
+class MLPCriticNetwork(nn.Module):
+    """A perceptron from observations to a value.
+
+    Arguments:
+        inputs: numbers of an observation.
+        hidden: width of the two hidden layers.
+    """
+
+    def __init__(self, inputs: int, hidden: int, seed: int = 0) -> None:
+        super().__init__()
+        with seeded_torch(Seeds(seed).derive("critic")):
+            self.network = mlp([inputs, hidden, hidden, 1], 1.0)
+        self.inputs = inputs
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.network(observations)
+        return result
+
+
+class LMActorNetwork(nn.Module):
+    """A causal language model that chooses tokens.
+
+    Arguments:
+        model_name: a name of the shelf, a folder with a transformers checkpoint, or a hub id.
+        pad_token_id: of the tokenizer; only `forward` on padded ids needs it.
+        device: where to compute; empty means a GPU where there is one.
+    """
+
+    def __init__(self, model_name: str = "nano", pad_token_id: int | None = None, device: str = "") -> None:
+        super().__init__()
+        loaded = shelf.load(model_name, device=device)
+        self.model, self.tokenizer, self.model_name = loaded.weights, loaded.tokenizer, model_name
+        self.pad_token_id = pad_token_id if pad_token_id is not None else loaded.tokenizer.pad_token_id
+
+    def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor | None = None) -> torch.Tensor:
+        """The logits of the next token, `[batch, vocabulary]`; positions follow from the mask, on any side.
+
+        Without a mask, leading and trailing pads count as padding: give one where pads are tokens too.
+        """
+        if mask_BL is None:
+            mask_BL = _mask_of(ids_BL, self.pad_token_id)
+        positions_BL = (mask_BL.cumsum(-1) - 1).clamp(min=0)
+        logits_BLV = self.model(input_ids=ids_BL, attention_mask=mask_BL, position_ids=positions_BL).logits
+        last_B = mask_BL.shape[1] - 1 - mask_BL.flip(-1).argmax(-1)
+        result: torch.Tensor = logits_BLV[torch.arange(len(ids_BL), device=ids_BL.device), last_B]
+        return result
+
+
+class LMCriticNetwork(LanguageModelCritic):
+    """A language model's body with a value head.
+
+    Arguments:
+        model_name: a name of the shelf, a folder with a transformers checkpoint, or a hub id.
+        pad_token_id: taken for Gymformer's sake and not needed: masks are exact.
+        device: where to compute; empty means a GPU where there is one.
+    """
+
+    def __init__(
+        self, model_name: str = "nano", pad_token_id: int | None = None, device: str = "", seed: int = 0
+    ) -> None:
+        loaded = shelf.load(model_name, device=device)
+        body = loaded.weights.base_model
+        super().__init__(body, int(body.config.get_text_config().hidden_size), Seeds(seed))
+        self.model_name, self.pad_token_id = model_name, pad_token_id
+
+    def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor | None = None) -> torch.Tensor:
+        """The value behind the last token of each row, `[batch]`."""
+        if mask_BL is None:
+            mask_BL = _mask_of(ids_BL, self.pad_token_id)
+        positions_BL = (mask_BL.cumsum(-1) - 1).clamp(min=0)
+        hidden_BLD = self.body(
+            input_ids=ids_BL, attention_mask=mask_BL, position_ids=positions_BL, use_cache=False
+        ).last_hidden_state
+        last_B = mask_BL.shape[1] - 1 - mask_BL.flip(-1).argmax(-1)
+        hidden_BD = hidden_BLD[torch.arange(len(ids_BL), device=ids_BL.device), last_B]
+        result: torch.Tensor = self.head(hidden_BD.float())[:, 0]
+        return result
+
+
+def load_into(module: nn.Module, weights: Mapping[str, torch.Tensor], what: str) -> None:
+    """Copy saved weights into a network.
+
+    Raises:
+        ModelError: they are of a network of another shape; names the first that differs.
+    """
+    own = module.state_dict()
+    missing = sorted(set(own) - set(weights))
+    if missing:
+        raise ModelError(
+            f"the saved {what} lacks {missing[0]}; it is of another kind than this {type(module).__name__}"
+        )
+    for name, tensor in own.items():
+        if tensor.shape != weights[name].shape:
+            raise ModelError(
+                f"the saved {what} is of another shape: {name} is {tuple(weights[name].shape)} there and "
+                f"{tuple(tensor.shape)} in this {type(module).__name__}"
+            )
+    module.load_state_dict({name: weights[name] for name in own})
+
+
+def _mask_of(ids_BL: torch.Tensor, pad: Any) -> torch.Tensor:
+    """1 where a token is; pads at the start and the end of a row are padding, pads between tokens are not."""
+    if pad is None:
+        return torch.ones_like(ids_BL)
+    token_BL: torch.Tensor = (ids_BL != pad).long()
+    seen_BL: torch.Tensor
+    seen_BL, left_BL = token_BL.cumsum(-1) > 0, token_BL.flip(-1).cumsum(-1).flip(-1) > 0
+    return (seen_BL & left_BL).long()

@@ -1,0 +1,377 @@
+"""What the page of a train run shows, read from its store."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from palaestra.core.records import Attempt, Split, Trajectory
+from palaestra.core.statistics import report_on
+from palaestra.recipes.train import TrainSettings
+from palaestra.report.appendix import Appendix, appendix_of
+from palaestra.report.bars import axis
+from palaestra.report.figures import counts, interval, percent, plural, points, points_interval, shorten
+from palaestra.report.health import Health, health_panel
+from palaestra.report.lines import BARS, NOISY, Figures, Panel, Reading, Series, averaged, chart, plain, readings, span
+from palaestra.report.phases import PhaseRow, costs_by_kind, is_phase, phase_chart, seconds_by_phase
+from palaestra.report.samples import LONGEST, Group, compare
+from palaestra.report.teach import SkillRow, _row, _rows
+from palaestra.runs.run import Run
+
+GROUPED = ("grpo", "rloo")
+LISTED = 60
+"""Iterations that the table of figures lists; of more, some at even distances."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One figure of the headline with the lines below it."""
+
+    name: str
+    big: str
+    details: tuple[str, ...]
+    main: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IterationRow:
+    """An iteration in figures; what it does not have is `None`."""
+
+    iteration: int
+    decisions: float | None
+    episodes: float | None
+    failures: float | None
+    reward: Reading | None
+    test: Reading | None
+    gold: Reading | None
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A kept episode of a language model: what it was asked, what it said and what that brought."""
+
+    prompt: str
+    response: str
+    reward: float
+    stop: str
+    tokens: int
+    logprob: float | None
+    failure: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainPage:
+    """Everything on the page of a train run. Pictures are there only where there is something to draw."""
+
+    ended: bool
+    stopped_early: bool
+    under_way: tuple[tuple[int, int], ...]
+    env: str
+    learner: str
+    language: bool
+    algorithm: str
+    grouped: bool
+    seed: int
+    iterations: int
+    planned: int
+    decisions: int
+    episodes: int
+    failures: int
+    test_failures: int
+    test_asked: int
+    weights_sha256: str
+    boxes: tuple[Box, ...]
+    verdict: str
+    reward: Markup | None
+    recent: bool
+    held_out: bool
+    accuracy: Markup | None
+    path: Markup | None
+    proxy_gold: Markup | None
+    gold: tuple[Reading, Reading] | None
+    path_averaged: bool
+    rows: tuple[IterationRow, ...]
+    health: tuple[Health, ...]
+    phases: tuple[PhaseRow, ...]
+    phase_chart: Markup | None
+    seconds: float
+    speed: Markup | None
+    speed_mean: float | None
+    episodes_to_read: tuple[tuple[int, tuple[Episode, ...]], ...]
+    asked: bool
+    overall: SkillRow
+    skills: tuple[SkillRow, ...]
+    axis: Markup
+    samples: tuple[Group, ...]
+    appendix: Appendix
+
+    bars: int = BARS
+    noisy: int = NOISY
+
+    @property
+    def unit(self) -> str:
+        return "tokens" if self.language else "steps"
+
+
+def train_page(run: Run) -> TrainPage:
+    """Read what a train run has done so far."""
+    # The summary is written last: asked for first, it cannot promise what the store does not hold yet.
+    summary = run.summary
+    settings, table = run.settings, run.store.figures()
+    trained = {iteration: row for iteration, row in table.items() if iteration > 0}
+    done = max(trained, default=0)
+    language = settings.get("policy") == "lm"
+    # An evaluation has its seconds once it has ended; what it asked before that is no result.
+    asked = {int(p.split("/")[0]): run.store.attempts(p) for p in run.store.phases() if p.endswith(f"/{Split.TEST}")}
+    whole = {iteration: part for iteration, part in asked.items() if "seconds_evaluate" in table.get(iteration, {})}
+    before, after = whole.get(0, []), whole[max(whole)] if max(whole, default=0) else []
+    overall, appendix = _row("all skills", before, after, 0), costs_by_kind(appendix_of(run, TrainSettings))
+    reward, test = readings(trained, "reward"), readings(table, "test_reward", count="test_count")
+    proxy, gold = averaged(readings(trained, "reward", along="reference_kl")), readings(table, "gold_reward")
+    recent = [] if language else readings(trained, "recent_return")
+    boxes, verdict = _task_headline(overall, max(whole, default=0)) if asked else _headline(reward, test)
+    seconds, phases = seconds_by_phase(table, appendix.total.seconds)
+    speed = readings(trained, "tokens_per_second" if language else "steps_per_second")
+    decisions = sum(row.get("decisions", 0.0) for row in trained.values())
+    working = sum(v for row in trained.values() for n, v in row.items() if is_phase(n) and n != "seconds_evaluate")
+    test_failures = sum(report_on(part).failure_count for part in whole.values())
+    test_failures += int(sum(row.get("test_failures", 0.0) for row in table.values()))
+    return TrainPage(
+        ended=summary is not None,
+        stopped_early=bool(summary and summary.get("stopped_early")),
+        under_way=tuple((i, len(part)) for i, part in asked.items() if i not in whole),
+        env=str(settings.get("env", "")),
+        learner=str(settings.get("model" if language else "policy", "")),
+        language=language,
+        algorithm=_algorithm(settings),
+        grouped=settings.get("algorithm") in GROUPED,
+        seed=int(settings.get("seed", 0)),
+        iterations=done,
+        planned=int(settings.get("iterations", 0)),
+        decisions=round(decisions),
+        episodes=round(sum(row.get("episodes", 0.0) for row in trained.values())),
+        failures=round(sum(row.get("failures", 0.0) for row in trained.values())),
+        test_failures=test_failures,
+        test_asked=sum(len(part) for part in whole.values()) + _test_episodes(table),
+        weights_sha256=str((summary or {}).get("weights_sha256", "")),
+        boxes=boxes,
+        verdict=verdict,
+        reward=_reward_chart(reward, test, recent),
+        recent=bool(recent),
+        held_out=bool(test),
+        accuracy=_accuracy_chart(whole),
+        path=_path_chart(table, proxy) if proxy else None,
+        proxy_gold=_proxy_gold_chart(reward, gold) if gold else None,
+        gold=(max(gold, key=lambda r: r.value), gold[-1]) if gold else None,
+        path_averaged=len(proxy) < len(readings(trained, "reward", along="reference_kl")),
+        rows=_iteration_rows(table),
+        health=health_panel(trained, settings),
+        phases=phases,
+        phase_chart=phase_chart(trained, phases),
+        seconds=seconds,
+        speed=_speed_chart(speed, "tokens a second" if language else "steps a second"),
+        speed_mean=decisions / working if working else None,
+        episodes_to_read=_episodes(run, done) if language else (),
+        asked=bool(asked),
+        overall=overall,
+        skills=_rows(sorted({attempt.problem.skill for attempt in before} - {""}), before, after, {}),
+        axis=axis(),
+        samples=compare(before, after) if after else (),
+        appendix=appendix,
+    )
+
+
+# The headline
+
+
+def _task_headline(overall: SkillRow, last: int) -> tuple[tuple[Box, ...], str]:
+    before, after, gain = overall.before, overall.after, overall.gain
+    boxes = (
+        Box("Held-out before", percent(before), (interval(before), counts(before))),
+        Box("Held-out after", percent(after), (interval(after), counts(after), *_when(last))),
+        Box(
+            "Gain in points",
+            points(gain),
+            (points_interval(gain), f"on {plural(gain.count, 'problem')} scored both times")
+            if gain
+            else ("not measured yet",),
+            main=True,
+        ),
+    )
+    return boxes, _verdict(gain.low, gain.high) if gain and gain.count else ""
+
+
+def _headline(reward: Sequence[Reading], test: Sequence[Reading]) -> tuple[tuple[Box, ...], str]:
+    """The held-out reward before and after; of a run without evaluations, the reward of its first and last iteration."""
+    first = test[0] if test and test[0].iteration == 0 else None
+    last = test[-1] if test and test[-1].iteration > 0 else None
+    names = ("Held-out reward before", "Held-out reward after")
+    if not test:
+        first, last = (reward[0], reward[-1]) if reward else (None, None)
+        names = ("Reward, first iteration", "Reward, last iteration")
+    change = _difference(first, last) if first and last and first is not last else None
+    if change is None:
+        moved = Box("Change", plain(None), ("not measured yet",), main=True)
+    else:
+        paired = () if change.low is None else ("the two taken as independent",)
+        moved = Box("Change", _signed(change), (span(change), *paired), main=True)
+    boxes = (_box(names[0], first), _box(names[1], last), moved)
+    if change is None or change.low is None or change.high is None:
+        return boxes, ""
+    return boxes, _verdict(change.low, change.high)
+
+
+def _box(name: str, reading: Reading | None) -> Box:
+    if reading is None:
+        return Box(name, plain(None), ("not measured yet",))
+    count = () if reading.count is None else (f"mean of {plural(reading.count, 'episode')}",)
+    return Box(name, plain(reading.value), (span(reading), *count, *_when(reading.iteration)))
+
+
+def _signed(change: Reading) -> str:
+    """A change with its sign, and with no more decimals than its interval gives a meaning to."""
+    written = plain(change.value, max(abs(change.low or 0.0), abs(change.high or 0.0)))
+    return f"+{written}" if change.value > 0 else written
+
+
+def _verdict(low: float, high: float) -> str:
+    if low > 0:
+        return "The interval lies above 0."
+    if high < 0:
+        return "The interval lies below 0: the policy got worse."
+    return "The interval contains 0: this run by itself does not show a change."
+
+
+def _difference(first: Reading, last: Reading) -> Reading:
+    """How far the mean has moved. The store has no reward of a single held-out episode, so nothing is paired."""
+    moved = last.value - first.value
+    if first.low is None or first.high is None or last.low is None or last.high is None:
+        return Reading(last.iteration, last.x, moved)
+    half = math.hypot((first.high - first.low) / 2, (last.high - last.low) / 2)
+    return Reading(last.iteration, last.x, moved, moved - half, moved + half)
+
+
+def _when(iteration: int) -> tuple[str, ...]:
+    return (f"after iteration {iteration}",) if iteration else ()
+
+
+def _algorithm(settings: Mapping[str, Any]) -> str:
+    name, variant = str(settings.get("algorithm", "")), str(settings.get("variant", ""))
+    name = variant if name == "grpo" and variant else name
+    return {"dr_grpo": "Dr. GRPO"}.get(name, name.upper())
+
+
+def _test_episodes(table: Figures) -> int:
+    rows = [row for row in table.values() if "test_reward" in row or "test_failures" in row]
+    return round(sum(row.get("test_count", 0.0) + row.get("test_failures", 0.0) for row in rows))
+
+
+# Charts
+
+
+def _reward_chart(reward: Sequence[Reading], test: Sequence[Reading], recent: Sequence[Reading]) -> Markup | None:
+    if not reward and not test:
+        return None
+    series = [
+        Series("training", reward, "s1"),
+        Series("mean of the last 100 episodes", recent, "s6", "dashed"),
+        Series("held-out", test, "s2", "marks"),
+    ]
+    return chart([Panel("reward of an episode", series)], "iteration", "reward by iteration")
+
+
+def _accuracy_chart(whole: Mapping[int, Sequence[Attempt]]) -> Markup | None:
+    found = []
+    for iteration, attempts in sorted(whole.items()):
+        report = report_on(attempts)
+        if report.accuracy is not None:
+            found.append(
+                Reading(iteration, iteration, 100 * report.accuracy, 100 * report.low, 100 * report.high, report.count)
+            )
+    if not found:
+        return None
+    panel = Panel("held-out accuracy (%)", [Series("held-out accuracy", found, "s2", "marks")])
+    return chart([panel], "iteration", "held-out accuracy by iteration")
+
+
+def _path_chart(table: Figures, proxy: Sequence[Reading]) -> Markup:
+    """Training and held-out reward over the divergence that they were bought with; below it the gold reward."""
+    test = readings(table, "test_reward", along="test_reference_kl", count="test_count")
+    gold = averaged(readings(table, "gold_reward", along="reference_kl"))
+    panels = [
+        Panel(
+            "reward" if not gold else "proxy reward",
+            [Series("training", proxy, "s1", "path"), Series("held-out", test, "s2", "marks")],
+        )
+    ]
+    if gold:
+        panels.append(Panel("gold reward", [Series("gold", gold, "s3", "path")]))
+    return chart(panels, "KL to the reference (nats a response)", "reward against the divergence from the reference")
+
+
+def _proxy_gold_chart(reward: Sequence[Reading], gold: Sequence[Reading]) -> Markup:
+    panels = [Panel("proxy reward", [Series("proxy", reward, "s1")])] if reward else []
+    panels.append(Panel("gold reward", [Series("gold", gold, "s3")]))
+    return chart(panels, "iteration", "proxy and gold reward by iteration")
+
+
+def _speed_chart(speed: Sequence[Reading], y_label: str) -> Markup | None:
+    return (
+        chart([Panel(y_label, [Series(y_label, speed, "s6")], from_zero=True)], "iteration", "speed by iteration")
+        if speed
+        else None
+    )
+
+
+# Iterations and episodes
+
+
+def _iteration_rows(table: Figures) -> tuple[IterationRow, ...]:
+    def by_iteration(name: str, count: str = "") -> dict[int, Reading]:
+        return {reading.iteration: reading for reading in readings(table, name, count=count)}
+
+    reward, gold = by_iteration("reward"), by_iteration("gold_reward")
+    test = by_iteration("test_reward", "test_count") | by_iteration("test_accuracy", "test_count")
+    order = sorted(table)
+    step = math.ceil(len(order) / LISTED)
+    kept = {iteration for k, iteration in enumerate(order) if k % max(1, step) == 0 or iteration in test} | set(
+        order[-1:]
+    )
+    return tuple(
+        IterationRow(
+            i, table[i].get("total_decisions"), table[i].get("episodes"), table[i].get("failures"), reward.get(i),
+            test.get(i), gold.get(i),
+        )
+        for i in order
+        if i in kept
+    )  # fmt: skip
+
+
+def _episodes(run: Run, done: int) -> tuple[tuple[int, tuple[Episode, ...]], ...]:
+    """The episodes that were kept of the first, a middle and the last iteration."""
+    chosen = sorted({1, (1 + done) // 2, done}) if done else []
+    found = [(iteration, tuple(map(_episode, run.store.trajectories(iteration)))) for iteration in chosen]
+    return tuple((iteration, episodes) for iteration, episodes in found if episodes)
+
+
+def _episode(trajectory: Trajectory) -> Episode:
+    info: Mapping[str, Any] = trajectory.infos[0] if trajectory.infos else {}
+    chosen = [
+        logprob
+        for segment in trajectory.segments
+        for logprob, own in zip(segment.logprobs, segment.chosen, strict=True)
+        if own
+    ]
+    return Episode(
+        prompt=shorten(str(info.get("prompt", "")), LONGEST),
+        response=shorten(str(info.get("response", "")), LONGEST),
+        reward=trajectory.total_reward,
+        stop=str(info.get("stop_reason", "")),
+        tokens=len(chosen),
+        logprob=math.fsum(chosen) / len(chosen) if chosen else None,
+        failure=str(info.get("failure", "")),
+    )

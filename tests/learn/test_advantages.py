@@ -1,0 +1,156 @@
+"""Advantages against plain NumPy, Stable-Baselines3's own buffer, and their properties."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from palaestra.learn.advantages import (
+    discounted_returns_BT,
+    explained_variance,
+    generalised_advantages_BT,
+    group_advantages_GK,
+    leave_one_out_GK,
+    normalised,
+)
+
+
+def numpy_gae(rewards, values, next_values, terminated, ended, gamma, lam):  # type: ignore[no-untyped-def]
+    """Straight from the paper: the discounted sum of the TD errors up to the end of the episode."""
+    count, steps = rewards.shape
+    found = np.zeros((count, steps))
+    for b in range(count):
+        for t in range(steps):
+            weight = 1.0
+            for k in range(t, steps):
+                bootstrap = 0.0 if terminated[b, k] else next_values[b, k]
+                found[b, t] += weight * (rewards[b, k] + gamma * bootstrap - values[b, k])
+                if ended[b, k]:
+                    break
+                weight *= gamma * lam
+    return found
+
+
+def case(seed: int, count: int = 3, steps: int = 12) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    terminated = generator.random((count, steps)) < 0.15
+    ended = terminated | (generator.random((count, steps)) < 0.15)
+    values = generator.normal(size=(count, steps))
+    next_values = np.concatenate([values[:, 1:], generator.normal(size=(count, 1))], 1)
+    next_values = np.where(ended, generator.normal(size=(count, steps)), next_values)
+    return {
+        "rewards": generator.normal(size=(count, steps)), "values": values, "next_values": next_values,
+        "terminated": terminated, "ended": ended,
+    }  # fmt: skip
+
+
+def ours(data: dict[str, np.ndarray], gamma: float, lam: float) -> np.ndarray:
+    tensors = [torch.tensor(data[name]) for name in ("rewards", "values", "next_values", "terminated", "ended")]
+    return generalised_advantages_BT(*tensors, gamma, lam).numpy()  # type: ignore[arg-type]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.floats(0, 1), st.floats(0, 1))
+def test_gae_is_that_of_the_paper(seed: int, gamma: float, lam: float) -> None:
+    data = case(seed)
+    assert np.allclose(ours(data, gamma, lam), numpy_gae(**data, gamma=gamma, lam=lam), atol=1e-9)
+
+
+def test_gae_is_that_of_stable_baselines() -> None:
+    buffers = pytest.importorskip("stable_baselines3.common.buffers")
+    import gymnasium
+
+    steps, count, gamma, lam = 9, 4, 0.97, 0.9
+    generator = np.random.default_rng(0)
+    space = gymnasium.spaces.Box(-1, 1, (2,))
+    buffer = buffers.RolloutBuffer(steps, space, gymnasium.spaces.Discrete(2), "cpu", lam, gamma, count)
+    done = generator.random((steps + 1, count)) < 0.2
+    rewards, values = generator.normal(size=(steps, count)), generator.normal(size=(steps + 1, count))
+    for t in range(steps):
+        value = torch.tensor(values[t], dtype=torch.float32)
+        starts = done[t].astype(np.float32)
+        buffer.add(np.zeros((count, 2)), np.zeros((count, 1)), rewards[t], starts, value, torch.zeros(count))
+    buffer.compute_returns_and_advantage(torch.tensor(values[-1], dtype=torch.float32), done[-1])
+    ended = done[1:].T
+    data = {
+        "rewards": rewards.T,
+        "values": values[:-1].T,
+        "next_values": values[1:].T,
+        "terminated": ended,
+        "ended": ended,
+    }
+    assert np.allclose(ours(data, gamma, lam), buffer.advantages.T, atol=1e-5)
+
+
+def test_nothing_leaks_over_the_end_of_an_episode() -> None:
+    data = case(1)
+    data["ended"][:, 5] = True
+    before = ours(data, 0.99, 0.95)[:, :6]
+    data["rewards"][:, 6:] += 100.0
+    data["values"][:, 6:] -= 50.0
+    assert np.array_equal(before, ours(data, 0.99, 0.95)[:, :6])
+
+
+def test_a_truncated_episode_keeps_the_value_of_its_last_state_and_a_terminated_one_does_not() -> None:
+    data = {name: np.zeros((1, 3)) for name in ("rewards", "values", "next_values")}
+    data["next_values"][0, 2] = 10.0
+    ended = np.array([[False, False, True]])
+    cut = ours({**data, "terminated": np.zeros((1, 3), bool), "ended": ended}, 0.5, 1.0)
+    over = ours({**data, "terminated": ended, "ended": ended}, 0.5, 1.0)
+    assert cut.tolist() == [[1.25, 2.5, 5.0]]
+    assert over.tolist() == [[0.0, 0.0, 0.0]]
+
+
+def test_returns_are_discounted_sums_within_the_episode() -> None:
+    rewards = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
+    terminated = torch.tensor([[False, True, False, False]])
+    ended = torch.tensor([[False, True, False, True]])
+    found = discounted_returns_BT(rewards, torch.tensor([[0.0, 9.0, 0.0, 8.0]]), terminated, ended, 0.5)
+    assert found.tolist() == [[2.0, 2.0, 7.0, 8.0]]  # the last is 4 + 0.5 * 8: it was cut, not over
+
+
+def test_group_advantages_are_those_of_the_paper() -> None:
+    returns = np.random.default_rng(0).normal(size=(5, 8))
+    expected = (returns - returns.mean(1, keepdims=True)) / (returns.std(1, ddof=1, keepdims=True) + 1e-4)
+    assert np.allclose(group_advantages_GK(torch.tensor(returns)).numpy(), expected, atol=1e-9)
+    unscaled = group_advantages_GK(torch.tensor(returns), scale=False).numpy()
+    assert np.allclose(unscaled, returns - returns.mean(1, keepdims=True), atol=1e-12)
+
+
+def test_a_failed_member_moves_no_mean_and_has_no_advantage() -> None:
+    returns = torch.tensor([[1.0, 0.0, 100.0, 1.0]])
+    valid = torch.tensor([[True, True, False, True]])
+    found = group_advantages_GK(returns, valid, scale=False)
+    assert torch.allclose(found, torch.tensor([[1 / 3, -2 / 3, 0.0, 1 / 3]]))
+    alone = leave_one_out_GK(returns, valid)
+    assert torch.allclose(alone, torch.tensor([[0.5, -1.0, 0.0, 0.5]]))
+
+
+def test_equal_returns_give_no_advantage() -> None:
+    assert group_advantages_GK(torch.full((2, 4), 0.7)).abs().max() == 0
+    assert leave_one_out_GK(torch.full((2, 4), 0.5)).abs().max() == 0
+
+
+def test_leave_one_out_compares_with_the_others() -> None:
+    returns = np.random.default_rng(1).normal(size=(3, 5))
+    found = leave_one_out_GK(torch.tensor(returns)).numpy()
+    for g in range(3):
+        for k in range(5):
+            assert np.isclose(found[g, k], returns[g, k] - np.delete(returns[g], k).mean())
+
+
+def test_normalised_looks_only_at_what_counts() -> None:
+    values = torch.tensor([1.0, 2.0, 3.0, 1000.0])
+    found = normalised(values, torch.tensor([True, True, True, False]))
+    assert abs(float(found[:3].mean())) < 1e-6
+    assert abs(float(found[:3].std()) - 1) < 1e-5
+    assert found[3] == 0
+
+
+def test_explained_variance_is_one_for_a_seer_and_zero_for_a_constant() -> None:
+    returns = torch.tensor([1.0, 2.0, 4.0])
+    assert explained_variance(returns, returns) == 1.0
+    assert abs(explained_variance(torch.zeros(3), returns)) < 1e-6

@@ -1,0 +1,168 @@
+"""Losses against plain NumPy, and against the functions of Stable-Baselines3 and TRL where they can be called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from palaestra.learn.losses import (
+    aggregate_BT,
+    approximate_kl,
+    clip_share,
+    clipped_policy_loss,
+    clipped_value_loss,
+    kl_k1,
+    kl_k3,
+    masked_mean,
+    sequence_logprobs_BT,
+)
+
+
+@pytest.fixture
+def batch() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    old = -torch.rand(6, 10, generator=generator) * 3
+    lengths = torch.tensor([10, 3, 7, 1, 10, 5])
+    return {
+        "old": old,
+        "new": old + 0.4 * torch.randn(6, 10, generator=generator),
+        "advantages": torch.randn(6, 1, generator=generator),
+        "mask": (torch.arange(10)[None] < lengths[:, None]).float(),
+        "reference": old + 0.2 * torch.randn(6, 10, generator=generator),
+    }
+
+
+def numpy_surrogate(new: Any, old: Any, advantages: Any, low: float, high: float) -> Any:
+    ratio = np.exp(new - old)
+    return -np.minimum(ratio * advantages, np.clip(ratio, 1 - low, 1 + high) * advantages)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.2, None), (0.2, 0.28), (0.1, 0.1)])
+def test_the_clipped_surrogate_is_that_of_the_paper(
+    batch: dict[str, torch.Tensor], low: float, high: float | None
+) -> None:
+    found = clipped_policy_loss(batch["new"], batch["old"], batch["advantages"], low, high)
+    expected = numpy_surrogate(*(batch[k].numpy() for k in ("new", "old", "advantages")), low, high or low)
+    assert np.allclose(found.numpy(), expected, atol=1e-6)
+
+
+def test_ppo_in_control_is_that_of_stable_baselines() -> None:
+    """Its training code as it stands in `PPO.train`: policy loss, clipped values, approximate KL, clip share."""
+    generator = torch.Generator().manual_seed(3)
+    old = -torch.rand(64, generator=generator)
+    new = old + 0.3 * torch.randn(64, generator=generator)
+    advantages, returns = torch.randn(64, generator=generator), torch.randn(64, generator=generator)
+    values, old_values = torch.randn(64, generator=generator), torch.randn(64, generator=generator)
+    ratio, clip = torch.exp(new - old), 0.2
+    policy_loss = -torch.min(advantages * ratio, advantages * torch.clamp(ratio, 1 - clip, 1 + clip)).mean()
+    clipped = old_values + torch.clamp(values - old_values, -clip, clip)
+    approx_kl = torch.mean((torch.exp(new - old) - 1) - (new - old))
+    fraction = torch.mean((torch.abs(ratio - 1) > clip).float())
+    assert torch.allclose(clipped_policy_loss(new, old, advantages, clip).mean(), policy_loss, atol=1e-6)
+    assert torch.allclose(approximate_kl(new, old), approx_kl, atol=1e-6)
+    assert torch.allclose(clip_share(new, old, None, clip), fraction)
+    # SB3 takes the squared error of the clipped value; PPO's paper code, and ours, the worse of the two.
+    worse = torch.maximum((values - returns) ** 2, (clipped - returns) ** 2)
+    assert torch.allclose(clipped_value_loss(values, old_values, returns, clip), 0.5 * worse, atol=1e-6)
+    assert torch.allclose(clipped_value_loss(values, old_values, returns, None), 0.5 * (values - returns) ** 2)
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "dr_grpo", "dapo", "bnpo"])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("beta", [0.0, 0.3])
+def test_grpo_and_its_variants_are_those_of_trl(
+    batch: dict[str, torch.Tensor], loss_type: str, level: str, beta: float
+) -> None:
+    """TRL's own `_compute_loss`, called on a trainer that has nothing but what the method reads."""
+    trl = pytest.importorskip("trl")
+    trainer = bare_trainer(trl, batch, loss_type, level, beta)
+    inputs = {
+        "prompt_ids": torch.zeros(6, 4, dtype=torch.long), "prompt_mask": torch.ones(6, 4, dtype=torch.long),
+        "completion_ids": torch.zeros(6, 10, dtype=torch.long), "completion_mask": batch["mask"].long(),
+        "advantages": batch["advantages"][:, 0], "old_per_token_logps": batch["old"], "ref_per_token_logps": batch["reference"],
+        "num_items_in_batch": batch["mask"].sum(),
+    }  # fmt: skip
+    theirs = float(trainer._compute_loss(trainer.model, inputs))
+    compared = batch["new"]
+    if level == "sequence":
+        compared = sequence_logprobs_BT(batch["new"], batch["old"], batch["mask"])
+    per_token = clipped_policy_loss(compared, batch["old"], batch["advantages"], 0.2, 0.28)
+    if beta:
+        per_token = per_token + beta * kl_k3(batch["new"], batch["reference"])
+    weighting: Any = {"grpo": "sequence", "dr_grpo": "constant", "dapo": "token", "bnpo": "token"}[loss_type]
+    ours = float(aggregate_BT(per_token, batch["mask"], weighting, 6, float(batch["mask"].sum()), 10))
+    assert abs(ours - theirs) < 1e-5
+
+
+def bare_trainer(trl: Any, batch: dict[str, torch.Tensor], loss_type: str, level: str, beta: float) -> Any:
+    from collections import defaultdict
+    from types import SimpleNamespace
+
+    trainer = trl.GRPOTrainer.__new__(trl.GRPOTrainer)
+
+    class Model(torch.nn.Module):
+        pass
+
+    model = Model()
+    model.train()
+    trainer.model = model
+    trainer.loss_type, trainer.importance_sampling_level, trainer.beta = loss_type, level, beta
+    trainer.epsilon_low, trainer.epsilon_high, trainer.top_entropy_quantile = 0.2, 0.28, 1.0
+    trainer.args = SimpleNamespace(
+        delta=None, steps_per_generation=1, use_bias_correction_kl=False, off_policy_sequence_mask_threshold=None, off_policy_mask_threshold=None,
+        sapo_temperature_pos=1.0, sapo_temperature_neg=1.0, vespo_k_pos=1.0, vespo_k_neg=1.0,
+    )  # fmt: skip
+    trainer.off_policy_mask_threshold = trainer.off_policy_sequence_mask_threshold = None
+    trainer.use_vllm = trainer.vllm_importance_sampling_correction = trainer.tools = False
+    trainer.use_liger_kernel = trainer.aux_loss_enabled = trainer._entropy_bonus_enabled = False
+    trainer.max_completion_length, trainer.current_gradient_accumulation_steps = 10, 1
+    trainer.accelerator = SimpleNamespace(
+        num_processes=1, gather=lambda x: x, gather_for_metrics=lambda x: x, reduce=lambda x, reduction: x
+    )
+    trainer._metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
+    trainer._get_per_token_logps_and_entropies = lambda *args, **kwargs: (
+        (batch["new"], torch.zeros(6, 10), None) if _returns_three() else (batch["new"], torch.zeros(6, 10))
+    )
+    return trainer
+
+
+def _returns_three() -> bool:
+    import inspect
+
+    import trl
+
+    return "aux_loss" in inspect.getsource(trl.GRPOTrainer._get_per_token_logps_and_entropies)
+
+
+def test_cutting_a_batch_into_pieces_changes_no_loss(batch: dict[str, torch.Tensor]) -> None:
+    per_token = clipped_policy_loss(batch["new"], batch["old"], batch["advantages"], 0.2)
+    tokens = float(batch["mask"].sum())
+    for weighting in ("token", "sequence", "constant"):
+        whole = aggregate_BT(per_token, batch["mask"], weighting, 6, tokens, 10)  # type: ignore[arg-type]
+        parts = [
+            aggregate_BT(per_token[k : k + 2], batch["mask"][k : k + 2], weighting, 6, tokens, 10) for k in (0, 2, 4)
+        ]  # type: ignore[arg-type]
+        assert torch.allclose(whole, sum(parts), atol=1e-6)  # type: ignore[arg-type]
+
+
+def test_the_divergence_from_itself_is_zero_and_k3_is_never_negative(batch: dict[str, torch.Tensor]) -> None:
+    assert kl_k1(batch["new"], batch["new"]).abs().max() == 0
+    assert kl_k3(batch["new"], batch["new"]).abs().max() == 0
+    assert kl_k3(batch["new"], batch["reference"]).min() >= 0
+
+
+def test_both_estimators_of_the_divergence_are_unbiased() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits, other = torch.randn(5, generator=generator), torch.randn(5, generator=generator)
+    p, q = logits.log_softmax(-1), other.log_softmax(-1)
+    exact = float((p.exp() * (p - q)).sum())
+    drawn = torch.multinomial(p.exp(), 200_000, replacement=True, generator=generator)
+    for estimate in (kl_k1, kl_k3):
+        assert abs(float(estimate(p[drawn], q[drawn]).mean()) - exact) < 0.02
+
+
+def test_a_mask_that_keeps_nothing_gives_zero() -> None:
+    assert masked_mean(torch.ones(3), torch.zeros(3)) == 0

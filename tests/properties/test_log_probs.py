@@ -1,0 +1,198 @@
+"""The first invariant of the token scale: the log-prob of a token is the same by stepping and in training.
+
+For models shaped like GPT-2 and like Llama (with grouped heads), any batch size, prompt lengths, response
+lengths, refills and order of slots: before any gradient step every ratio new/old is 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from palaestra.core.seeding import Seeds
+from palaestra.engines.shelf import Model
+from palaestra.engines.slots import SlotStepper
+from palaestra.envs.token import Prompt, TokenVectorEnv
+from palaestra.learn.collect import collect_responses
+from palaestra.learn.policies.language_model import LanguageModelPolicy
+from palaestra.learn.rollouts import Rollout
+
+VOCABULARY = 97
+TOLERANCE = 1e-4
+
+
+def gpt2() -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=VOCABULARY, n_positions=96, n_embd=32, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=1
+    )
+    return GPT2LMHeadModel(config)
+
+
+def llama() -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=96, tie_word_embeddings=True, bos_token_id=0, eos_token_id=1,
+    )  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
+@pytest.fixture(scope="module", params=[gpt2, llama], ids=["gpt2", "llama"])
+def model(request: pytest.FixtureRequest) -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        made = request.param()
+        with torch.no_grad():  # Larger weights than at the start of training: a mistake must show.
+            for parameter in made.parameters():
+                parameter.mul_(3.0)
+    return made.eval()
+
+
+class Scripted(TokenVectorEnv):
+    """Responses end at lengths that the test chose."""
+
+    def __init__(self, lengths: list[int], prompts: list[list[int]], tokenizer: Any, slots: int) -> None:
+        given = [Prompt(tuple(ids), "", n) for ids, n in zip(prompts, lengths, strict=True)]
+        super().__init__(
+            given, lambda r: 0.0, tokenizer=tokenizer, num_envs=slots, max_tokens=max(lengths), stop=("x",)
+        )
+        self._is_end[:] = False
+        self.vocabulary = VOCABULARY
+
+    def prompt(self, episode: int) -> Prompt:
+        return self._prompt(episode % len(self))
+
+    def _stopped(self, slots: np.ndarray) -> list[int]:
+        count = self._length - self._prompt_length
+        return [int(s) for s in slots if count[s] >= self._slot_prompts[s].source]  # type: ignore[union-attr]
+
+
+def worst_ratio(policy: LanguageModelPolicy, rollout: Rollout) -> float:
+    new_BT = policy.logprobs_BT(rollout)
+    return float((((new_BT - rollout.logprobs_BT) * rollout.mask_BT).exp() - 1).abs().max())
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_the_ratio_is_one_before_the_first_gradient_step(model: Any, nano: Model, data: st.DataObject) -> None:
+    slots = data.draw(st.integers(1, 7), "slots")
+    episodes = data.draw(st.integers(1, 15), "episodes")
+    generator = np.random.default_rng(data.draw(st.integers(0, 10**6), "seed"))
+    prompts = [generator.integers(2, VOCABULARY, generator.integers(1, 20)).tolist() for _ in range(episodes)]
+    lengths = generator.integers(1, 30, episodes).tolist()
+    temperature = data.draw(st.sampled_from([1.0, 0.7, 1.6]), "temperature")
+    env = Scripted(lengths, prompts, nano.tokenizer, slots)
+    policy = LanguageModelPolicy(
+        model, temperature=temperature, vocabulary=VOCABULARY, piece=data.draw(st.integers(1, 5))
+    )
+    rollout = collect_responses(env, policy, episodes, Seeds(1), seed=0)
+    assert sorted(rollout.episode_lengths) == sorted(lengths)
+    assert worst_ratio(policy, rollout) < TOLERANCE
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 10**6))
+def test_stepping_gives_the_logits_of_one_full_pass(model: Any, seed: int) -> None:
+    """Against transformers itself: no cache, no padding, one sequence at a time."""
+    generator = np.random.default_rng(seed)
+    slots = int(generator.integers(1, 6))
+    stepper = SlotStepper(model, slots)
+    sequences = [generator.integers(0, VOCABULARY, generator.integers(1, 12)).tolist() for _ in range(slots)]
+    logits_SV = stepper.start(dict(enumerate(sequences)))
+    for _ in range(12):
+        with torch.no_grad():
+            for slot, ids in enumerate(sequences):
+                full_V = model(input_ids=torch.tensor([ids])).logits[0, -1]
+                assert torch.allclose(logits_SV[slot], full_V, atol=1e-4)
+        tokens = generator.integers(0, VOCABULARY, slots)
+        fresh = [s for s in range(slots) if generator.random() < 0.2]
+        going = [s for s in range(slots) if s not in fresh]
+        logits_SV = stepper.step(torch.from_numpy(tokens), fresh) if going else torch.zeros_like(logits_SV)
+        for slot in going:
+            sequences[slot].append(int(tokens[slot]))
+        if fresh:
+            for slot in fresh:
+                sequences[slot] = generator.integers(0, VOCABULARY, generator.integers(1, 12)).tolist()
+            logits_SV = stepper.start({s: sequences[s] for s in fresh}, logits_SV)
+
+
+def test_an_episode_says_the_same_in_any_company(model: Any, nano: Model) -> None:
+    """The choices of an episode belong to its number: slots, order and neighbours change nothing."""
+    generator = np.random.default_rng(5)
+    prompts = [generator.integers(2, VOCABULARY, n).tolist() for n in (3, 9, 5, 14, 4, 8)]
+    found = []
+    for slots in (1, 2, 6):
+        env = Scripted([7, 3, 12, 5, 9, 4], prompts, nano.tokenizer, slots)
+        policy = LanguageModelPolicy(model, vocabulary=VOCABULARY)
+        found.append(collect_responses(env, policy, 6, Seeds(3), seed=0).inputs.responses)
+    assert found[0] == found[1] == found[2]
+
+
+def test_the_ratio_is_one_with_an_adapter_and_the_reference_is_the_adapter_off(model: Any, nano: Model) -> None:
+    pytest.importorskip("peft")
+    import copy
+
+    from palaestra.learn.reference import Reference, penalise
+    from palaestra.learn.supervised import Supervision, add_adapter
+
+    plain = LanguageModelPolicy(copy.deepcopy(model), vocabulary=VOCABULARY)
+    adapted = add_adapter(copy.deepcopy(model), Supervision("lora", rank=4), Seeds(0))
+    policy = LanguageModelPolicy(adapted, vocabulary=VOCABULARY)
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.05, generator=torch.Generator().manual_seed(1))
+    env = Scripted([6, 11, 3], [[5, 6], [7, 8, 9], [4]], nano.tokenizer, 2)
+    rollout = collect_responses(env, policy, 3, Seeds(2), seed=0)
+    assert worst_ratio(policy, rollout) < TOLERANCE
+    off_BT, base_BT = Reference(policy).logprobs_BT(rollout), plain.logprobs_BT(rollout)
+    assert torch.allclose(off_BT, base_BT, atol=1e-5)
+    assert not torch.allclose(off_BT, rollout.logprobs_BT, atol=1e-3)
+    before = rollout.rewards_BT.clone()
+    divergence = penalise(rollout, off_BT, 0.5)
+    expected = (rollout.logprobs_BT - off_BT) * rollout.mask_BT
+    assert torch.allclose(rollout.rewards_BT, before - 0.5 * expected)
+    assert abs(divergence - float(expected.sum(-1).mean())) < 1e-5
+
+
+def test_the_divergence_of_a_policy_from_itself_is_zero(model: Any, nano: Model) -> None:
+    from palaestra.learn.reference import Reference, penalise
+
+    policy = LanguageModelPolicy(model, vocabulary=VOCABULARY)
+    env = Scripted([6, 11, 3], [[5, 6], [7, 8, 9], [4]], nano.tokenizer, 3)
+    rollout = collect_responses(env, policy, 3, Seeds(2), seed=0)
+    assert abs(penalise(rollout, Reference(policy).logprobs_BT(rollout), 1.0)) < 1e-4
+
+
+def test_values_follow_the_states_with_a_head_and_with_a_critic_of_its_own(model: Any, nano: Model) -> None:
+    """The value of a decision is that of the state before it; its next value, of the state after it."""
+    import copy
+
+    from palaestra.learn.policies.language_model import LanguageModelCritic
+
+    env = Scripted([6, 2, 9], [[5, 6], [7, 8, 9], [4]], nano.tokenizer, 3)
+    critic = LanguageModelCritic(copy.deepcopy(model).base_model, 32)
+    for policy in (
+        LanguageModelPolicy(model, "head", vocabulary=VOCABULARY), LanguageModelPolicy(model, critic, vocabulary=VOCABULARY),
+    ):  # fmt: skip
+        head = policy.value_head if policy.value_head is not None else critic.head
+        with torch.no_grad():
+            head.weight.normal_(generator=torch.Generator().manual_seed(0))
+        rollout = collect_responses(env, policy, 3, Seeds(2), seed=0)
+        values_BT, next_BT = policy.values_BT(rollout)
+        for lane in range(3):
+            prompt, response = rollout.inputs.prompts[lane], rollout.inputs.responses[lane]
+            with torch.no_grad():
+                hidden = model.base_model(input_ids=torch.tensor([prompt + response])).last_hidden_state[0]
+                expected = head(hidden)[:, 0][len(prompt) - 1 :]
+            n = len(response)
+            assert torch.allclose(values_BT[lane, :n], expected[:-1], atol=1e-4)
+            assert torch.allclose(next_BT[lane, :n], expected[1:], atol=1e-4)

@@ -1,0 +1,418 @@
+"""The report of a train run: true to its figures, for language models and classic environments, at every moment."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palaestra.core.records import (
+    Attempt,
+    Completion,
+    Failure,
+    FailureCause,
+    Message,
+    Problem,
+    Score,
+    Segment,
+    Trajectory,
+    Usage,
+)
+from palaestra.recipes.settings import to_plain
+from palaestra.recipes.train import TrainSettings
+from palaestra.report import write_report
+from palaestra.report.lines import Panel, Reading, Series, averaged, axis_range, chart, readings
+from palaestra.runs.ledger import LedgerEntry
+from palaestra.runs.run import Run
+
+HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)"> & more'
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+
+
+class Page(HTMLParser):
+    """A page's text and elements; fails where tags do not balance."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text, self.open, self.words = text, list[str](), list[str]()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.words.append(" ")
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+        self.words.append(" ")
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.words.append(data)
+
+    @property
+    def said(self) -> str:
+        return re.sub(r"\s+", " ", "".join(self.words))
+
+    @property
+    def charts(self) -> list[str]:
+        """What a screen reader says of each picture."""
+        return [attributes["aria-label"] or "" for tag, attributes in self.elements if tag == "svg"]
+
+    def chart(self, start: str) -> str:
+        (found,) = [label for label in self.charts if label.startswith(start)]
+        return found
+
+    def section(self, name: str) -> str:
+        """The text of one section."""
+        found = re.search(rf'<section id="{name}">(.*?)</section>', self.text, re.S)
+        return Page(found.group(1)).said if found else ""
+
+
+def create(folder: Path, **values: Any) -> Run:
+    return Run.create(folder, "train", to_plain(TrainSettings(**values)))
+
+
+def language(folder: Path, env: str = "RLHFEnv-v0", algorithm: Any = "ppo", **values: Any) -> Run:
+    settings: dict[str, Any] = {"policy": "lm", "iterations": 10, "episodes": 64, "max_grad_norm": 0.5, "seed": 7}
+    return create(folder, env=env, algorithm=algorithm, **(settings | values))
+
+
+def classic(folder: Path, **values: Any) -> Run:
+    settings: dict[str, Any] = {"env": "CartPole-v1", "algorithm": "ppo", "policy": "mlp", "iterations": 10}
+    return create(folder, **(settings | values))
+
+
+def figures(iteration: int, **more: float) -> dict[str, float]:
+    """What an iteration of a language model with a reference brings."""
+    reward = 0.1 * iteration
+    return {
+        "reward": reward, "reward_low": reward - 0.05, "reward_high": reward + 0.05, "reward_count": 64.0,
+        "episodes": 64.0, "failures": 1.0, "decisions": 1000.0, "total_decisions": 1000.0 * iteration,
+        "length": 15.5, "entropy": 0.8, "truncated": 0.125, "kl": 0.004, "clip_share": 0.03, "gradient_norm": 0.42,
+        "explained_variance": -0.5, "reference_kl": 0.2 * iteration, "seconds_model": 2.0, "seconds_environment": 0.5,
+        "seconds_reference": 0.5, "seconds_update": 1.0, "tokens_per_second": 250.0, **more,
+    }  # fmt: skip
+
+
+def steps(iteration: int, **more: float) -> dict[str, float]:
+    """What an iteration in a classic environment brings."""
+    return {
+        "reward": 20.0 * iteration, "reward_low": 15.0 * iteration, "reward_high": 25.0 * iteration,
+        "reward_count": 8.0, "episodes": 8.0, "failures": 0.0, "decisions": 512.0, "length": 20.0 * iteration,
+        "recent_return": 18.0 * iteration, "explained_variance": 0.25, "entropy": 0.6, "steps_per_second": 2048.0,
+        "seconds_model": 0.1, "seconds_environment": 0.05, "seconds_update": 0.1, **more,
+    }  # fmt: skip
+
+
+def held_out(value: float, count: int = 32, **more: float) -> dict[str, float]:
+    return {
+        "test_reward": value, "test_reward_low": value - 0.1, "test_reward_high": value + 0.1,
+        "test_count": float(count), "test_failures": 2.0, "seconds_evaluate": 3.0, **more,
+    }  # fmt: skip
+
+
+def cost(phase: str, seconds: float = 4.0) -> LedgerEntry:
+    return LedgerEntry(phase, "nano", 64, Usage(500, 1000), seconds)
+
+
+def episode(response: str = "3*9=27. Answer: 27", failure: str = "") -> Trajectory:
+    info = {"prompt": "How many nuts?", "response": response, "stop_reason": "length"}
+    info |= {"failure": failure} if failure else {}
+    segments = (Segment((1, 2), (False, False), (0.0, 0.0)), Segment((5, 6, 7), (True,) * 3, (-0.1, -0.2, -0.6)))
+    return Trajectory("RLHFEnv-v0", 7, (0.0, 0.0, 0.75), segments, False, True, (info,))
+
+
+def attempts(right: int, failed: int = 0) -> list[Attempt]:
+    """Ten problems of two skills: the first `right` are right, the last `failed` failed."""
+    found = []
+    for k in range(10):
+        problem = Problem(f"p{k}", (Message("user", f"Question {k}?"),), f"{k}", "addition" if k < 5 else "clock")
+        outcome: Score | Failure = Score(float(k < right))
+        if k >= 10 - failed:
+            outcome = Failure(FailureCause.ENGINE, "broke")
+        found.append(Attempt(problem, Completion(f"answer {k}"), outcome))
+    return found
+
+
+def read(folder: Path) -> Page:
+    return Page(write_report(folder).read_text(encoding="utf-8"))
+
+
+def rlhf_run(folder: Path, iterations: int = 3, *, gold: bool = False, response: str = "fine") -> Path:
+    with language(folder) as run:
+        run.store.add_figures(0, held_out(0.2, test_reference_kl=0.0))
+        for k in range(1, iterations + 1):
+            run.store.add_iteration(k, figures(k), [episode(response)], cost(f"{k}/train"))
+            if gold:
+                value = 0.5 - 0.1 * (k - 2) ** 2
+                more = {"gold_reward": value, "gold_reward_low": value - 0.04, "gold_reward_high": value + 0.04}
+                run.store.add_figures(k, more)
+        run.store.add_figures(iterations, held_out(0.7, test_reference_kl=0.6))
+        run.store.add_cost(LedgerEntry("rest", seconds=1.0))
+        run.write_summary({"recipe": "train", "weights_sha256": "abcdef0123456789", "stopped_early": False})
+    return folder
+
+
+def task_run(folder: Path, *, ended: bool = True) -> Path:
+    with language(folder, "CoTEnv-v0", "grpo", variant="dr_grpo") as run:
+        store = run.store
+        store.add_attempts("0/test", attempts(2), cost("0/test"))
+        store.add_figures(0, {"test_accuracy": 20.0, "test_count": 10.0, "seconds_evaluate": 1.0})
+        for k in (1, 2):
+            more = {"groups_without_variance": 0.25}
+            store.add_iteration(k, figures(k, **more), [episode()], cost(f"{k}/train"))
+        store.add_attempts("2/test", attempts(8, failed=1), cost("2/test"))
+        if ended:
+            store.add_figures(2, {"test_accuracy": 88.9, "test_count": 9.0, "seconds_evaluate": 1.0})
+            run.write_summary({"recipe": "train"})
+    return folder
+
+
+def test_the_headline_of_a_run_with_rewards(tmp_path: Path) -> None:
+    page = read(rlhf_run(tmp_path / "run"))
+    said = page.section("headline")
+    assert "nano learns in RLHFEnv-v0 by PPO" in page.said
+    assert "Held-out reward before 0.200 0.100 to 0.300 mean of 32 episodes" in said
+    assert "Held-out reward after 0.700 0.600 to 0.800 mean of 32 episodes after iteration 3" in said
+    # Two halves of 0.1, independent: sqrt(0.02) = 0.141.
+    assert "Change +0.500 0.359 to 0.641" in said
+    assert "The interval lies above 0." in said
+    assert re.search(r"Episodes 192 Decisions 3\D000 tokens Failures 3 of 195 episodes", said)
+    assert "Failures, held-out 4 of 68" in said
+    assert "Seed 7" in said
+    assert "abcdef012345" in said
+    assert "abcdef0123456789" not in page.said
+    assert "has not ended" not in page.said
+
+
+def test_the_headline_of_a_task_has_accuracy_and_the_paired_gain(tmp_path: Path) -> None:
+    said = read(task_run(tmp_path / "run")).said
+    assert "nano learns in CoTEnv-v0 by Dr. GRPO" in said
+    assert "Held-out before 20.0 % 5.7–51.0 % 2 of 10 right" in said
+    assert "Held-out after 88.9 % 56.5–98.0 % 8 of 9 right, 1 failed after iteration 2" in said
+    assert "on 9 problems scored both times" in said
+    assert "Failures, held-out 1 of 20" in said
+
+
+def test_a_task_is_divided_by_skill(tmp_path: Path) -> None:
+    page = read(task_run(tmp_path / "run"))
+    said = page.section("skills")
+    assert re.search(r"addition 40\.0 % .* 2 of 5 right 100\.0 % .* 5 of 5 right \+60\.0", said)
+    assert re.search(r"clock 0\.0 % .* 0 of 5 right 75\.0 % .* 3 of 4 right, 1 failed", said)
+    assert "iteration 0: 20.00 (5.67 to 50.98), n 10" in page.chart("held-out accuracy by iteration")
+    assert "Now right 6 of 9" in page.section("samples")
+    assert page.section("divergence")  # Figures of a reference are there, whatever the environment.
+
+
+def test_rewards_are_drawn_with_their_intervals_and_evaluations(tmp_path: Path) -> None:
+    page = read(rlhf_run(tmp_path / "run"))
+    said = page.chart("reward by iteration")
+    assert "training: iteration 1: 0.100 (0.050 to 0.150), n 64, iteration 3: 0.300" in said
+    assert "held-out: iteration 0: 0.200 (0.100 to 0.300), n 32, iteration 3: 0.700" in said
+    assert 'class="band s1"' in page.text
+    table = page.section("reward")
+    assert re.search(r" 3 3\D000 64 1 0\.300 0\.250 to 0\.350 0\.700 0\.600 to 0\.800 32 ", table)
+
+
+def test_proxy_and_gold_are_drawn_only_where_there_is_a_gold_reward(tmp_path: Path) -> None:
+    without = read(rlhf_run(tmp_path / "without"))
+    assert not [label for label in without.charts if label.startswith("proxy and gold")]
+    assert "gold" not in without.said.lower()
+    assert "Reward against divergence" in without.said
+    path = without.chart("reward against the divergence from the reference")
+    assert "training: iteration 1 at 0.200: 0.100" in path
+    assert "held-out: iteration 0: 0.200 (0.100 to 0.300), n 32, iteration 3 at 0.600: 0.700" in path
+
+    page = read(rlhf_run(tmp_path / "with", gold=True))
+    assert "Proxy against gold" in page.said
+    both = page.chart("proxy and gold reward by iteration")
+    assert "proxy: iteration 1: 0.100" in both
+    assert "gold: iteration 1: 0.400 (0.360 to 0.440), iteration 3: 0.400" in both
+    assert "gold: iteration 1 at 0.200: 0.400" in page.chart("reward against the divergence")
+    assert (
+        "Highest gold 0.500 (0.460 to 0.540) at iteration 2; last 0.400 (0.360 to 0.440) at iteration 3." in page.said
+    )
+
+
+def test_without_a_reference_nothing_is_said_of_divergence(tmp_path: Path) -> None:
+    with classic(tmp_path / "run") as run:
+        run.store.add_iteration(1, steps(1), [], cost("1/train"))
+    assert read(tmp_path / "run").section("divergence") == ""
+
+
+def test_the_health_panel_has_the_figures_that_there_are(tmp_path: Path) -> None:
+    page = read(rlhf_run(tmp_path / "run"))
+    said = page.section("health")
+    for words in (
+        "KL of the update 0.0040", "KL to the reference 0.600", "Clip share 3 %", "Entropy 0.800",
+        "Explained variance −0.500", "Response length 15.50 tokens", "Cut at the limit 12.5 %",
+        "Gradient norm 0.420 before clipping; limit 0.500",
+    ):  # fmt: skip
+        assert words in said, words
+    assert "Groups without variance" not in said
+    assert "KL to the reference: iteration 1: 0.200, iteration 3: 0.600" in page.charts
+    assert "Groups without variance 25 %" in read(task_run(tmp_path / "task")).section("health")
+
+
+def test_a_figure_that_the_last_iteration_lacks_says_where_it_is_from(tmp_path: Path) -> None:
+    with language(tmp_path / "run") as run:
+        run.store.add_iteration(1, figures(1), [], cost("1/train"))
+        run.store.add_iteration(2, {n: v for n, v in figures(2).items() if n != "kl"}, [], cost("2/train"))
+    said = read(tmp_path / "run").section("health")
+    assert "KL of the update 0.0040 at 1" in said
+    assert "Entropy 0.800 nats" in said
+
+
+def test_a_classic_environment(tmp_path: Path) -> None:
+    with classic(tmp_path / "run") as run:
+        run.store.add_figures(0, held_out(10.0, 20))
+        for k in (1, 2):
+            kept = [Trajectory("CartPole-v1", 0, (20.0,), infos=({"length": 20},))]
+            run.store.add_iteration(k, steps(k), kept, cost(f"{k}/train", 0.25))
+        run.store.add_figures(2, held_out(450.0, 20))
+        run.write_summary({"recipe": "train", "stopped_early": True})
+    page = read(tmp_path / "run")
+    assert "mlp learns in CartPole-v1 by PPO" in page.said
+    assert "Iterations 2 of 10 stopped early" in page.said
+    assert re.search(r"Decisions 1\D024 steps", page.said)
+    assert "mean of the last 100 episodes: iteration 1: 18.00, iteration 2: 36.00" in page.chart("reward by iteration")
+    assert "Episode length 40.00 steps" in page.section("health")
+    # 1024 steps in half a second.
+    assert re.search(r"Steps a second while collecting and learning; over the whole run 2\D048", page.said)
+    assert page.section("episodes") == page.section("skills") == ""
+
+
+def test_seconds_are_divided_by_phase(tmp_path: Path) -> None:
+    page = read(rlhf_run(tmp_path / "run"))
+    said = page.section("time")
+    # Three iterations of 4 s and two evaluations of 3 s are more than the ledger's 13 s: nothing is left as rest.
+    assert "the policy acts 6.0 33.3 %" in said
+    assert "learning 3.0 16.7 %" in said
+    assert "held-out evaluation 6.0 33.3 %" in said
+    assert "all 18.0" in said
+    assert "the rest" not in said
+    assert "over the whole run 250.0" in said
+    bars = [attributes for tag, attributes in page.elements if tag == "rect"]
+    assert len(bars) == 3 * 4
+    assert "the policy acts 6.0" in page.chart("seconds of an iteration by phase")
+    assert re.search(r"collecting and learning 12\.0 192 1\D500 3\D000", page.section("cost"))
+
+
+def test_episodes_are_shown_with_reward_tokens_and_log_probs(tmp_path: Path) -> None:
+    with language(tmp_path / "run") as run:
+        for k in range(1, 6):
+            made = [episode(f"said in {k}"), episode("lost", failure="reward broke")]
+            run.store.add_iteration(k, figures(k), made, cost(f"{k}/train"))
+    said = read(tmp_path / "run").section("episodes")
+    assert [int(k) for k in re.findall(r"Iteration (\d+)", said)] == [1, 3, 5]
+    assert "said in 2" not in said
+    assert "How many nuts? Response said in 3 Reward 0.750 Tokens 3 Log-prob a token −0.300 Stopped by length" in said
+    assert "Response lost Reward failed Tokens 3" in said
+    assert "Failure reward broke" in said
+
+
+def test_text_of_models_is_shown_as_text_and_the_page_is_whole_by_itself(tmp_path: Path) -> None:
+    page = read(rlhf_run(tmp_path / "run", response=HOSTILE))
+    assert HOSTILE in page.said
+    assert "<script" not in page.text
+    assert not {tag for tag, _ in page.elements} & {"script", "link", "img", "iframe", "object"}
+    assert not [a for _, a in page.elements if {"onerror", "src", "href"} & set(a)]
+    assert "http" not in page.text
+    assert "url(" not in page.text
+
+
+@pytest.mark.parametrize("kind", [language, classic])
+def test_a_run_without_iterations(tmp_path: Path, kind: Any) -> None:
+    with kind(tmp_path / "run"):
+        page = read(tmp_path / "run")  # While its own process holds the lock.
+    assert "The run has not ended. 0 of 10 iterations are done" in page.said
+    assert "No iteration has been finished yet." in page.said
+    assert page.charts == []
+    with kind(tmp_path / "evaluated") as run:
+        run.store.add_figures(0, held_out(0.25))
+    page = read(tmp_path / "evaluated")
+    assert "Held-out reward before 0.250 0.150 to 0.350" in page.said
+    assert "Held-out reward after – not measured yet" in page.said
+    assert [label.split(":")[0] for label in page.charts] == ["reward by iteration"]
+
+
+def test_a_run_that_goes_on_leaves_out_the_evaluation_under_way(tmp_path: Path) -> None:
+    page = read(task_run(tmp_path / "run", ended=False))
+    assert "The run has not ended. 2 of 10 iterations are done" in page.said
+    assert "Under way and left out: the held-out evaluation after iteration 2 (10 attempts so far)." in page.said
+    assert "Held-out after – – –" in page.said
+    assert "Gain in points – not measured yet" in page.said
+    assert page.section("samples") == ""
+
+
+def test_without_evaluations_the_headline_is_the_reward_of_training(tmp_path: Path) -> None:
+    with classic(tmp_path / "run", evaluation=0) as run:
+        for k in (1, 2):
+            run.store.add_iteration(k, steps(k), [], cost(f"{k}/train"))
+    said = read(tmp_path / "run").said
+    assert "Reward, first iteration 20.00 15.00 to 25.00 mean of 8 episodes" in said
+    assert "Reward, last iteration 40.00 30.00 to 50.00" in said
+
+
+def test_iterations_without_an_episode_or_with_one_can_be_drawn(tmp_path: Path) -> None:
+    one = {n: v for n, v in steps(2, reward_count=1.0).items() if n not in ("reward_low", "reward_high")}
+    none = {n: v for n, v in steps(3, episodes=0.0).items() if not n.startswith("reward") and n != "length"}
+    with classic(tmp_path / "run", evaluation=0) as run:
+        for k, row in enumerate((steps(1), one, none, steps(4)), 1):
+            run.store.add_iteration(k, row, [], cost(f"{k}/train"))
+    page = read(tmp_path / "run")
+    assert "iteration 4: 80.00 (60.0 to 100.0), n 8" in page.chart("reward by iteration")
+    assert re.search(r" 2 – 8 0 40\.00 no interval ", page.section("reward"))
+    assert re.search(r" 3 – 0 0 – – ", page.section("reward"))
+
+
+def test_a_long_run_stays_a_page(tmp_path: Path) -> None:
+    with language(tmp_path / "run", iterations=500) as run:
+        for k in range(1, 401):
+            run.store.add_iteration(k, figures(k), [], cost(f"{k}/train"))
+    page = read(tmp_path / "run")
+    assert len(page.text) < 200_000
+    assert "a point is the mean of neighbouring iterations" in page.said
+    assert "A bar is the mean of neighbouring iterations" in page.said
+    assert page.section("reward").count("to") < 80
+    assert "collecting and learning 1600.0" in page.section("cost")
+
+
+def test_settings_are_listed(tmp_path: Path) -> None:
+    text = read(rlhf_run(tmp_path / "run")).text
+    assert re.search(r"<code>seed</code></td><td>7 <span class=\"dot\"", text)
+    assert re.search(r"<code>clip</code></td><td>0.2</td>", text)
+
+
+def test_a_wide_interval_or_an_outlier_does_not_squeeze_the_chart() -> None:
+    narrow = [Reading(k, k, float(k), k - 1.0, k + 1.0) for k in range(1, 21)]
+    low, high = axis_range([*narrow, Reading(21, 21, 20.0, -5000.0, 5000.0)])
+    assert low == 0
+    assert high < 30
+    low, high = axis_range([Reading(k, k, 0.5 + 0.01 * k) for k in range(40)] + [Reading(41, 41, -900.0)])
+    assert low > -1
+    assert axis_range([Reading(1, 1, 0.0)]) == (0.0, 1.0)
+    low, high = axis_range([Reading(1, 1, -3.0)])
+    assert low < -3 < high
+
+
+def test_averaged_readings_keep_their_mean_and_narrow_their_interval() -> None:
+    found = averaged([Reading(k, k / 10, float(k), k - 1.0, k + 1.0, 8) for k in range(1, 5)], 2)
+    assert [(r.iteration, r.value, r.count) for r in found] == [(2, 1.5, 16), (4, 3.5, 16)]
+    assert found[0].x == pytest.approx(0.15)
+    assert found[0].high == pytest.approx(1.5 + 2**0.5 / 2)
+
+
+def test_readings_need_their_place_on_the_axis() -> None:
+    table = {1: {"reward": 1.0}, 2: {"reward": 2.0, "reference_kl": 0.5}}
+    assert [(r.iteration, r.x) for r in readings(table, "reward", along="reference_kl")] == [(2, 0.5)]
+    one = chart([Panel("y", [Series("only", readings(table, "reward"))])], "x", "a <label>")
+    assert "a &lt;label&gt;: only: iteration 1: 1.00, iteration 2: 2.00" in one
