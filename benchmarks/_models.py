@@ -19,7 +19,9 @@ def reference_gpt2(seed: int = 0) -> tuple[Any, Any]:
     table = {word: k for k, word in enumerate([*words, "<pad>", "<eos>"])}
     inner = Tokenizer(models.WordLevel(table, unk_token="<pad>"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>", padding_side="left")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>", padding_side="left"
+    )
     config = GPT2Config(
         vocab_size=VOCABULARY, n_positions=1024, n_embd=256, n_layer=4, n_head=4, bos_token_id=VOCABULARY - 1,
         eos_token_id=VOCABULARY - 1, pad_token_id=VOCABULARY - 2, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,

@@ -36,7 +36,13 @@ def main() -> None:
                 **{f"{who}_tokens_per_second": round(value) for who, value in rate.items()},
             }
             print(name, slots, ratios[f"{name}/{slots}"], flush=True)
-    finish("rollout", min(entry["ratio"] for entry in ratios.values()), tokens=TOKENS, repetitions=repetitions, cases=ratios)
+    finish(
+        "rollout",
+        min(entry["ratio"] for entry in ratios.values()),
+        tokens=TOKENS,
+        repetitions=repetitions,
+        cases=ratios,
+    )
 
 
 def measure(model: Any, tokenizer: Any, slots: int, repetitions: int) -> list[list[float]]:

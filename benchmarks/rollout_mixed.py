@@ -47,7 +47,13 @@ def main() -> None:
         model, tokenizer = load(name)
         cases[name] = measure(model, tokenizer, 2 * SLOTS if options.quick else 4 * SLOTS, repetitions)
         print(name, cases[name], flush=True)
-    finish("rollout_mixed", min(case["ratio"] for case in cases.values()), slots=SLOTS, repetitions=repetitions, cases=cases)
+    finish(
+        "rollout_mixed",
+        min(case["ratio"] for case in cases.values()),
+        slots=SLOTS,
+        repetitions=repetitions,
+        cases=cases,
+    )
 
 
 def measure(model: Any, tokenizer: Any, responses: int, repetitions: int) -> dict[str, Any]:

@@ -14,35 +14,81 @@ from palaestra.version import __version__
 
 if TYPE_CHECKING:
     from palaestra.envs.lesson import LessonEnv
+    from palaestra.envs.token import TokenEnv, TokenVectorEnv
+    from palaestra.learn.grpo import GRPOConfig
+    from palaestra.learn.policies.networks import LMActorNetwork, LMCriticNetwork, MLPActorNetwork, MLPCriticNetwork
+    from palaestra.learn.ppo import PPOConfig
+    from palaestra.learn.reinforce import REINFORCEConfig
+    from palaestra.learn.reward_model import RewardModel, load_reward_model
+    from palaestra.learn.rloo import RLOOConfig
+    from palaestra.recipes.agent import load_ppo_agent, train_agent
     from palaestra.recipes.evaluate import EvaluateSettings, evaluate
     from palaestra.recipes.pretrain import PretrainSettings, pretrain
+    from palaestra.recipes.reward import RewardSettings, train_reward
     from palaestra.recipes.teach import TeachSettings, teach
+    from palaestra.recipes.train import TrainSettings, train
     from palaestra.tasks.base import make_task
     from palaestra.teachers.base import make_teacher
 
 __all__ = [
     "EvaluateSettings",
+    "GRPOConfig",
+    "LMActorNetwork",
+    "LMCriticNetwork",
     "LessonEnv",
+    "MLPActorNetwork",
+    "MLPCriticNetwork",
+    "PPOConfig",
     "PretrainSettings",
+    "REINFORCEConfig",
+    "RLOOConfig",
+    "RewardModel",
+    "RewardSettings",
     "TeachSettings",
+    "TokenEnv",
+    "TokenVectorEnv",
+    "TrainSettings",
     "__version__",
     "evaluate",
+    "load_ppo_agent",
+    "load_reward_model",
     "make_task",
     "make_teacher",
     "pretrain",
     "teach",
+    "train",
+    "train_agent",
+    "train_reward",
 ]
 
 _HOMES = {
     "EvaluateSettings": "palaestra.recipes.evaluate",
+    "GRPOConfig": "palaestra.learn.grpo",
+    "LMActorNetwork": "palaestra.learn.policies.networks",
+    "LMCriticNetwork": "palaestra.learn.policies.networks",
     "LessonEnv": "palaestra.envs.lesson",
+    "MLPActorNetwork": "palaestra.learn.policies.networks",
+    "MLPCriticNetwork": "palaestra.learn.policies.networks",
+    "PPOConfig": "palaestra.learn.ppo",
     "PretrainSettings": "palaestra.recipes.pretrain",
+    "REINFORCEConfig": "palaestra.learn.reinforce",
+    "RLOOConfig": "palaestra.learn.rloo",
+    "RewardModel": "palaestra.learn.reward_model",
+    "RewardSettings": "palaestra.recipes.reward",
     "TeachSettings": "palaestra.recipes.teach",
+    "TokenEnv": "palaestra.envs.token",
+    "TokenVectorEnv": "palaestra.envs.token",
+    "TrainSettings": "palaestra.recipes.train",
     "evaluate": "palaestra.recipes.evaluate",
+    "load_ppo_agent": "palaestra.recipes.agent",
+    "load_reward_model": "palaestra.learn.reward_model",
     "make_task": "palaestra.tasks.base",
     "make_teacher": "palaestra.teachers.base",
     "pretrain": "palaestra.recipes.pretrain",
     "teach": "palaestra.recipes.teach",
+    "train": "palaestra.recipes.train",
+    "train_agent": "palaestra.recipes.agent",
+    "train_reward": "palaestra.recipes.reward",
 }
 
 

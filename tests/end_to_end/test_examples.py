@@ -12,8 +12,13 @@ EXPECTED = {
     "lesson_by_hand.py": r"after: \d+% of 36 test problems",
     "own_task.py": r"% of 20 test problems",
     "own_teacher.py": r"examples by skill",
+    "reward_model.py": r"after: [\d.]+ % of \d+ held-out pairs",
+    "cartpole.py": r"of the first 20 episodes \d+, of all 160 \d+",
+    "chain_of_thought.py": r"gain -?[\d.]+ points",
+    "rlhf_ppo.py": r"KL to the reference -?[\d.]+ nats",
+    "own_environment.py": r"32 summaries -?[\d.]+ -> -?[\d.]+",
 }
-ARGUMENTS = {"teach_nano.py": ["--lesson-size", "20"]}
+ARGUMENTS = {"teach_nano.py": ["--lesson-size", "20"], "chain_of_thought.py": ["--iterations", "1"]}
 
 
 def test_every_example_is_run_here() -> None:

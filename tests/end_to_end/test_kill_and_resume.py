@@ -28,3 +28,20 @@ def test_a_run_killed_at_twenty_random_instants_ends_as_the_one_left_alone(tmp_p
                     assert run.store.attempts(phase) == first.store.attempts(phase)
                 assert run.store.curves() == first.store.curves()
             assert not list(folder.rglob("*.partial"))
+
+
+def test_a_killed_training_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("killing_train.py")
+    command = [sys.executable, "-W", "ignore", str(script), str(tmp_path), "5"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stderr[-3000:]
+    for name, outcome in json.loads(result.stdout.strip().splitlines()[-1]).items():
+        assert outcome["kills"] >= 1, name
+        alone, disturbed = ({k: v for k, v in outcome[n].items() if k != "seconds"} for n in ("alone", "disturbed"))
+        assert disturbed == alone
+        with Run.open(tmp_path / name / "alone") as first, Run.open(tmp_path / name / "disturbed") as second:
+            tables = [run.store.figures() for run in (first, second)]
+            assert tables[0].keys() == tables[1].keys()
+            for iteration in tables[0]:
+                timeless = [{k: v for k, v in t[iteration].items() if "second" not in k} for t in tables]
+                assert timeless[0] == timeless[1]

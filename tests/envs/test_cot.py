@@ -61,8 +61,8 @@ def test_it_passes_gymnasiums_checker(arguments: dict[str, Any]) -> None:
 def test_it_is_made_by_gymnasium_in_both_views_with_all_defaults() -> None:
     env = gymnasium.make("CoTEnv-v0", problems=2)
     assert isinstance(env.unwrapped, CoTEnv)
-    _, info = env.reset(seed=0)
-    observation, reward, terminated, truncated, info = env.step(END)
+    env.reset(seed=0)
+    _, reward, terminated, truncated, _ = env.step(END)
     assert (reward, terminated, truncated) == (0.0, True, False)
     vector = gymnasium.make_vec("CoTEnv-v0", num_envs=3, problems=2)
     assert isinstance(vector, CoTVectorEnv)
@@ -73,7 +73,7 @@ def test_the_reward_is_the_score_of_the_task(nano: Model) -> None:
     env = CoTVectorEnv(**SMALL, tokenizer=nano.tokenizer, num_envs=2)
     env.reset(seed=0, options={"episodes": 2})
     right, other = of(env, 0), of(env, 1)
-    _, rewards, _, _, infos = answer(env, [f"Answer: {right.reference}", f"Answer: 1{other.reference}"])
+    *_, infos = answer(env, [f"Answer: {right.reference}", f"Answer: 1{other.reference}"])
     responses = {r.episode: r for r in infos["responses"]}
     assert responses[1].reward == 0.0
     env.reset(seed=0, options={"episodes": 1})
@@ -124,7 +124,7 @@ def test_a_scorer_that_fails_is_a_failure_and_no_zero(nano: Model) -> None:
     env = CoTVectorEnv(Echo(), tokenizer=nano.tokenizer, num_envs=3, failures="mark")
     env.reset(seed=0)
     words = [of(env, episode).reference for episode in range(3)]
-    _, rewards, _, _, infos = env.step(np.full(3, END))
+    *_, infos = env.step(np.full(3, END))
     for word, response in zip(words, infos["responses"], strict=True):
         if word == "broken":
             assert response.reward is None

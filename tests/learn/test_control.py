@@ -97,7 +97,7 @@ def test_episodes_are_kept_apart_under_both_kinds_of_autoreset(mode: AutoresetMo
     assert set(rollout.episode_lengths) == {4}
     rewards = [r for r, m in zip(rollout.rewards_BT[0].tolist(), rollout.mask_BT[0].tolist(), strict=True) if m]
     assert rewards[:6] == [1, 2, 3, 4, 1, 2]
-    values_BT, next_BT = policy.values_BT(rollout)
+    _values_BT, next_BT = policy.values_BT(rollout)
     ends = (rollout.ended_BT & rollout.mask_BT).nonzero().tolist()
     assert ends
     for lane, t in ends:  # The state that an episode ended in has the observation (start, 4).
@@ -167,9 +167,9 @@ def test_every_decision_is_in_one_minibatch_of_an_epoch() -> None:
 
 
 def test_a_space_that_does_not_fit_is_named() -> None:
-    with pytest.raises(EnvError, match="acts in Discrete, MultiDiscrete, MultiBinary and Box.*Dict"):
+    with pytest.raises(EnvError, match=r"acts in Discrete, MultiDiscrete, MultiBinary and Box.*Dict"):
         mlp_policy(SPACES["box"], gymnasium.spaces.Dict({"a": SPACES["box"]}))
-    with pytest.raises(EnvError, match="reads Box, MultiBinary and Discrete observations.*FlattenObservation"):
+    with pytest.raises(EnvError, match=r"reads Box, MultiBinary and Discrete observations.*FlattenObservation"):
         mlp_policy(gymnasium.spaces.Dict({"a": SPACES["box"]}), SPACES["discrete"])
 
 

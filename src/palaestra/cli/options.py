@@ -66,4 +66,6 @@ def _flag(name: str) -> str:
 def _shown(default: Any) -> str:
     if isinstance(default, (int, float)) and default == -1:
         return "what suits"
+    if default is None:
+        return "none"
     return "all" if default == () else repr(default) if default == "" else str(default)

@@ -70,13 +70,14 @@ class RLOO:
         if config.normalise_advantages:
             advantages_B = normalised(advantages_B, valid_GK.flatten())
         lanes = [int(lane) for lane in ((advantages_B != 0) & valid_GK.flatten()).nonzero()[:, 0]]
+        length_B = rollout.mask_BT.sum(-1)
         means = Means()
         policy.train()
         for epoch in range(config.update_epochs if lanes else 0):
             order = self.seeds.derive("minibatches", iteration, epoch).generator().permutation(len(lanes))
             size = -(-len(lanes) // config.minibatches)
             for start in range(0, len(order), size):
-                mine = sorted((lanes[k] for k in order[start : start + size]), key=lambda k: rollout.episode_lengths[k])
+                mine = sorted((lanes[k] for k in order[start : start + size]), key=lambda lane: int(length_B[lane]))
                 sequences = float(valid_GK.sum()) * len(mine) / len(lanes)
                 self._step(rollout, lane_selection(rollout, mine), advantages_B, sequences, means)
         policy.eval()

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.events import Event, Listener
 from palaestra.core.records import Segment, Split, Trajectory, Usage
 from palaestra.core.seeding import Seeds
-from palaestra.core.statistics import gain_between, mean_interval, report_on
+from palaestra.core.statistics import Mean, gain_between, mean_interval, report_on
 from palaestra.learn.collect import ControlCollector, collect_responses
 from palaestra.learn.grpo import GRPO, GRPOConfig, variant
 from palaestra.learn.kernels import small_matrices
@@ -32,6 +33,7 @@ from palaestra.learn.reinforce import REINFORCE, REINFORCEConfig
 from palaestra.learn.rloo import RLOO, RLOOConfig
 from palaestra.learn.rollouts import Rollout
 from palaestra.recipes.checkpoints import check_shapes
+from palaestra.runs.ledger import LedgerEntry
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,8 +67,8 @@ class Loop:
         """Collect, learn; returns the figures and the episodes to be kept."""
         raise NotImplementedError
 
-    def evaluate(self, iteration: int, store: Store, listener: Listener) -> dict[str, float]:
-        """Measure the policy on what it does not learn from."""
+    def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
+        """Measure the policy on what it does not learn from; returns figures, and a cost that is not stored yet."""
         raise NotImplementedError
 
     def outcome(self, store: Store, iterations: int) -> dict[str, Any]:
@@ -130,7 +132,7 @@ class Loop:
             raise (RewardError if what == "reward" else EnvError)(
                 f"{len(rollout.failures)} of {total} episodes failed in one iteration; the first: {rollout.failures[0]}"
             )
-        reward = mean_interval(rollout.episode_returns)
+        reward = reward_interval(rollout)
         figures = {
             "episodes": float(reward.count), "failures": float(len(rollout.failures)),
             "decisions": float(rollout.decisions), "total_decisions": float(self.decisions),
@@ -175,13 +177,13 @@ class TokenLoop(Loop):
             name.removeprefix("seconds_"): rollout.figures[name] for name in ("seconds_model", "seconds_environment")
         }
         figures = self._count(rollout, "reward")
-        self.usage = Usage(sum(len(p) for p in rollout.inputs.prompts), rollout.decisions)
+        self.usage = usage_of(rollout)
         assert rollout.entropy_BT is not None and rollout.cut_B is not None  # noqa: PT018
         figures["entropy"] = float(rollout.entropy_BT[rollout.mask_BT].mean())
         figures["truncated"] = float(rollout.cut_B.float().mean())
         trajectories = [
             trajectory_of(settings.env, settings.seed, rollout, lane)
-            for lane in range(min(settings.keep_trajectories, rollout.lanes))
+            for lane in spread(rollout.lanes, settings.keep_trajectories)
         ]
         if self.reference is not None:
             start = time.perf_counter()
@@ -199,9 +201,9 @@ class TokenLoop(Loop):
         figures["tokens_per_second"] = rollout.decisions / sum(seconds.values())
         return figures, trajectories
 
-    def evaluate(self, iteration: int, store: Store, listener: Listener) -> dict[str, float]:
+    def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
         if hasattr(self.env, "task"):
-            return self._evaluate_task(iteration, store, listener)
+            return self._evaluate_task(iteration, store, listener), None
         listener(Event("evaluate", 0, 0, iteration))
         env = self.held_out
         count = len(env) if hasattr(env, "__len__") else self.settings.evaluation
@@ -214,7 +216,7 @@ class TokenLoop(Loop):
         }  # fmt: skip
         if self.reference is not None:
             figures["test_reference_kl"] = penalise(rollout, self.reference.logprobs_BT(rollout), 0.0)
-        return figures
+        return figures, LedgerEntry("", self.engine_name, rollout.lanes, usage_of(rollout))
 
     def _evaluate_task(self, iteration: int, store: Store, listener: Listener) -> dict[str, float]:
         """Ask the held-out problems greedily, as `palaestra evaluate` does; the attempts go to the store."""
@@ -245,6 +247,7 @@ class TokenLoop(Loop):
         return {
             "test_accuracy": 100 * report.accuracy, "test_accuracy_low": 100 * report.low,
             "test_accuracy_high": 100 * report.high, "test_count": float(report.count),
+            "test_failures": float(report.failure_count),
         }  # fmt: skip
 
     def outcome(self, store: Store, iterations: int) -> dict[str, Any]:
@@ -318,7 +321,7 @@ class ControlLoop(Loop):
         ]
         return figures, kept
 
-    def evaluate(self, iteration: int, store: Store, listener: Listener) -> dict[str, float]:
+    def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
         """Whole episodes with the likeliest actions, in environments of their own."""
         from palaestra.envs.making import make_control_env
 
@@ -336,10 +339,11 @@ class ControlLoop(Loop):
             env.close()
         returns = (rollout.rewards_BT * rollout.mask_BT).sum(-1).tolist()
         reward = mean_interval(returns)
-        return {
+        figures = {
             "test_reward": reward.value, "test_reward_low": reward.low, "test_reward_high": reward.high,
             "test_count": float(reward.count), "test_failures": float(len(rollout.failures)),
         }  # fmt: skip
+        return figures, LedgerEntry("", self.settings.policy, rollout.lanes)
 
     def outcome(self, store: Store, iterations: int) -> dict[str, Any]:
         found: dict[str, Any] = {"recent_return": self.recent_return if len(self._recent) == RECENT else None}
@@ -401,8 +405,6 @@ def make_algorithm(settings: TrainSettings, policy: Any, kl: float = 0.0) -> Any
             kl_coefficient=kl, entropy_coefficient=s.entropy, max_grad_norm=s.max_grad_norm, anneal=s.anneal,
         ))  # fmt: skip
         if s.weighting:
-            from dataclasses import replace
-
             config = replace(config, weighting=s.weighting)
         return GRPO(policy, config, seeds)
     if s.algorithm == "rloo":
@@ -450,6 +452,7 @@ def _token_loop(settings: TrainSettings, listener: Listener) -> TokenLoop:
     if kl or hasattr(env, "kl_coefficient"):
         name = str(getattr(env, "reference", ""))
         reference = Reference(policy, shelf.load(name, device=settings.device).weights if name else None)
+    settings = replace(settings, kl=kl)
     algorithm = make_algorithm(settings, policy, kl)
     return TokenLoop(settings, env, policy, algorithm, reference, kl, held_out, loaded.name, loaded.tokenizer)
 
@@ -490,6 +493,36 @@ def trajectory_of(env: str, seed: int, rollout: Rollout, lane: int) -> Trajector
         env, seed, tuple(rollout.rewards_BT[lane, : len(chosen)].tolist()), segments,
         not response.truncated, response.truncated, (info,),
     )  # fmt: skip
+
+
+def reward_interval(rollout: Rollout) -> Mean:
+    """The mean return with its interval. Episodes that started alike are not independent: their groups are."""
+    plain = mean_interval(rollout.episode_returns)
+    groups: dict[int, list[float]] = {}
+    if rollout.group_B is not None and rollout.valid_B is not None:
+        known = [lane for lane in range(rollout.lanes) if bool(rollout.valid_B[lane])]
+        if len(known) == len(rollout.episode_returns):
+            for lane, value in zip(known, rollout.episode_returns, strict=True):
+                groups.setdefault(int(rollout.group_B[lane]), []).append(value)
+    if len(groups) in (0, len(rollout.episode_returns)):
+        return plain
+    clustered = mean_interval([float(np.mean(values)) for values in groups.values()])
+    half = (clustered.high - clustered.low) / 2
+    return Mean(plain.value, plain.value - half, plain.value + half, plain.count)
+
+
+def usage_of(rollout: Rollout) -> Usage:
+    return Usage(sum(len(p) for p in rollout.inputs.prompts), rollout.decisions)
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """Places at even distances, so that the episodes that are kept are not all of one group.
+
+    >>> spread(16, 4)
+    [0, 4, 8, 12]
+    """
+    wanted = min(count, wanted)
+    return [k * count // wanted for k in range(wanted)]
 
 
 def _before_after(table: Mapping[int, Mapping[str, float]], iterations: int) -> dict[str, Any]:

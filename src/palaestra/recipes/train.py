@@ -77,7 +77,7 @@ class TrainSettings:
     window: int = setting(8, "Observations that the transformer over the history sees.")
     evaluate_every: int = setting(0, "Iterations between evaluations; 0 evaluates before and after.")
     evaluation: int = setting(-1, "Held-out problems a skill, prompts, or episodes of an evaluation; 0: none.")
-    stop_at: float = setting(float("inf"), "Stop once the mean return of the last 100 episodes has reached this.")
+    stop_at: float | None = setting(None, "Stop once the mean return of the last 100 episodes has reached this.")
     checkpoint_every: int = setting(10, "Iterations between checkpoints.")
     keep_trajectories: int = setting(4, "Episodes of each iteration that are kept in the store.")
     tensorboard: bool = setting(False, "Write the figures for TensorBoard as well (extra: tensorboard).")
@@ -132,8 +132,8 @@ class TrainResult:
     policy: Any
 
 
-Callback = Callable[[int, Mapping[str, float]], bool | None]
-"""Is told the iteration and its figures after each; returning `True` stops the run there."""
+Callback = Callable[[int, Mapping[str, float]], bool | Mapping[str, float] | None]
+"""Is told the iteration and its figures after each; `True` stops the run there, a mapping adds figures."""
 
 
 def train(
@@ -150,7 +150,7 @@ def train(
         settings: all of them at once, or give single ones as keywords.
         out: the run folder; a new one below `runs/` if empty.
         listener: is told of the progress.
-        callbacks: are told each iteration's figures, and may stop the run.
+        callbacks: are told each iteration's figures; they may add figures, and may stop the run.
 
     Example:
         >>> from palaestra import train                                       # doctest: +SKIP
@@ -162,6 +162,7 @@ def train(
     check(settings)
     started = time.perf_counter()
     loop = _build(settings, listener)
+    settings = loop.settings
     with Run.create(Path(out) if out else new_folder(RECIPE), RECIPE, to_plain(settings)) as run:
         return _play(run, settings, loop, started, listener, callbacks)
 
@@ -193,6 +194,8 @@ def filled(settings: TrainSettings) -> TrainSettings:
         changes["normalise_observations"] = suits["normalise_observations"]
     if settings.evaluation == -1:
         changes["evaluation"] = 25 if kind == "token" else 20
+    if settings.clip_high == -1:
+        changes["clip_high"] = 0.28 if (changes["algorithm"], settings.variant) == ("grpo", "dapo") else settings.clip
     names = {f.name: f.type for f in fields(settings)}
     for name, value in changes.items():
         if "int" in str(names[name]) and isinstance(value, float):
@@ -269,10 +272,12 @@ def _play(
         for tracker in trackers:
             tracker.log(iteration, figures)
         listener(Event("iteration", iteration, settings.iterations, iteration, figures))
-        stopped = (
-            any([callback(iteration, figures) for callback in callbacks])  # noqa: C419 (every one is told)
-            or loop.recent_return >= settings.stop_at
-        )
+        answers = [callback(iteration, figures) for callback in callbacks]
+        for more in (answer for answer in answers if isinstance(answer, Mapping)):
+            run.store.add_figures(iteration, more)
+            for tracker in trackers:
+                tracker.log(iteration, more)
+        stopped = True in answers or (settings.stop_at is not None and loop.recent_return >= settings.stop_at)
         last = stopped or iteration == settings.iterations
         every = settings.evaluate_every
         if settings.evaluation and (last or (every and iteration % every == 0)):
@@ -296,9 +301,11 @@ def _play(
 
 def _evaluate(run: Run, loop: Loop, iteration: int, settings: TrainSettings, listener: Listener) -> dict[str, float]:
     start = time.perf_counter()
-    figures = loop.evaluate(iteration, run.store, listener)
+    figures, cost = loop.evaluate(iteration, run.store, listener)
     figures["seconds_evaluate"] = time.perf_counter() - start
     run.store.add_figures(iteration, figures)
+    if cost is not None:  # Attempts at problems were stored with their own.
+        run.store.add_cost(replace(cost, phase=f"{iteration}/test", seconds=figures["seconds_evaluate"]))
     listener(Event("evaluation", iteration, settings.iterations, iteration, figures))
     return figures
 

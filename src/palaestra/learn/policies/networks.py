@@ -92,7 +92,7 @@ class LMCriticNetwork(LanguageModelCritic):
 
     Arguments:
         model_name: a name of the shelf, a folder with a transformers checkpoint, or a hub id.
-        pad_token_id: taken for Gymformer's sake and not needed: masks are exact.
+        pad_token_id: of the tokenizer; only `forward` on padded ids needs it.
         device: where to compute; empty means a GPU where there is one.
     """
 
@@ -102,7 +102,8 @@ class LMCriticNetwork(LanguageModelCritic):
         loaded = shelf.load(model_name, device=device)
         body = loaded.weights.base_model
         super().__init__(body, int(body.config.get_text_config().hidden_size), Seeds(seed))
-        self.model_name, self.pad_token_id = model_name, pad_token_id
+        self.model_name = model_name
+        self.pad_token_id = pad_token_id if pad_token_id is not None else loaded.tokenizer.pad_token_id
 
     def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor | None = None) -> torch.Tensor:
         """The value behind the last token of each row, `[batch]`."""

@@ -1,0 +1,30 @@
+"""RLHF by Gymformer's call: PPO raises a preference and stays near where it started.
+
+The preference is a function here; `reward="folder/of/a/reward/model"` works the same way
+(see `reward_model.py`).
+"""
+
+from palaestra import LMActorNetwork, LMCriticNetwork, PPOConfig, train_agent
+
+
+def preference(prompt: str, response: str) -> float:
+    """People like answers that get to the point."""
+    return 1.0 / (1.0 + len(response.split()))
+
+
+actor, critic = LMActorNetwork("nano"), LMCriticNetwork("nano")
+figures = []
+rewards = train_agent(
+    env_name="RLHFEnv-v0",
+    env_options={"reward": preference, "kl_coefficient": 0.02},
+    actor=actor,
+    critic=critic,
+    ppo_config=PPOConfig(lr_actor=1e-4, lr_critic=1e-3, gamma=1.0, update_epochs=2, minibatch_size=16),
+    max_episodes=128,
+    max_timesteps=40,
+    update_interval=32,
+    save_interval=0,
+    callback=lambda episodes, seen: figures.append(seen),
+)
+print(f"reward {figures[0]['reward']:.3f} -> {figures[-1]['reward']:.3f}")
+print(f"KL to the reference {figures[-1]['reference_kl']:.3f} nats a response")
