@@ -63,7 +63,6 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
                 self._observations[slot], _ = self.envs[slot].reset(seed=one, options=options)
             except Exception as error:  # An environment is a program of somebody else's: it may raise anything.
                 raise EnvError(f"{self.name} raised {cause_of(error)} in reset of slot {slot}") from error
-            self._breaks[slot] = 0
         return self._batch(), {}
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:

@@ -1,0 +1,131 @@
+"""A whole PPO step against TRL's PPOTrainer: generate, judge, 10 epochs of updates, on the same model.
+
+16 responses of 64 tokens to prompts of 32, 10 epochs, minibatches of 16, a reference with KL 0.05, a reward
+model, one torch thread. TRL's PPO has a policy, a value model, a reference and a reward model of their own; ours
+has the same (`separate`), or the value head on the policy's trunk (`head`), which is our default. The ratio is
+that of the default; the other is printed beside it.
+
+TRL removed PPO after 1.12: `pip install --no-deps --target FOLDER trl==1.12.0`, then `--trl FOLDER`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from typing import Any
+
+from _common import arguments, finish, median
+from _models import load, prompts
+
+TOKENS, RESPONSES, EPOCHS = 64, 16, 10
+
+
+def main() -> None:
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    options = arguments(__doc__ or "", threads=1, models=("gpt2",), trl="folder with a TRL that still has PPO")
+    if options.trl:
+        sys.path.insert(0, options.trl)
+    try:
+        from trl.experimental.ppo import PPOTrainer  # noqa: F401
+    except ImportError:
+        print("this TRL has no PPO any more: pip install --no-deps --target FOLDER trl==1.12.0, then --trl FOLDER")
+        finish("ppo_vs_trl", 0.0, skipped=True)
+        return
+    steps = 2 if options.quick else 5
+    cases: dict[str, Any] = {}
+    for name in options.models:
+        ours = {critic: measure_ours(name, steps, critic) for critic in ("head", "separate")}
+        theirs = measure_theirs(name, steps)
+        rate = RESPONSES * TOKENS
+        cases[name] = {
+            "ratio": round(median(theirs) / median(ours["head"]), 2),
+            "ratio_separate_critic": round(median(theirs) / median(ours["separate"]), 2),
+            "palaestra_tokens_per_second": {critic: round(rate / median(times)) for critic, times in ours.items()},
+            "trl_tokens_per_second": round(rate / median(theirs)),
+        }  # fmt: skip
+        print(name, cases[name], flush=True)
+    finish("ppo_vs_trl", min(case["ratio"] for case in cases.values()), steps=steps, cases=cases)
+
+
+def measure_ours(name: str, steps: int, kind: str) -> list[float]:
+    import copy
+
+    from palaestra.core.seeding import Seeds
+    from palaestra.envs.token import RLHFVectorEnv
+    from palaestra.learn.collect import collect_responses
+    from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy
+    from palaestra.learn.ppo import PPO, PPOConfig
+    from palaestra.learn.reference import Reference, penalise
+    from palaestra.learn.reward_model import RewardModel
+
+    model, tokenizer = load(name)
+    env = RLHFVectorEnv(
+        prompts(len(tokenizer), 64), RewardModel(_classifier(model, tokenizer), tokenizer), tokenizer=tokenizer,
+        num_envs=RESPONSES, max_tokens=TOKENS,
+    )  # fmt: skip
+    env._is_end[:] = False
+    critic: Any = "head"
+    if kind == "separate":
+        critic = LanguageModelCritic(copy.deepcopy(model).base_model, int(model.config.hidden_size))
+    policy = LanguageModelPolicy(model, critic, vocabulary=len(tokenizer))
+    reference = Reference(policy)
+    config = PPOConfig(lr_actor=1e-6, lr_critic=1e-6, gamma=1.0, update_epochs=EPOCHS, minibatch_size=RESPONSES, value_clip=0.2)
+    algorithm = PPO(policy, config, Seeds(0))
+    env.reset(seed=0, options={"episodes": 0})
+    found = []
+    for step in range(steps + 1):
+        start = time.perf_counter()
+        rollout = collect_responses(env, policy, RESPONSES, Seeds(0), first=step * RESPONSES)
+        penalise(rollout, reference.logprobs_BT(rollout), 0.05)
+        algorithm.update(rollout, step)
+        found.append(time.perf_counter() - start)
+        assert rollout.decisions == RESPONSES * TOKENS
+    return found[1:]
+
+
+def measure_theirs(name: str, steps: int) -> list[float]:
+    import copy
+
+    from datasets import Dataset
+    from trl.experimental.ppo import PPOConfig, PPOTrainer
+
+    model, tokenizer = load(name)
+    data = Dataset.from_list([{"input_ids": ids} for ids in prompts(len(tokenizer), 64)])
+    value, reward = _classifier(model, tokenizer), _classifier(model, tokenizer)
+    found: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        config = PPOConfig(
+            folder, per_device_train_batch_size=RESPONSES, gradient_accumulation_steps=1, num_mini_batches=1,
+            num_ppo_epochs=EPOCHS, response_length=TOKENS, total_episodes=RESPONSES * (steps + 1), learning_rate=1e-6,
+            report_to=[], use_cpu=True, bf16=False, disable_tqdm=True, save_strategy="no", num_sample_generations=0,
+            gradient_checkpointing=False, local_rollout_forward_batch_size=RESPONSES, temperature=1.0, logging_strategy="no",
+        )  # fmt: skip
+        trainer = PPOTrainer(
+            args=config, processing_class=tokenizer, model=model, ref_model=copy.deepcopy(model), reward_model=reward,
+            train_dataset=data, value_model=value, eval_dataset=data,
+        )  # fmt: skip
+        inner = trainer.log
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            found.append(time.perf_counter())
+            return inner(*args, **kwargs)
+
+        trainer.log = timed
+        found.append(time.perf_counter())
+        trainer.train()
+    return [b - a for a, b in zip(found, found[1:], strict=False)][1:]
+
+
+def _classifier(model: Any, tokenizer: Any) -> Any:
+    """A reward or value model of the same shape, with random weights."""
+    from transformers import AutoModelForSequenceClassification
+
+    config = model.config.__class__(**{**model.config.to_dict(), "num_labels": 1})
+    config.pad_token_id = tokenizer.pad_token_id
+    return AutoModelForSequenceClassification.from_config(config).eval()
+
+
+if __name__ == "__main__":
+    main()
