@@ -128,9 +128,7 @@ class GRPO:
             order = self.seeds.derive("minibatches", iteration, epoch).generator().permutation(len(lanes))
             size = -(-len(lanes) // config.minibatches)
             for start in range(0, len(order), size):
-                mine = sorted(
-                    (lanes[k] for k in order[start : start + size]), key=lambda lane: int(mask_BT[lane].sum())
-                )
+                mine = by_group(rollout, [lanes[k] for k in order[start : start + size]])
                 share = counted_B.sum() * len(mine) / len(lanes)
                 self._step(rollout, lane_selection(rollout, mine), advantages_B, mask_BT, share, means)
         policy.eval()
@@ -174,6 +172,22 @@ class GRPO:
 
         norm = gradient_step(self.optimizer, batch, most_lanes(policy, rollout), loss)
         means.add(gradient_norm=norm)
+
+
+def by_group(rollout: Rollout, lanes: list[int]) -> list[int]:
+    """Lanes sorted so that pieces have little padding, and members of a group, who share a prompt, stay together."""
+    assert rollout.group_B is not None
+    length_B = rollout.mask_BT.sum(-1)
+    longest: dict[int, int] = {}
+    for lane in lanes:
+        group = int(rollout.group_B[lane])
+        longest[group] = max(longest.get(group, 0), int(length_B[lane]))
+
+    def place(lane: int) -> tuple[int, int, int]:
+        group = int(rollout.group_B[lane])  # type: ignore[index]
+        return longest[group], group, int(length_B[lane])
+
+    return sorted(lanes, key=place)
 
 
 def grouped(rollout: Rollout, group_size: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,4 +1,9 @@
-"""Which of torch's matrix kernels serve: a choice of the process, borrowed and put back."""
+"""Which of torch's matrix kernels serve: a choice of the process, borrowed and put back.
+
+On ARM, torch sends products with a transposed weight to oneDNN. With several threads that wins for large
+matrices. With one thread the plain BLAS is faster at every size that was measured, and for matrices of a control
+policy oneDNN costs up to a millisecond a call. Where oneDNN takes no part (x86 in float32), nothing changes.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,15 @@ import torch
 
 
 @contextmanager
-def small_matrices() -> Iterator[None]:
-    """A scope for networks of a few thousand weights.
+def suited(small: bool = False) -> Iterator[None]:
+    """A scope with the kernels that suit the number of threads.
 
-    On ARM, torch sends products with a transposed weight to oneDNN, which wins for large matrices and costs
-    up to a millisecond a call for small ones (`benchmarks/cartpole_vs_sb3.py` says what that is worth). Where
-    oneDNN takes no part, this changes nothing.
+    Arguments:
+        small: the networks have only a few thousand weights.
     """
+    if not (small or torch.get_num_threads() == 1):
+        yield
+        return
     before = torch.backends.mkldnn.set_flags(False)  # type: ignore[no-untyped-call]
     try:
         yield

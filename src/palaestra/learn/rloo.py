@@ -15,7 +15,7 @@ import torch
 from palaestra.core.errors import SettingsError
 from palaestra.core.seeding import Seeds
 from palaestra.learn.advantages import leave_one_out_GK, normalised
-from palaestra.learn.grpo import grouped
+from palaestra.learn.grpo import by_group, grouped
 from palaestra.learn.losses import approximate_kl, clip_share, clipped_policy_loss
 from palaestra.learn.rollouts import Rollout, Selection, lane_selection
 from palaestra.learn.updates import Means, Optimizer, gradient_step, most_lanes
@@ -70,14 +70,13 @@ class RLOO:
         if config.normalise_advantages:
             advantages_B = normalised(advantages_B, valid_GK.flatten())
         lanes = [int(lane) for lane in ((advantages_B != 0) & valid_GK.flatten()).nonzero()[:, 0]]
-        length_B = rollout.mask_BT.sum(-1)
         means = Means()
         policy.train()
         for epoch in range(config.update_epochs if lanes else 0):
             order = self.seeds.derive("minibatches", iteration, epoch).generator().permutation(len(lanes))
             size = -(-len(lanes) // config.minibatches)
             for start in range(0, len(order), size):
-                mine = sorted((lanes[k] for k in order[start : start + size]), key=lambda lane: int(length_B[lane]))
+                mine = by_group(rollout, [lanes[k] for k in order[start : start + size]])
                 sequences = float(valid_GK.sum()) * len(mine) / len(lanes)
                 self._step(rollout, lane_selection(rollout, mine), advantages_B, sequences, means)
         policy.eval()

@@ -146,4 +146,5 @@ def pieces(selection: Selection, most: int) -> list[Selection]:
     """A minibatch in pieces that fit in memory; their gradients add up to the minibatch's."""
     if not selection.by_lane or len(selection) <= most:
         return [selection]
-    return [Selection(part, True, selection.width) for part in torch.split(selection.index, most)]
+    count = -(-len(selection) // most)
+    return [Selection(part, True, selection.width) for part in selection.index.tensor_split(count)]

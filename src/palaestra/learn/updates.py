@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from palaestra.core.errors import ModelError
+from palaestra.learn.kernels import suited
 from palaestra.learn.rollouts import Rollout, Selection, pieces
 
 FLAT_UP_TO = 1_000_000
@@ -152,8 +153,9 @@ def gradient_step(
 
     `loss` must be the piece's share of the minibatch's loss: divided by the whole minibatch's counts.
     """
-    for piece in pieces(selection, most):
-        loss(piece).backward()  # type: ignore[no-untyped-call]
+    with suited():
+        for piece in pieces(selection, most):
+            loss(piece).backward()  # type: ignore[no-untyped-call]
     return optimizer.step()
 
 

@@ -254,11 +254,11 @@ class _ControlPlay:
     def iterate(self, iteration: int, share_left: float) -> Any:
         import torch
 
-        from palaestra.learn.kernels import small_matrices
+        from palaestra.learn.kernels import suited
 
         generator = torch.Generator().manual_seed(self.seeds.derive("act", iteration).integer())
         seed = self.seeds.derive("episodes", iteration).integer()
-        with small_matrices():
+        with suited(small=True):
             rollout = self.collector.collect_episodes(self.group, seed, generator, self.longest)
             # An episode that was cut at `max_timesteps` is as long as it got.
             rollout.episode_returns = (rollout.rewards_BT * rollout.mask_BT).sum(-1).tolist()

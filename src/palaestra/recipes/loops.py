@@ -10,7 +10,6 @@ import hashlib
 import time
 from collections import deque
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +23,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, gain_between, mean_interval, report_on
 from palaestra.learn.collect import ControlCollector, collect_responses
 from palaestra.learn.grpo import GRPO, GRPOConfig, variant
-from palaestra.learn.kernels import small_matrices
+from palaestra.learn.kernels import suited
 from palaestra.learn.policies.control import ControlPolicy, history_policy, mlp_policy
 from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy
 from palaestra.learn.ppo import PPO, PPOConfig
@@ -293,7 +292,7 @@ class ControlLoop(Loop):
     ) -> tuple[dict[str, float], list[Trajectory]]:
         settings = self.settings
         generator = torch.Generator().manual_seed(self.seeds.derive("act", iteration).integer())
-        with small_matrices() if settings.policy == "mlp" else nullcontext():
+        with suited(small=True):
             self.policy.train()
             if self.algorithm.groups:
                 seed = self.seeds.derive("episodes", iteration).integer()
@@ -330,7 +329,7 @@ class ControlLoop(Loop):
         memory = self.policy.memory()
         try:
             seed = self.seeds.derive("evaluation").integer()
-            with small_matrices() if self.settings.policy == "mlp" else nullcontext():
+            with suited(small=True):
                 self.policy.eval()
                 collector = ControlCollector(env, self.policy)
                 rollout = collector.collect_episodes(1, seed, torch.Generator(), _longest(env), greedy=True)

@@ -18,13 +18,16 @@ from torch import nn
 from palaestra.core.errors import EnvError, ModelError
 from palaestra.core.seeding import Seeds
 from palaestra.engines.slots import SlotStepper
+from palaestra.learn.kernels import suited
 from palaestra.learn.policies.base import Judgement
 from palaestra.learn.randomness import seeded_torch
 from palaestra.learn.rollouts import Rollout, Selection, TokenInputs, everything
 
 Critic = Literal["none", "head"]
-PIECE_LOGITS = 1 << 24
-"""Logits that one pass of judging may hold: 64 MB in float32, and a few times that with gradients."""
+SHARED = 0.5
+"""Prompts are read once for all lanes that share them where there are at most so many a lane."""
+PIECE_LOGITS = 1 << 25
+"""Logits that one pass of judging may hold: 128 MB in float32, and a few times that with gradients."""
 
 
 class LanguageModelPolicy(nn.Module):
@@ -55,6 +58,7 @@ class LanguageModelPolicy(nn.Module):
         if temperature <= 0:
             raise EnvError(f"a policy that learns needs a temperature above 0; got {temperature}")
         self.model, self.temperature = model, temperature
+        fuse_activations(model)
         config = model.config.get_text_config()
         self.rows = int(model.get_output_embeddings().weight.shape[0])
         self.vocabulary = vocabulary or self.rows
@@ -94,6 +98,17 @@ class LanguageModelPolicy(nn.Module):
         """The logits of the next token in each slot, over the vocabulary; what stands at inactive slots means nothing."""
         stepper = self._stepper
         assert stepper is not None, "call begin first"
+        with suited():
+            return self._next_SV(stepper, tokens_SL, length_S, fresh_S, active_S)
+
+    def _next_SV(
+        self,
+        stepper: SlotStepper,
+        tokens_SL: np.ndarray,
+        length_S: np.ndarray,
+        fresh_S: np.ndarray,
+        active_S: np.ndarray,
+    ) -> torch.Tensor:
         stepper.rest(np.flatnonzero(~active_S).tolist())
         starting = np.flatnonzero(fresh_S & active_S).tolist()
         going = active_S & ~fresh_S
@@ -138,9 +153,10 @@ class LanguageModelPolicy(nn.Module):
         """Log-probs, entropies and values at the tokens of the selected lanes, `[lanes, width]`."""
         inputs: TokenInputs = rollout.inputs
         lanes = selection.index.tolist()
-        logits_BRV, hidden_BRD = self._forward(inputs, lanes, selection.width, values and self.value_head is not None)
+        valued = values and self.value_head is not None
+        logits_BRV, hidden_BRD = self._forward(inputs, lanes, selection.width, valued, behind=False)
         chosen_BR = _padded([inputs.responses[lane] for lane in lanes], selection.width).to(self.device)
-        logits_BRV = logits_BRV[:, :-1, : self.vocabulary].float()
+        logits_BRV = logits_BRV[:, :, : self.vocabulary].float()
         if self.temperature != 1.0:
             logits_BRV = logits_BRV / self.temperature
         if inputs.legal:
@@ -154,7 +170,7 @@ class LanguageModelPolicy(nn.Module):
         values_BR = None
         if values and self.value_head is not None:
             assert hidden_BRD is not None
-            values_BR = self.value_head(hidden_BRD[:, :-1].float())[..., 0]
+            values_BR = self.value_head(hidden_BRD.float())[..., 0]
         elif values and self.critic is not None:
             values_BR = self.critic.values(inputs, lanes, selection.width)[:, :-1]
         return Judgement(logprobs_BR, entropy_BR, values_BR)
@@ -167,7 +183,7 @@ class LanguageModelPolicy(nn.Module):
         for selection in everything(rollout, True, self._most(rollout)):
             lanes, width = selection.index.tolist(), selection.width
             if self.value_head is not None:
-                _, hidden_BRD = self._forward(inputs, lanes, width, True)
+                _, hidden_BRD = self._forward(inputs, lanes, width, True, behind=True)
                 assert hidden_BRD is not None
                 found_BR = self.value_head(hidden_BRD.float())[..., 0]
             elif self.critic is not None:
@@ -184,9 +200,10 @@ class LanguageModelPolicy(nn.Module):
         """The log-probs of all tokens under the weights of now, for a reference."""
         found_BT = torch.zeros_like(rollout.rewards_BT)
         self.model.eval()
-        for selection in everything(rollout, True, self._most(rollout)):
-            judged = self.judge(rollout, selection, values=False)
-            found_BT[selection.index, : selection.width] = judged.logprobs.to(found_BT.device)
+        with suited():
+            for selection in everything(rollout, True, self._most(rollout)):
+                judged = self.judge(rollout, selection, values=False)
+                found_BT[selection.index, : selection.width] = judged.logprobs.to(found_BT.device)
         return found_BT * rollout.mask_BT
 
     @contextmanager
@@ -219,30 +236,80 @@ class LanguageModelPolicy(nn.Module):
         return max(1, PIECE_LOGITS // ((longest + 1) * self.rows))
 
     def _forward(
-        self, inputs: TokenInputs, lanes: list[int], width: int, hidden: bool
+        self, inputs: TokenInputs, lanes: list[int], width: int, hidden: bool, behind: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Logits (and last hidden states) behind the prompt and behind each token of the response."""
-        ids_BL, mask_BL, _ = pack(inputs, lanes, width)
+        """Logits (and last hidden states) before each token of the response and, if `behind`, behind the last."""
+        kept = width + behind
+        if kept > 1 and len({inputs.prompts[lane] for lane in lanes}) <= SHARED * len(lanes):
+            return self._forward_shared(inputs, lanes, kept - 1, hidden)
+        ids_BL, mask_BL, _ = pack(inputs, lanes, kept - 1)
         ids_BL, mask_BL = ids_BL.to(self.device), mask_BL.to(self.device)
-        caught: list[torch.Tensor] = []
-        hook = None
-        if hidden:
-            # What the output layer is given is what the value head reads: only the positions that are needed.
-            hook = self.model.get_output_embeddings().register_forward_pre_hook(
-                lambda _, given: caught.append(given[0])
-            )
-        try:
+        with self._catching(hidden) as caught:
             logits = self.model(
                 input_ids=ids_BL,
                 attention_mask=mask_BL,
                 position_ids=(mask_BL.cumsum(-1) - 1).clamp(min=0),
                 use_cache=False,
-                **({"logits_to_keep": width + 1} if self._can_keep else {}),
+                **({"logits_to_keep": kept} if self._can_keep else {}),
             ).logits
+        return logits[:, -kept:], caught[0][:, -kept:] if hidden else None
+
+    def _forward_shared(
+        self, inputs: TokenInputs, lanes: list[int], width: int, hidden: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Behind the prompt and behind `width` tokens of each response, where prompts repeat (groups).
+
+        Each prompt is read once, and its keys and values are shared. The gradient flows back through them, so this is the same computation with fewer tokens in it.
+        """
+        from transformers import DynamicCache
+
+        unique: dict[tuple[int, ...], int] = {}
+        source_B = torch.tensor(
+            [unique.setdefault(inputs.prompts[lane], len(unique)) for lane in lanes], device=self.device
+        )
+        prompts_UP, prompt_mask_UP = _padded_left(list(unique))
+        prompts_UP, prompt_mask_UP = prompts_UP.to(self.device), prompt_mask_UP.to(self.device)
+        responses_BR = _padded([inputs.responses[lane] for lane in lanes], width).to(self.device)
+        length_B = torch.tensor([min(width, len(inputs.responses[lane])) for lane in lanes], device=self.device)
+        there_BR = (torch.arange(width, device=self.device)[None] < length_B[:, None]).long()
+        cache = DynamicCache(config=self.model.config)
+        last = {"logits_to_keep": 1} if self._can_keep else {}
+        with self._catching(hidden) as caught:
+            first_UV = self.model(
+                input_ids=prompts_UP,
+                attention_mask=prompt_mask_UP,
+                position_ids=(prompt_mask_UP.cumsum(-1) - 1).clamp(min=0),
+                past_key_values=cache,
+                use_cache=True,
+                **last,
+            ).logits[:, -1:]
+            for layer in cache.layers:
+                layer.keys, layer.values = layer.keys[source_B], layer.values[source_B]
+            rest_BRV = self.model(
+                input_ids=responses_BR,
+                attention_mask=torch.cat([prompt_mask_UP[source_B], there_BR], -1),
+                position_ids=prompt_mask_UP.sum(-1)[source_B, None] + torch.arange(width, device=self.device),
+                past_key_values=cache,
+                use_cache=True,
+            ).logits
+        logits = torch.cat([first_UV[source_B], rest_BRV], 1)
+        if not hidden:
+            return logits, None
+        return logits, torch.cat([caught[0][:, -1:][source_B], caught[1]], 1)
+
+    @contextmanager
+    def _catching(self, hidden: bool) -> Iterator[list[torch.Tensor]]:
+        """What the output layer is given is what the value head reads: only the positions that are needed."""
+        caught: list[torch.Tensor] = []
+        if not hidden:
+            yield caught
+            return
+        layer = self.model.get_output_embeddings()
+        hook = layer.register_forward_pre_hook(lambda _, given: caught.append(given[0]))
+        try:
+            yield caught
         finally:
-            if hook is not None:
-                hook.remove()
-        return logits[:, -(width + 1) :], caught[0][:, -(width + 1) :] if hidden else None
+            hook.remove()
 
 
 class LanguageModelCritic(nn.Module):
@@ -267,6 +334,16 @@ class LanguageModelCritic(nn.Module):
         return result
 
 
+def fuse_activations(model: nn.Module) -> None:
+    """Let torch's fused kernel compute GPT-2's activation, which transformers spells out in eight operations."""
+    from transformers.activations import NewGELUActivation
+
+    for module in model.modules():
+        for name, child in module.named_children():
+            if isinstance(child, NewGELUActivation):
+                setattr(module, name, nn.GELU(approximate="tanh"))
+
+
 def value_head(width: int, seeds: Seeds) -> nn.Linear:
     """A linear value that starts near 0 everywhere, so that it does not drown the first advantages."""
     with seeded_torch(seeds.derive("value-head")):
@@ -289,16 +366,36 @@ def choose(
         logits_SV = logits_SV.masked_fill(~legal_SV, float("-inf"))
     shifted_SV = logits_SV - logits_SV.amax(-1, keepdim=True)
     weight_SV = shifted_SV.exp()
-    total_S = weight_SV.sum(-1)
-    cumulative_SV = weight_SV.cumsum(-1)
-    # Just below the whole, so that rounding never lands behind the last token that has any weight.
-    target_S1 = (uniform_S.to(weight_SV.dtype) * (1 - 2**-22))[:, None] * cumulative_SV[:, -1:]
-    chosen_S = torch.searchsorted(cumulative_SV, target_S1, right=True)[:, 0].clamp(max=logits_SV.shape[-1] - 1)
+    chosen_S, total_S = _draw(weight_SV, uniform_S.to(weight_SV.dtype))
     log_total_S = total_S.log()
     logprobs_S = shifted_SV.gather(-1, chosen_S[:, None])[:, 0] - log_total_S
     finite_SV = shifted_SV if legal_SV is None else shifted_SV.masked_fill(~legal_SV, 0.0)
     entropy_S = log_total_S - (weight_SV * finite_SV).sum(-1) / total_S
     return chosen_S, logprobs_S, entropy_S
+
+
+BLOCK = 64
+
+
+def _draw(weight_SV: torch.Tensor, uniform_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the cumulative weight passes the uniform share of the whole; and the whole.
+
+    First the block of tokens, then the token in it: adding up a whole vocabulary one by one would cost more
+    than the rest of the choice.
+    """
+    count, width = weight_SV.shape
+    blocks_SNK = nn.functional.pad(weight_SV, (0, -width % BLOCK)).view(count, -1, BLOCK)
+    ends_SN = blocks_SNK.sum(-1).cumsum(-1)
+    total_S = ends_SN[:, -1]
+    # Just below the whole, so that rounding never lands behind the last token that has any weight.
+    target_S1 = (uniform_S * (1 - 2**-22) * total_S)[:, None]
+    block_S1 = torch.searchsorted(ends_SN, target_S1, right=True).clamp(max=ends_SN.shape[1] - 1)
+    inside_SK = blocks_SNK.gather(1, block_S1[:, :, None].expand(-1, -1, BLOCK))[:, 0].cumsum(-1)
+    before_S1 = ends_SN.gather(1, block_S1) - inside_SK[:, -1:]
+    # The same sum in another order may differ in its last bit: stay within what has weight in this block.
+    left_S1 = torch.minimum((target_S1 - before_S1).clamp(min=0.0), inside_SK[:, -1:] * (1 - 2**-22))
+    place_S1 = torch.searchsorted(inside_SK, left_S1, right=True)
+    return (block_S1 * BLOCK + place_S1)[:, 0].clamp(max=width - 1), total_S
 
 
 def pack(inputs: TokenInputs, lanes: list[int], width: int) -> tuple[torch.Tensor, torch.Tensor, int]:
@@ -314,6 +411,14 @@ def pack(inputs: TokenInputs, lanes: list[int], width: int) -> tuple[torch.Tenso
         ids[row, head - len(prompt) : head], mask[row, head - len(prompt) : head] = prompt, 1
         ids[row, head : head + len(response)], mask[row, head : head + len(response)] = response, 1
     return torch.from_numpy(ids), torch.from_numpy(mask), head
+
+
+def _padded_left(rows: list[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:
+    width = max(len(row) for row in rows)
+    ids, mask = np.zeros((len(rows), width), dtype=np.int64), np.zeros((len(rows), width), dtype=np.int64)
+    for k, row in enumerate(rows):
+        ids[k, width - len(row) :], mask[k, width - len(row) :] = row, 1
+    return torch.from_numpy(ids), torch.from_numpy(mask)
 
 
 def _padded(rows: list[tuple[int, ...]], width: int) -> torch.Tensor:
