@@ -10,6 +10,7 @@ TRL removed PPO after 1.12: `pip install --no-deps --target FOLDER trl==1.12.0`,
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import tempfile
@@ -71,7 +72,9 @@ def measure_ours(name: str, steps: int, kind: str) -> list[float]:
         critic = LanguageModelCritic(copy.deepcopy(model).base_model, int(model.config.hidden_size))
     policy = LanguageModelPolicy(model, critic, vocabulary=len(tokenizer))
     reference = Reference(policy)
-    config = PPOConfig(lr_actor=1e-6, lr_critic=1e-6, gamma=1.0, update_epochs=EPOCHS, minibatch_size=RESPONSES, value_clip=0.2)
+    config = PPOConfig(
+        lr_actor=1e-6, lr_critic=1e-6, gamma=1.0, update_epochs=EPOCHS, minibatch_size=RESPONSES, value_clip=0.2
+    )
     algorithm = PPO(policy, config, Seeds(0))
     env.reset(seed=0, options={"episodes": 0})
     found = []
@@ -115,7 +118,7 @@ def measure_theirs(name: str, steps: int) -> list[float]:
         trainer.log = timed
         found.append(time.perf_counter())
         trainer.train()
-    return [b - a for a, b in zip(found, found[1:], strict=False)][1:]
+    return [b - a for a, b in itertools.pairwise(found)][1:]
 
 
 def _classifier(model: Any, tokenizer: Any) -> Any:

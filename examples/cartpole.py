@@ -13,8 +13,8 @@ means = train_agent(
     actor=actor,
     critic=critic,
     ppo_config=PPOConfig(lr_actor=3e-3, lr_critic=3e-3, gamma=0.98),
-    max_episodes=160,
+    max_episodes=120,
     update_interval=20,
     save_interval=0,
 )
-print(f"mean return of the first 20 episodes {means[19]:.0f}, of all 160 {means[-1]:.0f}")
+print(f"mean return of the first 20 episodes {means[19]:.0f}, of all 120 {means[-1]:.0f}")

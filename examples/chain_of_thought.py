@@ -18,7 +18,7 @@ result = train(
     model="nano",
     iterations=iterations,
     episodes=128,
-    evaluation=20,
+    evaluation=10,
     seed=0,
 )
 summary = result.summary

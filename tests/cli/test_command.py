@@ -176,3 +176,53 @@ def test_the_table_of_gains_fits_eighty_columns_with_nothing_cut_off() -> None:
     assert "…" not in out.getvalue()
     assert "-100 [-100, -100]" in out.getvalue()
     assert max(map(len, out.getvalue().splitlines())) <= 80
+
+
+TRAIN = ["train", "--env", "CartPole-v1", "--iterations", "3", "--slots", "4", "--steps", "16", "--evaluation", "3", "--threads", "1"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("train")
+    result = palaestra(*TRAIN, "--seed", "2", "--out", folder / "run")
+    assert result.returncode == 0, result.stderr
+    assert "iteration 3/3: reward" in result.stdout
+    assert "held out, after: reward" in result.stdout
+    assert result.stdout.strip().splitlines()[-1] == f"run: {folder / 'run'}"
+    return folder / "run"
+
+
+def test_train_leaves_a_run_with_summary_report_and_policy(trained: Path) -> None:
+    summary = json.loads((trained / "summary.json").read_text())
+    assert (summary["recipe"], summary["seed"], summary["iterations"]) == ("train", 2, 3)
+    assert "<svg" in (trained / "report.html").read_text()
+    assert (trained / "model" / "policy.safetensors").exists()
+    result = palaestra("resume", trained)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--env", "CartPol-v1"], "unknown environment 'CartPol-v1'; did you mean 'CartPole-v1'"),
+        (["train", "--env", "CartPole-v1", "--policy", "lm"], "policy 'lm' does not fit CartPole-v1"),
+        (["train", "--algorithm", "sarsa"], "setting 'algorithm'"),
+        (["train", "--env-option", "nonsense=1"], "CoTEnv-v0 does not take these options"),
+        (["train", "--env-option", 'skills=["clok"]'], "did you mean 'clock'"),
+        (["train-reward", "--datasets-path", "nowhere.jsonl"], "nowhere.jsonl"),
+    ],
+)
+def test_bad_training_input_is_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
+    assert message in refused(palaestra(*arguments, cwd=tmp_path))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_train_reward_prints_accuracy_before_and_after(tmp_path: Path) -> None:
+    rows = [{"prompt": f"say {k}", "chosen": f"{k} {k} yes", "rejected": f"{k} no"} for k in range(40)]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    result = palaestra(
+        "train-reward", "--datasets-path", tmp_path / "pairs.jsonl", "--reward-model-path", tmp_path / "model", "--epochs", "1", "--threads", "1"
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "accuracy" in result.stdout
+    assert (tmp_path / "model" / "config.json").exists()

@@ -35,7 +35,10 @@ def from_settings(kind: type[Any], command: Callable[..., None]) -> Callable[...
             annotation: Any = Annotated[list[str] | None, typer.Option(f"--{_flag(f.name)}", help=help_text)]
         elif choices:
             annotation = Annotated[
-                str | None, typer.Option(f"--{_flag(f.name)}", help=help_text, metavar="|".join(choices))
+                str | None,
+                typer.Option(
+                    f"--{_flag(f.name)}", help=help_text, metavar="|".join(choice for choice in choices if choice)
+                ),
             ]
         else:
             annotation = Annotated[hint | None, typer.Option(f"--{_flag(f.name)}", help=help_text)]
