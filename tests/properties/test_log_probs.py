@@ -196,3 +196,47 @@ def test_values_follow_the_states_with_a_head_and_with_a_critic_of_its_own(model
             n = len(response)
             assert torch.allclose(values_BT[lane, :n], expected[:-1], atol=1e-4)
             assert torch.allclose(next_BT[lane, :n], expected[1:], atol=1e-4)
+
+
+def test_known_shapes_take_the_lean_step_and_a_stranger_its_own_way(model: Any) -> None:
+    stepper = SlotStepper(model, 2)
+    stepper.start({0: [5, 6, 7], 1: [8]})
+    stepper.step(torch.tensor([3, 4]))
+    assert stepper._lean is not None
+
+    class Stranger(type(model)):  # type: ignore[misc]
+        """Has the name of a known shape and computes something else."""
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            output = super().forward(*args, **kwargs)
+            output.logits = output.logits * 0.5
+            return output
+
+    import copy
+
+    stranger = copy.deepcopy(model)
+    stranger.__class__ = Stranger
+    Stranger.__name__ = type(model).__name__
+    stepper = SlotStepper(stranger, 2)
+    stepper.start({0: [5, 6, 7], 1: [8]})
+    logits = stepper.step(torch.tensor([3, 4]))
+    assert stepper._lean is None
+    with torch.no_grad():
+        assert torch.allclose(logits[1], 0.5 * model(input_ids=torch.tensor([[8, 4]])).logits[0, -1], atol=1e-4)
+
+
+def test_the_lean_step_follows_the_weights(model: Any) -> None:
+    import copy
+
+    changed = copy.deepcopy(model)
+    stepper = SlotStepper(changed, 1)
+    stepper.start({0: [5, 6]})
+    stepper.step(torch.tensor([3]))
+    with torch.no_grad():
+        for parameter in changed.parameters():
+            parameter.mul_(1.1)
+    stepper.clear()
+    stepper.start({0: [5, 6]})
+    logits = stepper.step(torch.tensor([3]))[0]
+    with torch.no_grad():
+        assert torch.allclose(logits, changed(input_ids=torch.tensor([[5, 6, 3]])).logits[0, -1], atol=1e-4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from palaestra.core.errors import (
 )
 from palaestra.envs.token import TokenVectorEnv
 from palaestra.recipes.settings import build, documented, to_plain
-from palaestra.recipes.train import TrainResult, TrainSettings, filled, resume, train
+from palaestra.recipes.train import Iteration, TrainResult, TrainSettings, filled, resume, train
 from palaestra.runs.run import Run
 
 TOKEN = {"env": "CoTEnv-v0", "env_options": ("problems=10", 'skills=["clock", "percent"]'), "iterations": 4, "episodes": 16,
@@ -39,8 +38,8 @@ def run(folder: Path, **values: Any) -> TrainResult:
 
 
 def stop_after(iteration: int) -> Any:
-    def callback(done: int, figures: Mapping[str, float]) -> None:
-        if done == iteration:
+    def callback(done: Iteration) -> None:
+        if done.number == iteration:
             raise Stop
 
     return callback
@@ -154,8 +153,8 @@ def test_ppo_trains_a_separate_critic_and_a_lora_adapter_near_its_reference(tmp_
 
 
 def test_callbacks_add_figures_and_stop_the_run(tmp_path: Path) -> None:
-    def gold(iteration: int, figures: Mapping[str, float]) -> Any:
-        return {"gold_reward": figures["decisions"]} if iteration < 3 else True
+    def gold(iteration: Iteration) -> Any:
+        return {"gold_reward": iteration.figures["decisions"]} if iteration.number < 3 else True
 
     result = train(out=tmp_path / "run", callbacks=[gold], **CONTROL)  # type: ignore[arg-type]
     assert (result.summary["iterations"], result.summary["stopped_early"]) == (3, True)
@@ -326,3 +325,18 @@ def test_settings_are_documented_and_survive_a_file() -> None:
     assert build(TrainSettings, json.loads(json.dumps(to_plain(settings)))) == settings
     assert filled(settings) == settings
     assert (settings.algorithm, settings.policy, settings.gamma) == ("ppo", "mlp", 0.98)
+
+
+def test_training_ends_responses_where_the_engine_would(tmp_path: Path, fresh_nano: Any) -> None:
+    """A model may name several end tokens in its generation settings (Llama 3, Qwen): both sides obey them."""
+    from palaestra.engines import shelf
+
+    other = fresh_nano.tokenizer.convert_tokens_to_ids("<|tool|>")
+    fresh_nano.weights.generation_config.eos_token_id = [fresh_nano.tokenizer.eos_token_id, other]
+    fresh_nano.weights.save_pretrained(tmp_path / "model")
+    fresh_nano.tokenizer.save_pretrained(tmp_path / "model")
+    from palaestra.recipes.loops import build_loop
+
+    loop = build_loop(filled(build(TrainSettings, {**TOKEN, "model": str(tmp_path / "model")})), lambda event: None)
+    assert set(loop.env.end_ids) == shelf.load(str(tmp_path / "model"), device="cpu").engine().end_ids
+    assert other in loop.env.end_ids

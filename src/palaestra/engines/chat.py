@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from palaestra.core.records import Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+def end_ids(weights: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """The tokens that end a response: the tokenizer's, and those of the model's generation settings."""
+    settings = getattr(weights, "generation_config", None)
+    own = settings.eos_token_id if settings is not None else None
+    several = own if isinstance(own, list) else [own]
+    return tuple(dict.fromkeys(int(i) for i in (*several, tokenizer.eos_token_id) if i is not None))
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> list[int]:

@@ -18,7 +18,7 @@ import torch
 from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, StopReason, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Answer, Request, Sampling
-from palaestra.engines.chat import prompt_ids
+from palaestra.engines.chat import end_ids, prompt_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -53,9 +53,7 @@ class TransformersEngine:
     ) -> None:
         self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
         self.name = name or str(model.config.name_or_path)
-        ends = model.generation_config.eos_token_id if model.generation_config is not None else None
-        ends = ends if isinstance(ends, list) else [ends]
-        self.end_ids = {int(i) for i in (*ends, tokenizer.eos_token_id) if i is not None}
+        self.end_ids = set(end_ids(model, tokenizer))
         pad = tokenizer.pad_token_id
         self.pad_id = int(pad) if pad is not None else next(iter(self.end_ids), 0)
         self.context = int(getattr(model.config.get_text_config(), "max_position_embeddings", 0) or 1 << 30)

@@ -54,7 +54,7 @@ def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own
 
     Arguments:
         options: of the environment itself; they go before `own`.
-        own: `tokenizer`, `max_tokens`, `context`, `group_size`, `failures`.
+        own: `tokenizer`, `max_tokens`, `context`, `group_size`, `failures`, `end_ids`.
     """
     spec = spec_of(env_id)
     kind = _token_class(spec)
@@ -69,6 +69,7 @@ def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own
         if isinstance(single, TokenEnv):
             return single.in_slots(num_envs, **{name: options.get(name, own[name]) for name in own})
         env.close()
+    own.pop("end_ids", None)  # A plain environment says itself when an episode is over.
     return PlainTokenVectorEnv(lambda: _made(env_id, options), num_envs, **own)
 
 

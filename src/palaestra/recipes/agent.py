@@ -181,6 +181,7 @@ class _LanguagePlay:
         longest: int,
         seed: int,
     ) -> None:
+        from palaestra.engines.chat import end_ids
         from palaestra.envs.making import is_token_env, make_token_env
         from palaestra.learn.policies.language_model import LanguageModelPolicy
         from palaestra.learn.reference import Reference
@@ -191,7 +192,7 @@ class _LanguagePlay:
         self.seeds, self.count = Seeds(seed), count
         self.env = make_token_env(
             env_name, min(count, 64), options, tokenizer=actor.tokenizer, max_tokens=min(longest, context or longest),
-            context=context, failures="mark", group_size=int(getattr(config, "group_size", 1)),
+            context=context, failures="mark", end_ids=end_ids(actor.model, actor.tokenizer), group_size=int(getattr(config, "group_size", 1)),
         )  # fmt: skip
         self.env.reset(seed=self.seeds.derive("environment").integer(), options={"episodes": 0})
         needs = hasattr(config, "lr_critic") and getattr(config, "baseline", "critic") == "critic"

@@ -58,6 +58,7 @@ class Loop:
         self.decisions = self.episodes = 0
         self.failures: dict[str, int] = {}
         self.usage = Usage()
+        self.responses: list[Any] = []
         self._recent: deque[float] = deque(maxlen=RECENT)
 
     def iterate(
@@ -176,7 +177,7 @@ class TokenLoop(Loop):
             name.removeprefix("seconds_"): rollout.figures[name] for name in ("seconds_model", "seconds_environment")
         }
         figures = self._count(rollout, "reward")
-        self.usage = usage_of(rollout)
+        self.usage, self.responses = usage_of(rollout), rollout.records
         assert rollout.entropy_BT is not None and rollout.cut_B is not None  # noqa: PT018
         figures["entropy"] = float(rollout.entropy_BT[rollout.mask_BT].mean())
         figures["truncated"] = float(rollout.cut_B.float().mean())
@@ -420,13 +421,15 @@ def make_algorithm(settings: TrainSettings, policy: Any, kl: float = 0.0) -> Any
 
 def _token_loop(settings: TrainSettings, listener: Listener) -> TokenLoop:
     from palaestra.engines import shelf
+    from palaestra.engines.chat import end_ids
     from palaestra.envs.making import make_token_env
     from palaestra.learn.supervised import add_adapter, supervision_for
 
     loaded = shelf.load(settings.model, device=settings.device, listener=listener)
     context = int(getattr(loaded.weights.config.get_text_config(), "max_position_embeddings", 0) or 0)
     group = settings.group_size if settings.algorithm in ("grpo", "rloo") else 1
-    own = {"tokenizer": loaded.tokenizer, "max_tokens": settings.max_tokens, "context": context, "failures": "mark"}
+    own = {"tokenizer": loaded.tokenizer, "max_tokens": settings.max_tokens, "context": context, "failures": "mark",
+           "end_ids": end_ids(loaded.weights, loaded.tokenizer)}  # fmt: skip
     env = make_token_env(settings.env, settings.slots, settings.options, group_size=group, **own)
     held_out = None
     if settings.evaluation and not hasattr(env, "task"):

@@ -17,6 +17,7 @@ from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run, new_folder
 
 if TYPE_CHECKING:
+    from palaestra.envs.token import Response
     from palaestra.recipes.loops import Loop
 
 RECIPE = "train"
@@ -132,8 +133,23 @@ class TrainResult:
     policy: Any
 
 
-Callback = Callable[[int, Mapping[str, float]], bool | Mapping[str, float] | None]
-"""Is told the iteration and its figures after each; `True` stops the run there, a mapping adds figures."""
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """What a callback is told.
+
+    Arguments:
+        number: from 1.
+        figures: what the iteration brought, as the store keeps it.
+        responses: all of a language model's, with their prompts and rewards; empty for classic environments.
+    """
+
+    number: int
+    figures: Mapping[str, float]
+    responses: Sequence[Response] = ()
+
+
+Callback = Callable[[Iteration], bool | Mapping[str, float] | None]
+"""Is told of each iteration; `True` stops the run there, a mapping adds figures."""
 
 
 def train(
@@ -272,7 +288,8 @@ def _play(
         for tracker in trackers:
             tracker.log(iteration, figures)
         listener(Event("iteration", iteration, settings.iterations, iteration, figures))
-        answers = [callback(iteration, figures) for callback in callbacks]
+        told = Iteration(iteration, figures, loop.responses)
+        answers = [callback(told) for callback in callbacks]
         for more in (answer for answer in answers if isinstance(answer, Mapping)):
             run.store.add_figures(iteration, more)
             for tracker in trackers:
