@@ -118,7 +118,7 @@ def mean_interval(values: Sequence[float]) -> Mean:
 
     >>> found = mean_interval([1.0, 2.0, 3.0, 4.0])
     >>> round(found.value, 2), round(found.low, 2), round(found.high, 2)
-    (2.5, 0.44, 4.56)
+    (2.5, 0.45, 4.55)
     """
     count = len(values)
     if count == 0:
