@@ -163,6 +163,27 @@ def test_the_ratio_is_one_with_an_adapter_and_the_reference_is_the_adapter_off(m
     assert abs(divergence - float(expected.sum(-1).mean())) < 1e-5
 
 
+def test_dropout_stays_off_while_learning(model: Any, nano: Model) -> None:
+    """GPT-2's configuration has dropout; the first update must still find every ratio at 1."""
+    import copy
+
+    from palaestra.learn.grpo import GRPO, GRPOConfig
+    from palaestra.learn.ppo import PPO, PPOConfig
+
+    env = Scripted([6, 11, 3, 8], [[5, 6], [5, 6], [4], [4]], nano.tokenizer, 4)
+    for kind in ("ppo", "grpo"):
+        policy = LanguageModelPolicy(copy.deepcopy(model).train(), "head", vocabulary=VOCABULARY)
+        rollout = collect_responses(env, policy, 4, Seeds(2), seed=0)
+        rollout.rewards_BT[:, 0] = torch.tensor([1.0, 0.0, 0.5, 0.2])
+        rollout.group_B = torch.tensor([0, 0, 1, 1])
+        algorithm: Any = PPO(policy, PPOConfig(update_epochs=1, minibatch_size=4))
+        if kind == "grpo":
+            algorithm = GRPO(policy, GRPOConfig(group_size=2))
+        figures = algorithm.update(rollout, 1)
+        assert abs(figures["kl"]) < 1e-6
+        assert figures["clip_share"] == 0
+
+
 def test_the_divergence_of_a_policy_from_itself_is_zero(model: Any, nano: Model) -> None:
     from palaestra.learn.reference import Reference, penalise
 

@@ -23,7 +23,6 @@ from palaestra.learn.policies.base import Judgement
 from palaestra.learn.randomness import seeded_torch
 from palaestra.learn.rollouts import Rollout, Selection, TokenInputs, everything
 
-Critic = Literal["none", "head"]
 SHARED = 0.5
 """Prompts are read once for all lanes that share them where there are at most so many a lane."""
 PIECE_LOGITS = 1 << 25
@@ -76,6 +75,16 @@ class LanguageModelPolicy(nn.Module):
         self._stepper: SlotStepper | None = None
         forward = inspect.signature(_inside(model).forward).parameters
         self._can_keep = "logits_to_keep" in forward
+        super().train(False)
+
+    def train(self, mode: bool = True) -> LanguageModelPolicy:
+        """Dropout stays off while learning as well.
+
+        With it the log-probs of the update would not be those of the rollout: ratios would differ from 1 before
+        anything was learned, and by numbers that belong to nobody's seed.
+        """
+        self.training = mode
+        return self
 
     @property
     def device(self) -> torch.device:
