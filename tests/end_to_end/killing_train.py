@@ -22,7 +22,7 @@ from palaestra.recipes import train
 from palaestra.runs.run import Run
 
 CONTROL = train.TrainSettings(
-    env="CartPole-v1", iterations=60, slots=8, steps=16, epochs=2, checkpoint_every=3, evaluation=3, threads=1, seed=3
+    env="CartPole-v1", iterations=40, slots=8, steps=16, epochs=2, checkpoint_every=3, evaluation=3, threads=1, seed=3
 )
 TOKEN = train.TrainSettings(
     env="CoTEnv-v0", env_options=("problems=10", 'skills=["clock", "percent"]'), iterations=6, episodes=16, slots=16,

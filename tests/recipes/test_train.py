@@ -162,6 +162,13 @@ def test_callbacks_add_figures_and_stop_the_run(tmp_path: Path) -> None:
         assert opened.store.figures()[2]["gold_reward"] == opened.store.figures()[2]["decisions"] > 0
 
 
+def test_a_run_that_stopped_early_and_lost_its_summary_does_not_go_on(tmp_path: Path) -> None:
+    result = train(out=tmp_path / "run", callbacks=[lambda iteration: iteration.number == 2], **CONTROL)  # type: ignore[arg-type]
+    (tmp_path / "run" / "summary.json").unlink()
+    with Run.open(tmp_path / "run") as opened:
+        assert same(resume(opened).summary, result.summary)
+
+
 def test_tensorboard_gets_the_figures(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     result = run(tmp_path / "run", **{**CONTROL, "iterations": 1, "tensorboard": True})

@@ -56,6 +56,7 @@ class Loop:
     def __init__(self, settings: TrainSettings) -> None:
         self.settings, self.seeds = settings, Seeds(settings.seed)
         self.decisions = self.episodes = 0
+        self.stopped = False
         self.failures: dict[str, int] = {}
         self.usage = Usage()
         self.responses: list[Any] = []
@@ -112,12 +113,12 @@ class Loop:
     def counters(self) -> dict[str, Any]:
         return {
             "decisions": self.decisions, "episodes": self.episodes, "failures": self.failures,
-            "recent": list(self._recent),
+            "recent": list(self._recent), "stopped": self.stopped,
         }  # fmt: skip
 
     def load_counters(self, counters: Mapping[str, Any]) -> None:
         self.decisions, self.episodes = int(counters["decisions"]), int(counters["episodes"])
-        self.failures = dict(counters["failures"])
+        self.failures, self.stopped = dict(counters["failures"]), bool(counters["stopped"])
         self._recent.extend(counters["recent"])
 
     def _count(self, rollout: Rollout, what: str) -> dict[str, float]:

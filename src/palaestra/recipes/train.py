@@ -276,8 +276,9 @@ def _play(
     clock.lap(f"{done}/load")
     if settings.evaluation and done == 0:
         _evaluate(run, loop, 0, settings, listener)
-    stopped = False
-    for iteration in range(done + 1, settings.iterations + 1):
+    iteration = done
+    # A run that was stopped early and killed before its summary has nothing left to do but that.
+    for iteration in range(done + 1, (done if loop.stopped else settings.iterations) + 1):
         listener(Event("collect", iteration - 1, settings.iterations, iteration))
         start = time.perf_counter()
         figures, trajectories = loop.iterate(iteration, 1.0 - (iteration - 1) / settings.iterations, listener)
@@ -294,8 +295,8 @@ def _play(
             run.store.add_figures(iteration, more)
             for tracker in trackers:
                 tracker.log(iteration, more)
-        stopped = True in answers or (settings.stop_at is not None and loop.recent_return >= settings.stop_at)
-        last = stopped or iteration == settings.iterations
+        loop.stopped = True in answers or (settings.stop_at is not None and loop.recent_return >= settings.stop_at)
+        last = loop.stopped or iteration == settings.iterations
         every = settings.evaluate_every
         if settings.evaluation and (last or (every and iteration % every == 0)):
             held_out = _evaluate(run, loop, iteration, settings, listener)
@@ -304,14 +305,13 @@ def _play(
         if last or iteration % settings.checkpoint_every == 0:
             save(run.checkpoints, iteration, loop, last)
             tidy(run.checkpoints, iteration)
-        if stopped:
+        if loop.stopped:
             break
-    iteration = min(iteration, settings.iterations) if settings.iterations > done else done
     clock.lap("rest")
     for tracker in trackers:
         tracker.close()
     loop.save_model(run.folder)
-    summary = _summary(run, settings, loop, iteration, stopped)
+    summary = _summary(run, settings, loop, iteration)
     run.write_summary(summary)
     return TrainResult(run.folder, summary, loop.policy)
 
@@ -327,7 +327,7 @@ def _evaluate(run: Run, loop: Loop, iteration: int, settings: TrainSettings, lis
     return figures
 
 
-def _summary(run: Run, settings: TrainSettings, loop: Loop, iterations: int, stopped: bool) -> dict[str, Any]:
+def _summary(run: Run, settings: TrainSettings, loop: Loop, iterations: int) -> dict[str, Any]:
     total = run.store.total()
     table = run.store.figures()
     last = table.get(iterations, {})
@@ -341,7 +341,7 @@ def _summary(run: Run, settings: TrainSettings, loop: Loop, iterations: int, sto
         "model": settings.model if settings.policy == "lm" else "",
         "seed": settings.seed,
         "iterations": iterations,
-        "stopped_early": stopped,
+        "stopped_early": loop.stopped,
         "decisions": loop.decisions,
         "episodes": loop.episodes,
         "failures": loop.failures,
