@@ -204,3 +204,55 @@ def test_target_kl_stops_the_epochs() -> None:
     rollout = collector.collect(20, torch.Generator().manual_seed(0))
     config = PPOConfig(lr_actor=0.1, update_epochs=20, minibatch_size=16, target_kl=0.01)
     assert PPO(policy, config).update(rollout, 0)["epochs"] < 20
+
+
+class Breaking(Corridor):
+    """The second environment that is made breaks in the third step of each episode."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__(length=5)
+        Breaking.made += 1
+        self.weak = Breaking.made == 2
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.weak and self.at == 2:
+            raise ValueError("a screw came loose")
+        return super().step(action)
+
+
+def test_an_episode_that_broke_is_no_result_and_teaches_nothing() -> None:
+    from palaestra.envs.wrappers import SlotVectorEnv
+
+    Breaking.made = 0
+    env = SlotVectorEnv(Breaking, 4)
+    policy = mlp_policy(env.single_observation_space, env.single_action_space)
+    rollout = ControlCollector(env, policy).collect_episodes(2, 7, torch.Generator().manual_seed(0), 100)
+    assert rollout.valid_B.tolist() == [True, False, True, True]  # type: ignore[union-attr]
+    assert rollout.lane_returns() == [15.0, 15.0, 15.0]
+    chosen = torch.cat([batch.index for batch in select(rollout, False, 4, np.random.default_rng(0))])
+    assert set((chosen // rollout.mask_BT.shape[1]).tolist()) == {0, 2, 3}
+
+
+def test_dr_grpo_divides_by_a_constant_of_the_run_and_not_by_the_longest_response_of_the_batch() -> None:
+    from palaestra.learn.grpo import GRPO, GRPOConfig, variant
+
+    norms = []
+    for limit in (10, 20):
+        env = envs(4, AutoresetMode.SAME_STEP)
+        policy = mlp_policy(env.single_observation_space, env.single_action_space)
+        rollout = ControlCollector(env, policy).collect_episodes(2, 7, torch.Generator().manual_seed(0), limit)
+        rollout.rewards_BT[:, 0] += torch.tensor([1.0, 0.0, 2.0, 0.0])
+        assert (rollout.limit, rollout.mask_BT.shape[1]) == (limit, 5)
+        config = variant("dr_grpo", GRPOConfig(group_size=2, max_grad_norm=0.0))
+        norms.append(GRPO(policy, config).update(rollout, 0)["gradient_norm"])
+    assert norms[0] == pytest.approx(2 * norms[1], rel=1e-4)
+
+
+def test_a_failed_member_does_not_give_a_group_variance() -> None:
+    from palaestra.learn.advantages import group_advantages_GK
+    from palaestra.learn.grpo import without_variance
+
+    returns, valid = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 1.0]]), torch.tensor([[True, True, False], [True] * 3])
+    assert without_variance(group_advantages_GK(returns, valid).flatten(), 3) == 0.5

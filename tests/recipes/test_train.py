@@ -332,6 +332,9 @@ def test_settings_are_documented_and_survive_a_file() -> None:
     assert build(TrainSettings, json.loads(json.dumps(to_plain(settings)))) == settings
     assert filled(settings) == settings
     assert (settings.algorithm, settings.policy, settings.gamma) == ("ppo", "mlp", 0.98)
+    acrobot = {"env": "Acrobot-v1"}
+    assert filled(build(TrainSettings, acrobot)).normalise_observations is True
+    assert filled(build(TrainSettings, {**acrobot, "normalise_observations": False})).normalise_observations is False
 
 
 def test_training_ends_responses_where_the_engine_would(tmp_path: Path, fresh_nano: Any) -> None:

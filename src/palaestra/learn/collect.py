@@ -50,7 +50,6 @@ def collect_responses(
     every = np.arange(slots)
     done: dict[int, dict[str, Any]] = {}
     model_seconds = 0.0
-    base = int(infos["episode"][infos["active"]].min()) if infos["active"].any() else 0
     while infos["active"].any():
         active, fresh = infos["active"], infos["fresh"]
         for slot in np.flatnonzero(fresh & active).tolist():
@@ -84,15 +83,14 @@ def collect_responses(
                 "rewards": step_rewards[slot, :n].copy(),
                 "legal": legal[slot],
             }
-    rollout = _token_rollout([done[e] for e in sorted(done)], env.group_size)
+    rollout = _token_rollout([done[e] for e in sorted(done)])
+    rollout.limit = env.max_tokens
     seconds = time.perf_counter() - start
-    rollout.figures.update(
-        {"seconds_model": model_seconds, "seconds_environment": seconds - model_seconds, "first_episode": float(base)}
-    )
+    rollout.figures.update({"seconds_model": model_seconds, "seconds_environment": seconds - model_seconds})
     return rollout
 
 
-def _token_rollout(episodes: list[dict[str, Any]], group_size: int) -> Rollout:
+def _token_rollout(episodes: list[dict[str, Any]]) -> Rollout:
     responses = [one["response"] for one in episodes]
     count, width = len(responses), max(len(r.token_ids) for r in responses)
 
@@ -148,6 +146,7 @@ class ControlCollector:
         self._idle = np.zeros(self.count, dtype=bool)
         self._return = np.zeros(self.count)
         self._length = np.zeros(self.count, dtype=np.int64)
+        self._broken = np.zeros(self.count, dtype=bool)
 
     def start(self, seed: int | list[int]) -> None:
         """Reset every slot; the episodes that were going on are given up."""
@@ -193,7 +192,9 @@ class ControlCollector:
             ) from None
         rollout = self._play(most_steps, generator, whole=True, greedy=greedy)
         rollout.group_B = torch.arange(self.count) // group_size
-        rollout.valid_B = torch.ones(self.count, dtype=torch.bool)
+        # An episode whose environment broke has no return: what it had until then is not its result.
+        rollout.valid_B = torch.from_numpy(~self._broken)
+        rollout.limit = most_steps
         rollout.cut_B = ~(rollout.terminated_BT & rollout.mask_BT).any(-1)
         # Behind the last decision of a lane nothing is known; the step that follows it is another episode's.
         last_B = rollout.mask_BT.sum(-1) - 1
@@ -214,6 +215,7 @@ class ControlCollector:
         lengths: list[int] = []
         failures: list[str] = []
         over = np.zeros(count, dtype=bool)
+        self._broken = np.zeros(count, dtype=bool)
         environment_seconds = 0.0
         for t in range(steps):
             action, logprob = policy.act(inputs, generator)
@@ -236,6 +238,7 @@ class ControlCollector:
             if "failed" in infos:
                 # A slot whose environment broke: the step did not happen, and the episode was cut before it.
                 failures += infos["failures"]
+                self._broken |= infos["failed"] & ~over
                 counts = counts & ~infos["failed"]
                 if t:
                     ends[-1] = ends[-1] | infos["failed"]

@@ -121,8 +121,7 @@ class GRPO:
         teaching_B = counted_B & ((advantages_B != 0) | bool(config.kl_coefficient) | bool(config.entropy_coefficient))
         lanes = [int(lane) for lane in teaching_B.nonzero()[:, 0]]
         means = Means()
-        returns_GK, _ = grouped(rollout, config.group_size)
-        figures = {"groups_without_variance": float((returns_GK.std(-1) == 0).float().mean())}
+        figures = {"groups_without_variance": without_variance(advantages_B, config.group_size)}
         policy.train()
         for epoch in range(config.update_epochs if lanes else 0):
             order = self.seeds.derive("minibatches", iteration, epoch).generator().permutation(len(lanes))
@@ -146,13 +145,14 @@ class GRPO:
         config, policy = self.config, self.policy
         # Episodes without an advantage were left out of the passes, not out of the count.
         tokens = float(mask_BT.sum()) * float(sequences) / max(1.0, float((mask_BT.any(-1)).sum()))
-        length = rollout.mask_BT.shape[1]
+        # A constant of the run: the longest response of this batch would make the step depend on it.
+        length = rollout.limit or rollout.mask_BT.shape[1]
 
         def loss(piece: Selection) -> torch.Tensor:
             piece = lane_selection(rollout, piece.index.tolist())
             mask = piece.of(mask_BT).float()
             now = policy.judge(rollout, piece, entropy=config.entropy_coefficient != 0, values=False)
-            old = piece.of(rollout.logprobs_BT).to(now.logprobs.device)
+            old = piece.of(rollout.logprobs_BT)
             compared = now.logprobs
             if config.ratio == "sequence":
                 compared = sequence_logprobs_BT(now.logprobs, old, mask)
@@ -188,6 +188,11 @@ def by_group(rollout: Rollout, lanes: list[int]) -> list[int]:
         return longest[group], group, int(length_B[lane])
 
     return sorted(lanes, key=place)
+
+
+def without_variance(advantages_B: torch.Tensor, group_size: int) -> float:
+    """The share of groups that teach nothing because no known member is above another."""
+    return float((advantages_B.view(-1, group_size) == 0).all(-1).float().mean())
 
 
 def grouped(rollout: Rollout, group_size: int) -> tuple[torch.Tensor, torch.Tensor]:

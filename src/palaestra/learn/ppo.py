@@ -98,7 +98,7 @@ class PPO:
             config.gamma, config.gae_lambda,
         )  # fmt: skip
         returns_BT = advantages_BT + values_BT
-        mask_BT = rollout.mask_BT if rollout.valid_B is None else rollout.mask_BT & rollout.valid_B[:, None]
+        mask_BT = rollout.counted_BT
         size = config.minibatch_size or (8 if policy.by_lane else 256)
         means, stopped = Means(), 0
         policy.train()

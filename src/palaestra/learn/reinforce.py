@@ -70,7 +70,7 @@ class REINFORCE:
         returns_BT = discounted_returns_BT(
             rollout.rewards_BT, next_values_BT, rollout.terminated_BT, ended_BT, config.gamma
         )
-        mask_BT = rollout.mask_BT if rollout.valid_B is None else rollout.mask_BT & rollout.valid_B[:, None]
+        mask_BT = rollout.counted_BT
         advantages_BT = returns_BT
         if learned:
             advantages_BT = returns_BT - values_BT

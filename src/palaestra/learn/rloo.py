@@ -15,7 +15,7 @@ import torch
 from palaestra.core.errors import SettingsError
 from palaestra.core.seeding import Seeds
 from palaestra.learn.advantages import leave_one_out_GK, normalised
-from palaestra.learn.grpo import by_group, grouped
+from palaestra.learn.grpo import by_group, grouped, without_variance
 from palaestra.learn.losses import approximate_kl, clip_share, clipped_policy_loss
 from palaestra.learn.rollouts import Rollout, Selection, lane_selection
 from palaestra.learn.updates import Means, Optimizer, gradient_step, most_lanes
@@ -67,6 +67,7 @@ class RLOO:
         self.optimizer.scale(share_left if config.anneal else 1.0)
         returns_GK, valid_GK = grouped(rollout, config.group_size)
         advantages_B = leave_one_out_GK(returns_GK, valid_GK).flatten()
+        without = without_variance(advantages_B, config.group_size)
         if config.normalise_advantages:
             advantages_B = normalised(advantages_B, valid_GK.flatten())
         lanes = [int(lane) for lane in ((advantages_B != 0) & valid_GK.flatten()).nonzero()[:, 0]]
@@ -80,7 +81,6 @@ class RLOO:
                 sequences = float(valid_GK.sum()) * len(mine) / len(lanes)
                 self._step(rollout, lane_selection(rollout, mine), advantages_B, sequences, means)
         policy.eval()
-        without = float((returns_GK.std(-1) == 0).float().mean())
         return {**means.all(), "groups_without_variance": without}
 
     def _step(
@@ -92,7 +92,7 @@ class RLOO:
             piece = lane_selection(rollout, piece.index.tolist())
             mask = piece.of(rollout.mask_BT).float()
             now = policy.judge(rollout, piece, values=False)
-            old = piece.of(rollout.logprobs_BT).to(now.logprobs.device)
+            old = piece.of(rollout.logprobs_BT)
             now_B, old_B = (now.logprobs * mask).sum(-1), (old * mask).sum(-1)
             per_sequence_B = clipped_policy_loss(now_B, old_B, advantages_B[piece.index], config.clip)
             with torch.no_grad():

@@ -48,10 +48,14 @@ class Rollout:
         terminated_BT, ended_BT: the episode was over for good, or over at all, after this decision.
         inputs: what the policy needs to judge the decisions again.
         last_inputs: for lanes that are environments: the observation after the last decision.
-        group_B: which lanes started alike.
+        final_inputs: by lane and decision, the last observation of an episode whose slot has moved on.
+        entropy_BT: of the distributions that the decisions were drawn from, where it was noted.
+        reference_BT: the log-probs of the decisions under a reference.
+        group_B: which lanes started alike; only where lanes are whole episodes.
         valid_B: lanes whose reward is known; a failed one teaches nothing.
-        returns_B: undiscounted, by lane that is an episode.
-        next_values_BT: set where the value of a cut episode's last state was already needed.
+        cut_B: episodes that were cut rather than over.
+        limit: the most decisions that an episode may have; 0 where lanes are no episodes.
+        records: what the lanes were made from, for whoever keeps them.
     """
 
     rewards_BT: torch.Tensor
@@ -67,6 +71,7 @@ class Rollout:
     group_B: torch.Tensor | None = None
     valid_B: torch.Tensor | None = None
     cut_B: torch.Tensor | None = None
+    limit: int = 0
     episode_returns: list[float] = field(default_factory=list)
     episode_lengths: list[int] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -81,10 +86,15 @@ class Rollout:
     def decisions(self) -> int:
         return int(self.mask_BT.sum())
 
+    def lane_returns(self) -> list[float]:
+        """The returns of lanes that are whole episodes, without those that failed."""
+        returns_B = (self.rewards_BT * self.mask_BT).sum(-1)
+        return [float(value) for value in (returns_B if self.valid_B is None else returns_B[self.valid_B])]
+
     @property
-    def whole_episodes(self) -> bool:
-        """Whether every lane is one episode, as group methods need it."""
-        return self.group_B is not None
+    def counted_BT(self) -> torch.Tensor:
+        """The decisions that may be learned from: those of lanes that did not fail."""
+        return self.mask_BT if self.valid_B is None else self.mask_BT & self.valid_B[:, None]
 
 
 @dataclass(slots=True)
@@ -107,7 +117,7 @@ class Selection:
 def select(rollout: Rollout, by_lane: bool, size: int, generator: np.random.Generator) -> list[Selection]:
     """One epoch in minibatches of `size` lanes of like length, or of `size` random decisions."""
     if not by_lane:
-        flat_S = rollout.mask_BT.flatten().nonzero()[:, 0]
+        flat_S = rollout.counted_BT.flatten().nonzero()[:, 0]
         order_S = flat_S[torch.from_numpy(generator.permutation(len(flat_S)))]
         return [Selection(part, False) for part in _even_parts(order_S, size)]
     lanes = _teaching(rollout)

@@ -262,7 +262,7 @@ class _ControlPlay:
         with suited(small=True):
             rollout = self.collector.collect_episodes(self.group, seed, generator, self.longest)
             # An episode that was cut at `max_timesteps` is as long as it got.
-            rollout.episode_returns = (rollout.rewards_BT * rollout.mask_BT).sum(-1).tolist()
+            rollout.episode_returns = rollout.lane_returns()
             figures = {
                 "reward": _mean(rollout.episode_returns),
                 "length": float(rollout.mask_BT.sum(-1).float().mean()),

@@ -338,8 +338,7 @@ class ControlLoop(Loop):
         finally:
             self.policy.remember(memory)
             env.close()
-        returns = (rollout.rewards_BT * rollout.mask_BT).sum(-1).tolist()
-        reward = mean_interval(returns)
+        reward = mean_interval(rollout.lane_returns())
         figures = {
             "test_reward": reward.value, "test_reward_low": reward.low, "test_reward_high": reward.high,
             "test_count": float(reward.count), "test_failures": float(len(rollout.failures)),
@@ -470,10 +469,10 @@ def _control_loop(settings: TrainSettings) -> ControlLoop:
     try:
         if settings.policy == "transformer":
             policy = history_policy(
-                *spaces, window=settings.window, seeds=seeds, normalise=settings.normalise_observations
+                *spaces, window=settings.window, seeds=seeds, normalise=bool(settings.normalise_observations)
             )
         else:
-            policy = mlp_policy(*spaces, seeds=seeds, normalise=settings.normalise_observations)
+            policy = mlp_policy(*spaces, seeds=seeds, normalise=bool(settings.normalise_observations))
     except EnvError as error:
         raise EnvError(f"policy '{settings.policy}' does not fit {settings.env}: {error}") from None
     return ControlLoop(settings, env, policy, make_algorithm(settings, policy))

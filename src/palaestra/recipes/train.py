@@ -73,7 +73,9 @@ class TrainSettings:
     mask_truncated: bool = setting(False, "Leave responses that were cut at the limit out of the loss.")
     temperature: float = setting(1.0, "Temperature of the responses while learning.")
     max_tokens: int = setting(72, "Most tokens of a response.")
-    normalise_observations: bool = setting(False, "Scale observations by their running mean and deviation.")
+    normalise_observations: bool | None = setting(
+        None, "Scale observations by their running mean and deviation; by default where it suits."
+    )
     reward_scale: float = setting(AUTO, "What rewards are multiplied by for learning (never in a report).")
     window: int = setting(8, "Observations that the transformer over the history sees.")
     evaluate_every: int = setting(0, "Iterations between evaluations; 0 evaluates before and after.")
@@ -206,8 +208,8 @@ def filled(settings: TrainSettings) -> TrainSettings:
     for name in _FILLED:
         if getattr(settings, name) == -1:
             changes[name] = suits.get(name, _LAST_RESORT.get(name, -1))
-    if "normalise_observations" in suits and not settings.normalise_observations:
-        changes["normalise_observations"] = suits["normalise_observations"]
+    if settings.normalise_observations is None:
+        changes["normalise_observations"] = bool(suits.get("normalise_observations", False))
     if settings.evaluation == -1:
         changes["evaluation"] = 25 if kind == "token" else 20
     if settings.clip_high == -1:
@@ -269,9 +271,9 @@ def _play(
     summary = run.summary
     done = load_newest(run.checkpoints, loop)
     run.store.forget_after(done)
-    trackers = make_trackers(run.folder, settings.tensorboard, settings.wandb, to_plain(settings))
     if summary is not None:
         return TrainResult(run.folder, summary, loop.policy)
+    trackers = make_trackers(run.folder, settings.tensorboard, settings.wandb, to_plain(settings))
     clock = Clock(run, started)
     clock.lap(f"{done}/load")
     if settings.evaluation and done == 0:

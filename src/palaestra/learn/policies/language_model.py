@@ -182,7 +182,12 @@ class LanguageModelPolicy(nn.Module):
             values_BR = self.value_head(hidden_BRD.float())[..., 0]
         elif values and self.critic is not None:
             values_BR = self.critic.values(inputs, lanes, selection.width)[:, :-1]
-        return Judgement(logprobs_BR, entropy_BR, values_BR)
+        # The rollout lies on the CPU; what is compared with it comes there, and gradients go back.
+        return Judgement(
+            logprobs_BR.cpu(),
+            entropy_BR.cpu() if entropy_BR is not None else None,
+            values_BR.cpu() if values_BR is not None else None,
+        )
 
     @torch.no_grad()
     def values_BT(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
