@@ -7,6 +7,7 @@ known, an adapter, a GPU or a large model takes transformers' own way; and each 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ def lean_step(model: Any) -> LeanStep | None:
     return None
 
 
-class LeanStep:
+class LeanStep(ABC):
     """One token for every row, given the cache's tensors.
 
     Arguments:
@@ -45,15 +46,15 @@ class LeanStep:
         self.model = model
         self.refresh()
 
+    @abstractmethod
     def refresh(self) -> None:
         """Copy the model's weights as they are now, laid out for products with few rows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def __call__(
         self, ids_R: torch.Tensor, positions_R: torch.Tensor, mask_R11W: torch.Tensor | None, cache: Any
     ) -> torch.Tensor:
         """Logits `[rows, vocabulary]`; the keys and values of the token are written to the cache."""
-        raise NotImplementedError
 
 
 def _attend(

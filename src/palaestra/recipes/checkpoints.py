@@ -12,7 +12,7 @@ from palaestra.core.errors import RunError
 from palaestra.runs.files import write_folder
 
 if TYPE_CHECKING:
-    from palaestra.recipes.loops import Loop
+    from palaestra.recipes.loop import Loop
 
 
 def save(folder: Path, iteration: int, loop: Loop, last: bool) -> None:

@@ -18,7 +18,7 @@ from palaestra.runs.run import Run, new_folder
 
 if TYPE_CHECKING:
     from palaestra.envs.token import Response
-    from palaestra.recipes.loops import Loop
+    from palaestra.recipes.loop import Loop
 
 RECIPE = "train"
 AUTO = -1.0

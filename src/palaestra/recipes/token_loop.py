@@ -1,0 +1,187 @@
+"""A language model learns in a token environment."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from palaestra.core.events import Event, Listener
+from palaestra.core.records import Segment, Split, Trajectory, Usage
+from palaestra.core.statistics import gain_between, mean_interval, report_on
+from palaestra.learn.collect import collect_responses
+from palaestra.learn.policies.language_model import LanguageModelPolicy
+from palaestra.learn.reference import Reference, penalise
+from palaestra.learn.rollouts import Rollout
+from palaestra.recipes.loop import Loop, before_after
+from palaestra.runs.ledger import LedgerEntry
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from palaestra.recipes.train import TrainSettings
+    from palaestra.runs.store import Store
+
+
+class TokenLoop(Loop):
+    """A language model learns in a token environment."""
+
+    policy: LanguageModelPolicy
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        env: Any,
+        policy: LanguageModelPolicy,
+        algorithm: Any,
+        reference: Reference | None,
+        kl: float,
+        held_out: Any = None,
+        engine_name: str = "",
+        tokenizer: Any = None,
+    ) -> None:
+        super().__init__(settings)
+        self.env, self.policy, self.algorithm, self.reference, self.kl = env, policy, algorithm, reference, kl
+        self.held_out, self.engine_name, self.tokenizer = held_out, engine_name, tokenizer
+        env.reset(seed=self.seeds.derive("environment").integer(), options={"episodes": 0})
+
+    def iterate(
+        self, iteration: int, share_left: float, listener: Listener
+    ) -> tuple[dict[str, float], list[Trajectory]]:
+        settings, count = self.settings, self.settings.episodes
+        first = (iteration - 1) * count
+        rollout = collect_responses(self.env, self.policy, count, self.seeds, first=first)
+        seconds = {
+            name.removeprefix("seconds_"): rollout.figures[name] for name in ("seconds_model", "seconds_environment")
+        }
+        figures = self._count(rollout, "reward")
+        self.usage, self.responses = usage_of(rollout), rollout.records
+        assert rollout.entropy_BT is not None and rollout.cut_B is not None  # noqa: PT018
+        figures["entropy"] = float(rollout.entropy_BT[rollout.mask_BT].mean())
+        figures["truncated"] = float(rollout.cut_B.float().mean())
+        trajectories = [
+            trajectory_of(settings.env, settings.seed, rollout, lane)
+            for lane in spread(rollout.lanes, settings.keep_trajectories)
+        ]
+        if self.reference is not None:
+            start = time.perf_counter()
+            reference_BT = self.reference.logprobs_BT(rollout)
+            in_reward = self.kl if settings.algorithm != "grpo" else 0.0
+            figures["reference_kl"] = penalise(rollout, reference_BT, in_reward)
+            seconds["reference"] = time.perf_counter() - start
+        if settings.reward_scale != 1.0:
+            rollout.rewards_BT = rollout.rewards_BT * settings.reward_scale
+        listener(Event("learn", iteration - 1, settings.iterations, iteration))
+        start = time.perf_counter()
+        figures |= self.algorithm.update(rollout, iteration, share_left)
+        seconds["update"] = time.perf_counter() - start
+        figures |= {f"seconds_{name}": value for name, value in seconds.items()}
+        figures["tokens_per_second"] = rollout.decisions / sum(seconds.values())
+        return figures, trajectories
+
+    def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
+        if hasattr(self.env, "task"):
+            return self._evaluate_task(iteration, store, listener), None
+        listener(Event("evaluate", 0, 0, iteration))
+        env = self.held_out
+        count = len(env) if hasattr(env, "__len__") else self.settings.evaluation
+        seeds = self.seeds.derive("evaluation")
+        rollout = collect_responses(env, self.policy, count, seeds, seed=seeds.integer(), first=0)
+        reward = mean_interval(rollout.episode_returns)
+        figures = {
+            "test_reward": reward.value, "test_reward_low": reward.low, "test_reward_high": reward.high,
+            "test_count": float(reward.count), "test_failures": float(len(rollout.failures)),
+        }  # fmt: skip
+        if self.reference is not None:
+            figures["test_reference_kl"] = penalise(rollout, self.reference.logprobs_BT(rollout), 0.0)
+        return figures, LedgerEntry("", self.engine_name, rollout.lanes, usage_of(rollout))
+
+    def _evaluate_task(self, iteration: int, store: Store, listener: Listener) -> dict[str, float]:
+        """Ask the held-out problems greedily, as `palaestra evaluate` does; the attempts go to the store."""
+        from palaestra.engines.base import Sampling
+        from palaestra.engines.transformers import TransformersEngine
+        from palaestra.tasks.evaluate import evaluate
+
+        settings, task = self.settings, self.env.task
+        skills = sorted({item.skill for item in self.env.items if item.skill in task.skills()})
+        problems = task.problems(Split.TEST, settings.evaluation, settings.seed, skills)
+        phase = f"{iteration}/{Split.TEST}"
+        attempts = evaluate(
+            task,
+            problems,
+            lambda: TransformersEngine(self.policy.model, self.tokenizer, self.engine_name),
+            sampling=Sampling(max_tokens=settings.max_tokens),
+            seed=settings.seed,
+            phase=phase,
+            round_=iteration,
+            known=store.attempts(phase),
+            keep=lambda made, cost: store.add_attempts(phase, made, cost),
+            listener=listener,
+        )
+        report = report_on(attempts, Split.TEST)
+        listener(Event(phase, len(attempts), len(attempts), iteration, {"report": report}))
+        if report.accuracy is None:
+            return {}
+        return {
+            "test_accuracy": 100 * report.accuracy, "test_accuracy_low": 100 * report.low,
+            "test_accuracy_high": 100 * report.high, "test_count": float(report.count),
+            "test_failures": float(report.failure_count),
+        }  # fmt: skip
+
+    def outcome(self, store: Store, iterations: int) -> dict[str, Any]:
+        if not self.settings.evaluation:
+            return {}
+        if not hasattr(self.env, "task"):
+            return before_after(store.figures(), iterations)
+        before, after = store.attempts(f"0/{Split.TEST}"), store.attempts(f"{iterations}/{Split.TEST}")
+        first, second, gain = report_on(before), report_on(after), gain_between(before, after)
+        found: dict[str, Any] = {}
+        for name, report in (("test_before", first), ("test_after", second)):
+            found[name] = None if report.accuracy is None else round(100 * report.accuracy, 2)
+            found |= {f"{name}_low": round(100 * report.low, 2), f"{name}_high": round(100 * report.high, 2)}
+        return found | {
+            "gain": round(gain.points, 2), "gain_low": round(gain.low, 2), "gain_high": round(gain.high, 2),
+            "problems": gain.count,
+        }  # fmt: skip
+
+    def save_model(self, folder: Path) -> None:
+        from palaestra.runs.files import write_folder
+
+        def write(target: Path) -> None:
+            self.policy.model.save_pretrained(target)
+            if self.tokenizer is not None:
+                self.tokenizer.save_pretrained(target)
+
+        write_folder(folder / "model", write)
+
+
+def trajectory_of(env: str, seed: int, rollout: Rollout, lane: int) -> Trajectory:
+    """One episode of a language model as it goes to the store: exact ids, log-probs, what was chosen."""
+    response = rollout.records[lane]
+    prompt, chosen = response.prompt.ids, response.token_ids
+    logprobs = rollout.logprobs_BT[lane, : len(chosen)].tolist()
+    segments = (
+        Segment(tuple(prompt), (False,) * len(prompt), (0.0,) * len(prompt)),
+        Segment(tuple(chosen), (True,) * len(chosen), tuple(logprobs)),
+    )
+    info = {"prompt": response.prompt.text, "response": response.text, "stop_reason": str(response.stop_reason)}
+    info |= {"episode": response.episode, "group": response.group} | (
+        {"failure": response.failure} if response.failure else {}
+    )
+    return Trajectory(
+        env, seed, tuple(rollout.rewards_BT[lane, : len(chosen)].tolist()), segments,
+        not response.truncated, response.truncated, (info,),
+    )  # fmt: skip
+
+
+def usage_of(rollout: Rollout) -> Usage:
+    return Usage(sum(len(p) for p in rollout.inputs.prompts), rollout.decisions)
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """Places at even distances, so that the episodes that are kept are not all of one group.
+
+    >>> spread(16, 4)
+    [0, 4, 8, 12]
+    """
+    wanted = min(count, wanted)
+    return [k * count // wanted for k in range(wanted)]
