@@ -25,13 +25,9 @@ from _common import arguments, finish
 from palaestra.core.seeding import Seeds
 from palaestra.learn.randomness import seeded_torch
 from palaestra.learn.reward_data import Comparison
-from palaestra.learn.reward_model import (
-    RewardModel,
-    RewardReport,
-    RewardTraining,
-    report_on_scores,
-    train_reward_model,
-)
+from palaestra.learn.reward_model import RewardModel
+from palaestra.learn.reward_report import RewardReport, report_on_scores
+from palaestra.learn.reward_training import RewardTraining, train_reward_model
 
 BAR = 0.75
 HOW = (

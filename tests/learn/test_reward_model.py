@@ -11,17 +11,14 @@ from palaestra.core.errors import LessonError, ModelError
 from palaestra.core.records import Message
 from palaestra.core.seeding import Seeds
 from palaestra.learn.reward_data import Comparison
-from palaestra.learn.reward_model import (
-    RewardModel,
-    RewardReport,
+from palaestra.learn.reward_model import RewardModel, load_reward_model, make_reward_model
+from palaestra.learn.reward_report import RewardReport, report_on_scores
+from palaestra.learn.reward_training import (
     RewardState,
     RewardTraining,
     _patience_ended,
     _schedule,
     best_of_k_loss,
-    load_reward_model,
-    make_reward_model,
-    report_on_scores,
     train_reward_model,
 )
 

@@ -10,7 +10,8 @@ import torch
 
 from palaestra.core.errors import ModelError, RunError, SettingsError
 from palaestra.core.events import Event
-from palaestra.learn.reward_model import RewardState, load_reward_model
+from palaestra.learn.reward_model import load_reward_model
+from palaestra.learn.reward_training import RewardState
 from palaestra.recipes import reward
 from palaestra.recipes.reward import RewardSettings, train_reward
 from palaestra.recipes.settings import documented

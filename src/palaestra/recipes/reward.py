@@ -24,7 +24,8 @@ from palaestra.runs.guard import guarded
 
 if TYPE_CHECKING:
     from palaestra.learn.reward_data import Comparison
-    from palaestra.learn.reward_model import RewardModel, RewardState, RewardTraining
+    from palaestra.learn.reward_model import RewardModel
+    from palaestra.learn.reward_training import RewardState, RewardTraining
 
 RECIPE = "reward"
 STATE = "state.safetensors"
@@ -108,7 +109,9 @@ def train_reward(
 
 
 def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
-    from palaestra.learn.reward_model import make_reward_model, plain_report, train_reward_model
+    from palaestra.learn.reward_model import make_reward_model
+    from palaestra.learn.reward_report import plain_report
+    from palaestra.learn.reward_training import train_reward_model
 
     started = time.perf_counter()
     out = _folder(settings)
@@ -223,7 +226,7 @@ def _parts(settings: RewardSettings, seeds: Seeds) -> tuple[list[Comparison], li
 
 
 def _training(settings: RewardSettings, model: RewardModel) -> RewardTraining:
-    from palaestra.learn.reward_model import RewardTraining
+    from palaestra.learn.reward_training import RewardTraining
 
     small = sum(p.numel() for p in model.weights.parameters()) <= SMALL_UP_TO
     return RewardTraining(
@@ -277,7 +280,7 @@ def _read_state(path: Path, fingerprint: str) -> RewardState | None:
 
     from safetensors import safe_open
 
-    from palaestra.learn.reward_model import RewardState
+    from palaestra.learn.reward_training import RewardState
 
     try:
         with safe_open(path, "pt") as file:
