@@ -1,7 +1,7 @@
 """Randomness with an owner.
 
-Nothing in Palaestra changes the global generators of `random`, NumPy or torch (torch's is borrowed where
-a library knows no other, and put back). Whoever makes random choices owns a `Seeds`, and hands out independent streams by name: the same root seed and the same
+Nothing in Palaestra changes the global generators of `random`, NumPy or torch (they are borrowed where a
+library, or a user's environment, knows no other, and put back). Whoever makes random choices owns a `Seeds`, and hands out independent streams by name: the same root seed and the same
 name give the same stream, on every machine, in any order of asking.
 """
 
