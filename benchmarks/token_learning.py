@@ -14,7 +14,7 @@ from typing import Any
 from _common import arguments, finish
 
 SKILLS = '["average", "change", "clock", "fractions", "groups", "percent", "geometry", "missing_number"]'
-SETTINGS: dict[str, dict[str, Any]] = {"grpo": {"iterations": 44}, "ppo": {"iterations": 40}}
+SETTINGS: dict[str, dict[str, Any]] = {"grpo": {"iterations": 44}, "ppo": {"iterations": 34}}
 
 
 def main() -> None:

@@ -76,8 +76,13 @@ class Scripted(TokenVectorEnv):
 
 
 def worst_ratio(policy: LanguageModelPolicy, rollout: Rollout) -> float:
-    new_BT = policy.logprobs_BT(rollout)
-    return float((((new_BT - rollout.logprobs_BT) * rollout.mask_BT).exp() - 1).abs().max())
+    """By our own way of reading, where the model has one, and by transformers'."""
+    lean, found = policy._lean, []
+    for policy._lean in (lean, None):
+        new_BT = policy.logprobs_BT(rollout)
+        found.append(float((((new_BT - rollout.logprobs_BT) * rollout.mask_BT).exp() - 1).abs().max()))
+    policy._lean = lean
+    return max(found)
 
 
 @settings(max_examples=15, deadline=None)

@@ -204,12 +204,15 @@ def report(run: Folder) -> None:
 
 @app.command("list")
 def list_(
-    kind: Annotated[str, typer.Argument(help="tasks, teachers, models, engines, environments or skills.")] = "",
+    kind: Annotated[
+        str, typer.Argument(help="tasks, skills, teachers, models, engines, environments or algorithms.")
+    ] = "",
 ) -> None:
-    """What there is: tasks, their skills, teachers, models, engines and environments."""
+    """What there is: tasks, their skills, teachers, models, engines, environments and algorithms."""
     kinds = {
         "tasks": _tasks, "skills": _skills, "teachers": _teachers,
         "models": _models, "engines": _engines, "environments": _environments,
+        "algorithms": _algorithms,
     }  # fmt: skip
     if kind and kind not in kinds:
         raise UnknownNameError("kind", kind, kinds)
@@ -255,6 +258,12 @@ def _environments() -> Mapping[str, str]:
     from gymnasium import registry
 
     return {name: str(s.entry_point) for name, s in registry.items() if str(s.entry_point).startswith("palaestra")}
+
+
+def _algorithms() -> Mapping[str, str]:
+    from palaestra.learn.algorithms import ALGORITHMS
+
+    return ALGORITHMS.descriptions()
 
 
 @models_app.command("list")

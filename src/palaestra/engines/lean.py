@@ -11,28 +11,35 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
-from torch.nn.functional import gelu, layer_norm, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import layer_norm, rms_norm, scaled_dot_product_attention, silu
+
+from palaestra.engines.kernels import gelu_tanh
 
 MOST_PARAMETERS = 200_000_000
 """Above this the step is all matrix products, and a second copy of the weights is not worth it."""
-LLAMA = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"}
+LLAMA = {f"{name}{part}" for name in ("Llama", "Mistral", "Qwen2") for part in ("ForCausalLM", "Model")}
+GPT2 = {"GPT2LMHeadModel", "GPT2Model"}
 
 
-def lean_step(model: Any) -> LeanStep | None:
-    """The lean step of `model`, or `None` where there is none for it."""
+def known_shape(model: Any) -> str:
+    """`"llama"` or `"gpt2"` if `model`, or its body alone, is spelled out here and computes on a CPU; else empty."""
     if model.device.type != "cpu" or model.dtype != torch.float32 or hasattr(model, "get_base_model"):
-        return None
-    if sum(p.numel() for p in model.parameters()) > MOST_PARAMETERS:
-        return None
-    config = model.config
-    if type(model).__name__ in LLAMA and config.hidden_act in ("silu", "swish"):
-        return LlamaStep(model)
+        return ""
+    config, name = model.config, type(model).__name__
+    if name in LLAMA and config.hidden_act in ("silu", "swish"):
+        return "llama"
     plain = not (
         getattr(config, "scale_attn_by_inverse_layer_idx", False) or getattr(config, "add_cross_attention", False)
     )
-    if type(model).__name__ == "GPT2LMHeadModel" and config.activation_function == "gelu_new" and plain:
-        return Gpt2Step(model)
-    return None
+    return "gpt2" if name in GPT2 and config.activation_function == "gelu_new" and plain else ""
+
+
+def lean_step(model: Any) -> LeanStep | None:
+    """The lean step of a causal language model, or `None` where there is none for it."""
+    shape = known_shape(model)
+    if not shape or sum(p.numel() for p in model.parameters()) > MOST_PARAMETERS:
+        return None
+    return LlamaStep(model) if shape == "llama" else Gpt2Step(model)
 
 
 class LeanStep(ABC):
@@ -146,7 +153,7 @@ class Gpt2Step(LeanStep):
             mixed = _attend(three[:, 0][:, :, None], three[:, 1], three[:, 2], mask_R11W, layer, cache)
             hidden = hidden + torch.addmm(out[1], mixed, out[0])
             normed = layer_norm(hidden, shape, *norm2, epsilon)
-            inner = gelu(torch.addmm(up[1], normed, up[0]), approximate="tanh")
+            inner = gelu_tanh(torch.addmm(up[1], normed, up[0]))
             hidden = hidden + torch.addmm(down[1], inner, down[0])
         logits: torch.Tensor = layer_norm(hidden, shape, self.norm.weight, self.norm.bias, self.norm.eps) @ self.head
         return logits

@@ -23,8 +23,8 @@ from typing import Any, Literal
 import torch
 
 from palaestra.core.errors import SettingsError
-from palaestra.core.seeding import Seeds
 from palaestra.learn.advantages import group_advantages_GK
+from palaestra.learn.algorithms import GroupAlgorithm
 from palaestra.learn.losses import (
     Weighting,
     aggregate_BT,
@@ -35,7 +35,7 @@ from palaestra.learn.losses import (
     sequence_logprobs_BT,
 )
 from palaestra.learn.rollouts import Rollout, Selection, lane_selection
-from palaestra.learn.updates import Means, Optimizer, gradient_step, most_lanes
+from palaestra.learn.updates import Means, gradient_step, most_lanes
 
 Variant = Literal["grpo", "dr_grpo", "dapo"]
 
@@ -90,19 +90,22 @@ def variant(name: Variant, config: GRPOConfig = GRPOConfig()) -> GRPOConfig:
     raise SettingsError(f"the variants are grpo, dr_grpo and dapo; got {name!r}")
 
 
-class GRPO:
+class GRPO(GroupAlgorithm):
     """Learns from whole episodes in groups."""
 
-    name = "grpo"
-    groups = True
+    Config = GRPOConfig
+    kl_in_loss = True
+    config: GRPOConfig
 
-    def __init__(self, policy: Any, config: GRPOConfig = GRPOConfig(), seeds: Seeds = Seeds(0)) -> None:
-        self.policy, self.config, self.seeds = policy, config, seeds
-        self.optimizer = Optimizer(
-            policy.parameter_groups(config.learning_rate, config.learning_rate)[:1],
-            config.max_grad_norm,
-            config.weight_decay,
-        )
+    @classmethod
+    def configured(cls, settings: Any, policy: Any, kl: float) -> GRPOConfig:
+        s = settings
+        config = variant(s.variant, GRPOConfig(
+            learning_rate=s.learning_rate, group_size=s.group_size, update_epochs=s.epochs, minibatches=s.minibatches,
+            clip_low=s.clip, clip_high=s.clip_high, mask_truncated=s.mask_truncated, kl_coefficient=kl,
+            entropy_coefficient=s.entropy, max_grad_norm=s.max_grad_norm, anneal=s.anneal,
+        ))  # fmt: skip
+        return replace(config, weighting=s.weighting) if s.weighting else config
 
     def advantages_B(self, rollout: Rollout) -> torch.Tensor:
         """One advantage an episode, from the returns of its group."""
@@ -110,7 +113,6 @@ class GRPO:
         return group_advantages_GK(returns_GK, valid_GK, self.config.scale).flatten()
 
     def update(self, rollout: Rollout, iteration: int, share_left: float = 1.0) -> dict[str, float]:
-        """Change the policy by one batch of groups; returns figures of its health."""
         config, policy = self.config, self.policy
         self.optimizer.scale(share_left if config.anneal else 1.0)
         advantages_B = self.advantages_B(rollout)
@@ -123,13 +125,9 @@ class GRPO:
         means = Means()
         figures = {"groups_without_variance": without_variance(advantages_B, config.group_size)}
         policy.train()
-        for epoch in range(config.update_epochs if lanes else 0):
-            order = self.seeds.derive("minibatches", iteration, epoch).generator().permutation(len(lanes))
-            size = -(-len(lanes) // config.minibatches)
-            for start in range(0, len(order), size):
-                mine = by_group(rollout, [lanes[k] for k in order[start : start + size]])
-                share = counted_B.sum() * len(mine) / len(lanes)
-                self._step(rollout, lane_selection(rollout, mine), advantages_B, mask_BT, share, means)
+        for batch in self.passes(rollout, lanes, iteration):
+            share = counted_B.sum() * len(batch) / len(lanes)
+            self._step(rollout, batch, advantages_B, mask_BT, share, means)
         policy.eval()
         return {**means.all(), **figures, "epochs": float(config.update_epochs if lanes else 0)}
 
@@ -172,22 +170,6 @@ class GRPO:
 
         norm = gradient_step(self.optimizer, batch, most_lanes(policy, rollout), loss)
         means.add(gradient_norm=norm)
-
-
-def by_group(rollout: Rollout, lanes: list[int]) -> list[int]:
-    """Lanes sorted so that pieces have little padding, and members of a group, who share a prompt, stay together."""
-    assert rollout.group_B is not None
-    length_B = rollout.mask_BT.sum(-1)
-    longest: dict[int, int] = {}
-    for lane in lanes:
-        group = int(rollout.group_B[lane])
-        longest[group] = max(longest.get(group, 0), int(length_B[lane]))
-
-    def place(lane: int) -> tuple[int, int, int]:
-        group = int(rollout.group_B[lane])  # type: ignore[index]
-        return longest[group], group, int(length_B[lane])
-
-    return sorted(lanes, key=place)
 
 
 def without_variance(advantages_B: torch.Tensor, group_size: int) -> float:

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from palaestra.core.seeding import Seeds
 from palaestra.learn.advantages import explained_variance, generalised_advantages_BT, normalised
+from palaestra.learn.algorithms import Algorithm
 from palaestra.learn.losses import approximate_kl, clip_share, clipped_policy_loss, clipped_value_loss, masked_mean
 from palaestra.learn.rollouts import Rollout, Selection, select
 from palaestra.learn.updates import Means, Optimizer, gradient_step, most_lanes
@@ -65,30 +65,29 @@ class PPOConfig:
     weight_decay: float = 0.0
 
 
-class PPO:
-    """Learns from rollouts.
+class PPO(Algorithm):
+    """Learns from rollouts of a policy with a critic."""
 
-    Arguments:
-        policy: must have a critic.
-        seeds: of the order of minibatches.
-    """
+    Config = PPOConfig
+    critic = True
+    config: PPOConfig
 
-    name = "ppo"
-    groups = False
+    def make_optimizer(self) -> Optimizer:
+        config = self.config
+        groups = self.policy.parameter_groups(config.lr_actor, config.lr_critic)
+        return Optimizer(groups, config.max_grad_norm, config.weight_decay)
 
-    def __init__(self, policy: Any, config: PPOConfig = PPOConfig(), seeds: Seeds = Seeds(0)) -> None:
-        self.policy, self.config, self.seeds = policy, config, seeds
-        self.optimizer = Optimizer(
-            policy.parameter_groups(config.lr_actor, config.lr_critic), config.max_grad_norm, config.weight_decay
-        )
+    @classmethod
+    def configured(cls, settings: Any, policy: Any, kl: float) -> PPOConfig:
+        s = settings
+        return PPOConfig(
+            lr_actor=s.learning_rate, lr_critic=s.critic_rate, gamma=s.gamma, update_epochs=s.epochs, eps_clip=s.clip,
+            minibatch_size=s.minibatch, eps_clip_high=s.clip_high, gae_lambda=s.gae_lambda,
+            value_clip=s.value_clip or None, value_coefficient=s.value_weight, entropy_coefficient=s.entropy,
+            max_grad_norm=s.max_grad_norm, target_kl=s.target_kl, anneal=s.anneal,
+        )  # fmt: skip
 
     def update(self, rollout: Rollout, iteration: int, share_left: float = 1.0) -> dict[str, float]:
-        """Change the policy by one rollout; returns figures of its health.
-
-        Arguments:
-            iteration: its number, from which the order of minibatches follows.
-            share_left: how much of the run is left, from 1 to 0, for annealing.
-        """
         config, policy = self.config, self.policy
         self.optimizer.scale(share_left if config.anneal else 1.0)
         clip = config.eps_clip * (share_left if config.anneal_clip else 1.0)

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import torch
 
 from palaestra.core.errors import SettingsError
-from palaestra.core.seeding import Seeds
 from palaestra.learn.advantages import discounted_returns_BT, explained_variance, normalised
+from palaestra.learn.algorithms import Algorithm
 from palaestra.learn.losses import clipped_value_loss
 from palaestra.learn.rollouts import Rollout, Selection, everything, lane_selection
 from palaestra.learn.updates import Means, Optimizer, gradient_step, most_lanes
@@ -41,23 +41,31 @@ class REINFORCEConfig:
     anneal: bool = False
 
 
-class REINFORCE:
+class REINFORCE(Algorithm):
     """Learns from rollouts of any kind."""
 
-    name = "reinforce"
-    groups = False
+    Config = REINFORCEConfig
+    config: REINFORCEConfig
 
-    def __init__(self, policy: Any, config: REINFORCEConfig = REINFORCEConfig(), seeds: Seeds = Seeds(0)) -> None:
-        self.policy, self.config, self.seeds = policy, config, seeds
-        if config.baseline == "critic" and not policy.has_critic:
+    def make_optimizer(self) -> Optimizer:
+        config = self.config
+        if config.baseline == "critic" and not self.policy.has_critic:
             raise SettingsError("REINFORCE with baseline 'critic' needs a critic; the policy has none")
-        groups = policy.parameter_groups(config.learning_rate, config.lr_critic)
-        self.optimizer = Optimizer(
+        groups = self.policy.parameter_groups(config.learning_rate, config.lr_critic)
+        return Optimizer(
             groups if config.baseline == "critic" else groups[:1], config.max_grad_norm, config.weight_decay
         )
 
+    @classmethod
+    def configured(cls, settings: Any, policy: Any, kl: float) -> REINFORCEConfig:
+        s = settings
+        return REINFORCEConfig(
+            learning_rate=s.learning_rate, lr_critic=s.critic_rate, gamma=s.gamma,
+            baseline="critic" if policy.has_critic and not policy.by_lane else "batch",
+            entropy_coefficient=s.entropy, max_grad_norm=s.max_grad_norm, anneal=s.anneal,
+        )  # fmt: skip
+
     def update(self, rollout: Rollout, iteration: int, share_left: float = 1.0) -> dict[str, float]:
-        """Change the policy by one batch; returns figures of its health."""
         config, policy = self.config, self.policy
         self.optimizer.scale(share_left if config.anneal else 1.0)
         learned = config.baseline == "critic"

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from palaestra.core.errors import SettingsError
-from palaestra.core.seeding import Seeds
 from palaestra.learn.advantages import leave_one_out_GK, normalised
-from palaestra.learn.grpo import by_group, grouped, without_variance
+from palaestra.learn.algorithms import GroupAlgorithm
+from palaestra.learn.grpo import grouped, without_variance
 from palaestra.learn.losses import approximate_kl, clip_share, clipped_policy_loss
 from palaestra.learn.rollouts import Rollout, Selection, lane_selection
-from palaestra.learn.updates import Means, Optimizer, gradient_step, most_lanes
+from palaestra.learn.updates import Means, gradient_step, most_lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +47,21 @@ class RLOOConfig:
             raise SettingsError(f"RLOO compares with the others: group_size must be at least 2; got {self.group_size}")
 
 
-class RLOO:
+class RLOO(GroupAlgorithm):
     """Learns from whole episodes in groups."""
 
-    name = "rloo"
-    groups = True
+    Config = RLOOConfig
+    config: RLOOConfig
 
-    def __init__(self, policy: Any, config: RLOOConfig = RLOOConfig(), seeds: Seeds = Seeds(0)) -> None:
-        self.policy, self.config, self.seeds = policy, config, seeds
-        self.optimizer = Optimizer(
-            policy.parameter_groups(config.learning_rate, config.learning_rate)[:1],
-            config.max_grad_norm,
-            config.weight_decay,
-        )
+    @classmethod
+    def configured(cls, settings: Any, policy: Any, kl: float) -> RLOOConfig:
+        s = settings
+        return RLOOConfig(
+            learning_rate=s.learning_rate, group_size=s.group_size, update_epochs=s.epochs, minibatches=s.minibatches,
+            clip=s.clip, max_grad_norm=s.max_grad_norm, anneal=s.anneal,
+        )  # fmt: skip
 
     def update(self, rollout: Rollout, iteration: int, share_left: float = 1.0) -> dict[str, float]:
-        """Change the policy by one batch of groups; returns figures of its health."""
         config, policy = self.config, self.policy
         self.optimizer.scale(share_left if config.anneal else 1.0)
         returns_GK, valid_GK = grouped(rollout, config.group_size)
@@ -73,13 +72,9 @@ class RLOO:
         lanes = [int(lane) for lane in ((advantages_B != 0) & valid_GK.flatten()).nonzero()[:, 0]]
         means = Means()
         policy.train()
-        for epoch in range(config.update_epochs if lanes else 0):
-            order = self.seeds.derive("minibatches", iteration, epoch).generator().permutation(len(lanes))
-            size = -(-len(lanes) // config.minibatches)
-            for start in range(0, len(order), size):
-                mine = by_group(rollout, [lanes[k] for k in order[start : start + size]])
-                sequences = float(valid_GK.sum()) * len(mine) / len(lanes)
-                self._step(rollout, lane_selection(rollout, mine), advantages_B, sequences, means)
+        for batch in self.passes(rollout, lanes, iteration):
+            sequences = float(valid_GK.sum()) * len(batch) / len(lanes)
+            self._step(rollout, batch, advantages_B, sequences, means)
         policy.eval()
         return {**means.all(), "groups_without_variance": without}
 

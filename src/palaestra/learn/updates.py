@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from palaestra.core.errors import ModelError
-from palaestra.learn.kernels import suited
+from palaestra.engines.kernels import suited
 from palaestra.learn.rollouts import Rollout, Selection, pieces
 
 FLAT_UP_TO = 1_000_000

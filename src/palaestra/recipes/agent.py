@@ -11,17 +11,11 @@ from typing import TYPE_CHECKING, Any
 from palaestra.core.errors import EnvError, ModelError, RewardError, SettingsError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.seeding import Seeds
+from palaestra.learn.algorithms import make_algorithm
 from palaestra.runs.files import write_folder
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from palaestra.learn.grpo import GRPOConfig
-    from palaestra.learn.ppo import PPOConfig
-    from palaestra.learn.reinforce import REINFORCEConfig
-    from palaestra.learn.rloo import RLOOConfig
-
-    Config = PPOConfig | GRPOConfig | RLOOConfig | REINFORCEConfig
 
 AgentCallback = Callable[[int, Mapping[str, float]], bool | None]
 
@@ -30,7 +24,7 @@ def train_agent(
     env_name: str,
     actor: nn.Module,
     critic: nn.Module | None = None,
-    ppo_config: Config | None = None,
+    ppo_config: Any = None,
     max_episodes: int = 1000,
     max_timesteps: int = 1000,
     update_interval: int = 100,
@@ -51,7 +45,7 @@ def train_agent(
         actor, critic: `MLPActorNetwork` and `MLPCriticNetwork` (or any modules of those shapes) for classic
             environments; `LMActorNetwork` and `LMCriticNetwork` for language. A critic of `None` puts a value
             head on the language model itself.
-        ppo_config: how to learn: `PPOConfig`, or `GRPOConfig`, `RLOOConfig`, `REINFORCEConfig`.
+        ppo_config: how to learn: `PPOConfig`, or the `Config` of any other algorithm (`GRPOConfig`, `RLOOConfig`, ...).
         max_episodes: how many episodes in all.
         max_timesteps: the most steps of an episode; one that goes on is cut there, and bootstrapped.
         update_interval: episodes between two updates. A group method rounds it up to whole groups.
@@ -154,19 +148,6 @@ def _save(folder: Path, actor: nn.Module, critic: nn.Module | None, config: Any,
     write_folder(folder, write)
 
 
-def _algorithm(policy: Any, config: Any, seeds: Seeds) -> Any:
-    from palaestra.learn.grpo import GRPO, GRPOConfig
-    from palaestra.learn.ppo import PPO, PPOConfig
-    from palaestra.learn.reinforce import REINFORCE, REINFORCEConfig
-    from palaestra.learn.rloo import RLOO, RLOOConfig
-
-    kinds = {PPOConfig: PPO, GRPOConfig: GRPO, RLOOConfig: RLOO, REINFORCEConfig: REINFORCE}
-    if type(config) not in kinds:
-        known = ", ".join(kind.__name__ for kind in kinds)
-        raise SettingsError(f"ppo_config is one of {known}; got {type(config).__name__}")
-    return kinds[type(config)](policy, config, seeds)
-
-
 class _LanguagePlay:
     """Responses of a language model, `count` episodes an iteration."""
 
@@ -209,8 +190,8 @@ class _LanguagePlay:
             self.reference = Reference(self.policy, shelf.load(name).weights if name else None)
             if hasattr(config, "kl_coefficient") and not config.kl_coefficient:
                 config = dataclasses.replace(config, kl_coefficient=self.kl)
-        self.in_reward = self.kl if not hasattr(config, "kl_coefficient") else 0.0
-        self.algorithm = _algorithm(self.policy, config, self.seeds)
+        self.algorithm = make_algorithm(config, self.policy, self.seeds)
+        self.in_reward = 0.0 if self.algorithm.kl_in_loss else self.kl
 
     def iterate(self, iteration: int, share_left: float) -> Any:
         from palaestra.learn.collect import collect_responses
@@ -249,13 +230,13 @@ class _ControlPlay:
         self.policy = ControlPolicy(self.env.single_observation_space, self.env.single_action_space, actor, critic)
         _check_fit(env_name, self.policy, actor, critic)
         self.seeds, self.longest, self.group = Seeds(seed), longest, int(getattr(config, "group_size", 1))
-        self.algorithm = _algorithm(self.policy, config, self.seeds)
+        self.algorithm = make_algorithm(config, self.policy, self.seeds)
         self.collector = ControlCollector(self.env, self.policy)
 
     def iterate(self, iteration: int, share_left: float) -> Any:
         import torch
 
-        from palaestra.learn.kernels import suited
+        from palaestra.engines.kernels import suited
 
         generator = torch.Generator().manual_seed(self.seeds.derive("act", iteration).integer())
         seed = self.seeds.derive("episodes", iteration).integer()

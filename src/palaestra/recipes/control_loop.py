@@ -10,8 +10,8 @@ import torch
 from palaestra.core.events import Event, Listener
 from palaestra.core.records import Trajectory
 from palaestra.core.statistics import mean_interval
+from palaestra.engines.kernels import suited
 from palaestra.learn.collect import ControlCollector
-from palaestra.learn.kernels import suited
 from palaestra.learn.policies.control import ControlPolicy
 from palaestra.recipes.loop import RECENT, Loop, before_after
 from palaestra.runs.ledger import LedgerEntry

@@ -36,7 +36,13 @@ BY_ALGORITHM: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("token", "grpo"): {"learning_rate": 1e-4, "minibatches": 2},
     ("token", "rloo"): {"learning_rate": 1e-4, "minibatches": 2},
     ("token", "reinforce"): {"learning_rate": 1e-4},
-    ("token", "ppo"): {"learning_rate": 1e-4, "critic_rate": 1e-3, "epochs": 2, "minibatch": 64, "value_clip": 0.2},
+    ("token", "ppo"): {
+        "learning_rate": 1e-4,
+        "critic_rate": 1e-2,
+        "minibatch": 64,
+        "value_clip": 0.2,
+        "gae_lambda": 1.0,
+    },
     ("control", "grpo"): {"slots": 64, "learning_rate": 3e-3, "epochs": 2, "minibatches": 4},
     ("control", "rloo"): {"slots": 64, "learning_rate": 3e-3, "minibatches": 4},
     ("control", "reinforce"): {"slots": 32, "steps": 128, "learning_rate": 3e-3, "critic_rate": 1e-2},
@@ -44,14 +50,14 @@ BY_ALGORITHM: Mapping[tuple[str, str], Mapping[str, Any]] = {
 BY_ENVIRONMENT: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("CartPole-v1", "ppo"): {
         "slots": 32, "steps": 32, "iterations": 150, "learning_rate": 2e-3, "critic_rate": 2e-3, "gamma": 0.98,
-        "gae_lambda": 0.9, "minibatch": 256,
+        "gae_lambda": 0.9, "minibatch": 256, "activation": "relu",
     },
     ("Acrobot-v1", "ppo"): {
-        "slots": 32, "steps": 64, "iterations": 120, "normalise_observations": True, "gae_lambda": 0.94,
+        "slots": 16, "steps": 256, "iterations": 80, "epochs": 4, "normalise_observations": True, "gae_lambda": 0.94,
     },
     ("Pendulum-v1", "ppo"): {
         "slots": 16, "steps": 128, "iterations": 120, "gamma": 0.9, "gae_lambda": 0.95, "epochs": 10,
-        "minibatch": 256, "reward_scale": 0.1,
+        "minibatch": 256, "reward_scale": 0.1, "activation": "relu",
     },
 }  # fmt: skip
 

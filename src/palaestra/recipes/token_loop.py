@@ -65,7 +65,7 @@ class TokenLoop(Loop):
         if self.reference is not None:
             start = time.perf_counter()
             reference_BT = self.reference.logprobs_BT(rollout)
-            in_reward = self.kl if settings.algorithm != "grpo" else 0.0
+            in_reward = 0.0 if self.algorithm.kl_in_loss else self.kl
             figures["reference_kl"] = penalise(rollout, reference_BT, in_reward)
             seconds["reference"] = time.perf_counter() - start
         if settings.reward_scale != 1.0:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from palaestra.core.errors import EnvError, RunError, SettingsError
 from palaestra.core.events import Event, Listener, ignore
+from palaestra.learn.algorithms import ALGORITHMS
 from palaestra.recipes.presets import preset
 from palaestra.recipes.settings import at_least, given, of_run, require, setting, to_plain
 from palaestra.runs.ledger import LedgerEntry
@@ -34,8 +35,9 @@ class TrainSettings:
 
     env: str = setting("CoTEnv-v0", "The environment: any Gymnasium id; `palaestra list environments` names ours.")
     env_options: tuple[str, ...] = setting((), "Options of the environment, each as name=value (value in JSON).")
-    algorithm: Literal["", "ppo", "grpo", "rloo", "reinforce"] = setting(
-        "", "How to learn; by default grpo for language models and ppo for classic environments."
+    algorithm: str = setting(
+        "",
+        "How to learn: `palaestra list algorithms`; by default grpo for language models, ppo for classic environments.",
     )
     variant: Literal["grpo", "dr_grpo", "dapo"] = setting("grpo", "Which GRPO.")
     policy: Literal["", "lm", "mlp", "transformer"] = setting(
@@ -64,6 +66,7 @@ class TrainSettings:
     clip: float = setting(0.2, "How far a ratio may leave 1.")
     clip_high: float = setting(AUTO, "How far upwards, if it is another.")
     value_clip: float = setting(AUTO, "How far a value may move in an update; 0 does not clip.")
+    value_weight: float = setting(AUTO, "Weight of the value loss, where actor and critic share a trunk.")
     entropy: float = setting(0.0, "Weight of the entropy bonus.")
     kl: float = setting(AUTO, "Cost of a nat of divergence from the reference; by default the environment's.")
     target_kl: float = setting(0.0, "Stop an update once the policy has moved this far; 0 never stops.")
@@ -76,7 +79,10 @@ class TrainSettings:
     normalise_observations: bool | None = setting(
         None, "Scale observations by their running mean and deviation; by default where it suits."
     )
+    activation: Literal["", "relu", "tanh"] = setting("", "Activation of the perceptron; by default what suits.")
     reward_scale: float = setting(AUTO, "What rewards are multiplied by for learning (never in a report).")
+    width: int = setting(64, "Width of the layers of a perceptron or of the transformer over the history.")
+    layers: int = setting(2, "How many of them.")
     window: int = setting(8, "Observations that the transformer over the history sees.")
     evaluate_every: int = setting(0, "Iterations between evaluations; 0 evaluates before and after.")
     evaluation: int = setting(-1, "Held-out problems a skill, prompts, or episodes of an evaluation; 0: none.")
@@ -90,7 +96,7 @@ class TrainSettings:
     seed: int = setting(0, "Seed of everything random.")
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "rank", "group_size", "max_tokens", "window", "checkpoint_every")
+        at_least(self, 1, "rank", "group_size", "max_tokens", "width", "layers", "window", "checkpoint_every")
         at_least(self, 0, "entropy", "target_kl", "evaluate_every", "keep_trajectories", "threads", "seed")
         require(self.temperature > 0, f"setting 'temperature': expected above 0; got {self.temperature}")
         for name in _FILLED:
@@ -118,10 +124,10 @@ class TrainSettings:
 
 _FILLED = (
     "iterations", "slots", "episodes", "steps", "learning_rate", "critic_rate", "epochs", "minibatch", "minibatches",
-    "gamma", "gae_lambda", "clip_high", "value_clip", "kl", "max_grad_norm", "reward_scale", "evaluation",
+    "gamma", "gae_lambda", "clip_high", "value_clip", "value_weight", "kl", "max_grad_norm", "reward_scale", "evaluation",
 )  # fmt: skip
 _LAST_RESORT: Mapping[str, Any] = {
-    "episodes": 256, "steps": 64, "minibatch": 64, "minibatches": 1, "critic_rate": 1e-3, "value_clip": 0.0,
+    "episodes": 256, "steps": 64, "minibatch": 64, "minibatches": 1, "critic_rate": 1e-3, "value_clip": 0.0, "value_weight": 0.5,
     "reward_scale": 1.0,
 }  # fmt: skip
 
@@ -203,6 +209,8 @@ def filled(settings: TrainSettings) -> TrainSettings:
         acts = "tokens" if kind == "token" else "classic actions"
         raise EnvError(f"policy '{policy}' does not fit {settings.env}, whose actions are {acts}; use "
                        f"{'lm' if kind == 'token' else 'mlp or transformer'}")  # fmt: skip
+    if settings.algorithm:
+        ALGORITHMS.check(settings.algorithm)
     suits = preset(kind, settings.env, settings.algorithm)
     changes: dict[str, Any] = {"policy": policy, "algorithm": suits["algorithm"]}
     for name in _FILLED:
@@ -210,6 +218,8 @@ def filled(settings: TrainSettings) -> TrainSettings:
             changes[name] = suits.get(name, _LAST_RESORT.get(name, -1))
     if settings.normalise_observations is None:
         changes["normalise_observations"] = bool(suits.get("normalise_observations", False))
+    if not settings.activation:
+        changes["activation"] = suits.get("activation", "tanh")
     if settings.evaluation == -1:
         changes["evaluation"] = 25 if kind == "token" else 20
     if settings.clip_high == -1:
@@ -219,15 +229,12 @@ def filled(settings: TrainSettings) -> TrainSettings:
         if "int" in str(names[name]) and isinstance(value, float):
             changes[name] = int(value)
     settings = replace(settings, **changes)
-    if kind == "token" and settings.algorithm in ("grpo", "rloo"):
+    if ALGORITHMS.get(settings.algorithm).groups:
+        name = "episodes" if kind == "token" else "slots"
+        found = getattr(settings, name)
         require(
-            settings.episodes % settings.group_size == 0,
-            f"setting 'episodes': expected whole groups of {settings.group_size}; got {settings.episodes}",
-        )
-    if kind == "control" and settings.algorithm in ("grpo", "rloo"):
-        require(
-            settings.slots % settings.group_size == 0,
-            f"setting 'slots': expected whole groups of {settings.group_size}; got {settings.slots}",
+            found % settings.group_size == 0,
+            f"setting '{name}': expected whole groups of {settings.group_size}; got {found}",
         )
     return settings
 

@@ -22,7 +22,6 @@ from palaestra.report.samples import LONGEST, Group, compare
 from palaestra.report.teach import SkillRow, _row, _rows
 from palaestra.runs.run import Run
 
-GROUPED = ("grpo", "rloo")
 LISTED = 60
 """Iterations that the table of figures lists; of more, some at even distances."""
 
@@ -148,7 +147,7 @@ def train_page(run: Run) -> TrainPage:
         learner=str(settings.get("model" if language else "policy", "")),
         language=language,
         algorithm=_algorithm(settings),
-        grouped=settings.get("algorithm") in GROUPED,
+        grouped=any("groups_without_variance" in row for row in trained.values()),
         seed=int(settings.get("seed", 0)),
         iterations=done,
         planned=int(settings.get("iterations", 0)),

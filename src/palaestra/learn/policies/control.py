@@ -6,7 +6,7 @@ algorithm and every kind of action.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -185,6 +185,9 @@ class ControlPolicy(nn.Module):
         return torch.cat([nn.functional.one_hot(actions[:, k], n).float() for k, n in enumerate(self.head.parts)], -1)
 
 
+ACTIVATIONS: Mapping[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
+
+
 def mlp(sizes: Sequence[int], last_gain: float, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     """Linear layers with an activation between; orthogonal weights, as PPO is known to like them."""
     layers: list[nn.Module] = []
@@ -203,12 +206,21 @@ def mlp_policy(
     hidden: Sequence[int] = (64, 64),
     seeds: Seeds = Seeds(0),
     normalise: bool = False,
+    activation: str = "relu",
 ) -> ControlPolicy:
-    """A perceptron for the actor and one for the critic."""
+    """A perceptron for the actor and one for the critic.
+
+    Arguments:
+        hidden: widths of the hidden layers.
+        normalise: scale observations by their running mean and deviation.
+        activation: `"relu"`, or `"tanh"`, whose values do not run away in states that were never seen: where
+            rewards are rare, a critic that extrapolates drives the policy away from everything new.
+    """
     features, head = features_of(observation_space), head_for(action_space)
+    between = ACTIVATIONS[activation]
     with seeded_torch(seeds.derive("policy")):
-        actor = mlp([features, *hidden, head.outputs], 0.01)
-        critic = mlp([features, *hidden, 1], 1.0)
+        actor = mlp([features, *hidden, head.outputs], 0.01, between)
+        critic = mlp([features, *hidden, 1], 1.0, between)
     return ControlPolicy(observation_space, action_space, actor, critic, normalise=normalise)
 
 

@@ -6,7 +6,6 @@ exactly what one pass over the whole sequence says. That is the first thing that
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -17,14 +16,15 @@ from torch import nn
 
 from palaestra.core.errors import EnvError, ModelError
 from palaestra.core.seeding import Seeds
+from palaestra.engines.kernels import suited
 from palaestra.engines.slots import SlotStepper
-from palaestra.learn.kernels import suited
+from palaestra.learn.kernels import chosen_logprobs_N
 from palaestra.learn.policies.base import Judgement
+from palaestra.learn.policies.lean_readers import lean_reader
+from palaestra.learn.policies.readers import PlainReader, Reading, pack, padded
 from palaestra.learn.randomness import seeded_torch
 from palaestra.learn.rollouts import Rollout, Selection, TokenInputs, everything
 
-SHARED = 0.5
-"""Prompts are read once for all lanes that share them where there are at most so many a lane."""
 PIECE_LOGITS = 1 << 25
 """Logits that one pass of judging may hold: 128 MB in float32, and a few times that with gradients."""
 
@@ -73,8 +73,7 @@ class LanguageModelPolicy(nn.Module):
         self.has_critic = critic is not None
         self.piece = piece
         self._stepper: SlotStepper | None = None
-        forward = inspect.signature(_inside(model).forward).parameters
-        self._can_keep = "logits_to_keep" in forward
+        self._plain, self._lean, self._checked = PlainReader(model), lean_reader(model), False
         super().train(False)
 
     def train(self, mode: bool = True) -> LanguageModelPolicy:
@@ -163,23 +162,34 @@ class LanguageModelPolicy(nn.Module):
         inputs: TokenInputs = rollout.inputs
         lanes = selection.index.tolist()
         valued = values and self.value_head is not None
-        logits_BRV, hidden_BRD = self._forward(inputs, lanes, selection.width, valued, behind=False)
-        chosen_BR = _padded([inputs.responses[lane] for lane in lanes], selection.width).to(self.device)
-        logits_BRV = logits_BRV[:, :, : self.vocabulary].float()
-        if self.temperature != 1.0:
-            logits_BRV = logits_BRV / self.temperature
-        if inputs.legal:
-            logits_BRV = _restrict(logits_BRV, [inputs.legal[lane] for lane in lanes])
-        flat_SV = logits_BRV.reshape(-1, self.vocabulary)
-        logprobs_BR = -nn.functional.cross_entropy(flat_SV, chosen_BR.flatten(), reduction="none").view(chosen_BR.shape)
+        # Whoever wants whole distributions, or restricts them, needs logits; log-probs alone come with less.
+        whole = entropy or bool(inputs.legal) or self._lean is None
+        reading = self._read(inputs, lanes, selection.width, hidden=valued or not whole, logits=whole)
+        chosen_BR = padded([inputs.responses[lane] for lane in lanes], selection.width).to(self.device)
+        chosen_N = chosen_BR.flatten() if reading.rows_N is None else chosen_BR.flatten()[reading.rows_N]
+        shape = (len(lanes), selection.width)
         entropy_BR = None
-        if entropy:
-            logp_BRV = logits_BRV.log_softmax(-1)
-            entropy_BR = -(logp_BRV.exp() * logp_BRV.masked_fill(logp_BRV == float("-inf"), 0.0)).sum(-1)
+        if reading.logits_NV is None:
+            assert reading.hidden_ND is not None
+            output_VD = self.model.get_output_embeddings().weight[: self.vocabulary]
+            logprobs_N = chosen_logprobs_N(reading.hidden_ND, output_VD, chosen_N, self.temperature)
+        else:
+            logits_NV = reading.logits_NV[:, : self.vocabulary].float()
+            if self.temperature != 1.0:
+                logits_NV = logits_NV / self.temperature
+            if inputs.legal:
+                legal = [inputs.legal[lane] for lane in lanes]
+                logits_NV = _restrict(logits_NV, reading.rows_N, legal, selection.width)
+            logprobs_N = -nn.functional.cross_entropy(logits_NV, chosen_N, reduction="none")
+            if entropy:
+                logp_NV = logits_NV.log_softmax(-1)
+                entropy_N = -(logp_NV.exp() * logp_NV.masked_fill(logp_NV == float("-inf"), 0.0)).sum(-1)
+                entropy_BR = reading.table(entropy_N, *shape)
+        logprobs_BR = reading.table(logprobs_N, *shape)
         values_BR = None
-        if values and self.value_head is not None:
-            assert hidden_BRD is not None
-            values_BR = self.value_head(hidden_BRD.float())[..., 0]
+        if self.value_head is not None and valued:
+            assert reading.hidden_ND is not None
+            values_BR = reading.table(self.value_head(reading.hidden_ND.float())[..., 0], *shape)
         elif values and self.critic is not None:
             values_BR = self.critic.values(inputs, lanes, selection.width)[:, :-1]
         # The rollout lies on the CPU; what is compared with it comes there, and gradients go back.
@@ -197,9 +207,10 @@ class LanguageModelPolicy(nn.Module):
         for selection in everything(rollout, True, self._most(rollout)):
             lanes, width = selection.index.tolist(), selection.width
             if self.value_head is not None:
-                _, hidden_BRD = self._forward(inputs, lanes, width, True, behind=True)
-                assert hidden_BRD is not None
-                found_BR = self.value_head(hidden_BRD.float())[..., 0]
+                reading = self._read(inputs, lanes, width, hidden=True, logits=False, behind=True)
+                assert reading.hidden_ND is not None
+                found_N = self.value_head(reading.hidden_ND.float())[..., 0]
+                found_BR = reading.table(found_N, len(lanes), width + 1)
             elif self.critic is not None:
                 found_BR = self.critic.values(inputs, lanes, width)
             else:
@@ -249,81 +260,30 @@ class LanguageModelPolicy(nn.Module):
         longest = int(rollout.mask_BT.sum(-1).max())
         return max(1, PIECE_LOGITS // ((longest + 1) * self.rows))
 
-    def _forward(
-        self, inputs: TokenInputs, lanes: list[int], width: int, hidden: bool, behind: bool
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Logits (and last hidden states) before each token of the response and, if `behind`, behind the last."""
-        kept = width + behind
-        if kept > 1 and len({inputs.prompts[lane] for lane in lanes}) <= SHARED * len(lanes):
-            return self._forward_shared(inputs, lanes, kept - 1, hidden)
-        ids_BL, mask_BL, _ = pack(inputs, lanes, kept - 1)
-        ids_BL, mask_BL = ids_BL.to(self.device), mask_BL.to(self.device)
-        with self._catching(hidden) as caught:
-            logits = self.model(
-                input_ids=ids_BL,
-                attention_mask=mask_BL,
-                position_ids=(mask_BL.cumsum(-1) - 1).clamp(min=0),
-                use_cache=False,
-                **({"logits_to_keep": kept} if self._can_keep else {}),
-            ).logits
-        return logits[:, -kept:], caught[0][:, -kept:] if hidden else None
-
-    def _forward_shared(
-        self, inputs: TokenInputs, lanes: list[int], width: int, hidden: bool
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Behind the prompt and behind `width` tokens of each response, where prompts repeat (groups).
-
-        Each prompt is read once, and its keys and values are shared. The gradient flows back through them, so this is the same computation with fewer tokens in it.
-        """
-        from transformers import DynamicCache
-
-        unique: dict[tuple[int, ...], int] = {}
-        source_B = torch.tensor(
-            [unique.setdefault(inputs.prompts[lane], len(unique)) for lane in lanes], device=self.device
-        )
-        prompts_UP, prompt_mask_UP = _padded_left(list(unique))
-        prompts_UP, prompt_mask_UP = prompts_UP.to(self.device), prompt_mask_UP.to(self.device)
-        responses_BR = _padded([inputs.responses[lane] for lane in lanes], width).to(self.device)
-        length_B = torch.tensor([min(width, len(inputs.responses[lane])) for lane in lanes], device=self.device)
-        there_BR = (torch.arange(width, device=self.device)[None] < length_B[:, None]).long()
-        cache = DynamicCache(config=self.model.config)
-        last = {"logits_to_keep": 1} if self._can_keep else {}
-        with self._catching(hidden) as caught:
-            first_UV = self.model(
-                input_ids=prompts_UP,
-                attention_mask=prompt_mask_UP,
-                position_ids=(prompt_mask_UP.cumsum(-1) - 1).clamp(min=0),
-                past_key_values=cache,
-                use_cache=True,
-                **last,
-            ).logits[:, -1:]
-            for layer in cache.layers:
-                layer.keys, layer.values = layer.keys[source_B], layer.values[source_B]
-            rest_BRV = self.model(
-                input_ids=responses_BR,
-                attention_mask=torch.cat([prompt_mask_UP[source_B], there_BR], -1),
-                position_ids=prompt_mask_UP.sum(-1)[source_B, None] + torch.arange(width, device=self.device),
-                past_key_values=cache,
-                use_cache=True,
-            ).logits
-        logits = torch.cat([first_UV[source_B], rest_BRV], 1)
-        if not hidden:
-            return logits, None
-        return logits, torch.cat([caught[0][:, -1:][source_B], caught[1]], 1)
-
-    @contextmanager
-    def _catching(self, hidden: bool) -> Iterator[list[torch.Tensor]]:
-        """What the output layer is given is what the value head reads: only the positions that are needed."""
-        caught: list[torch.Tensor] = []
-        if not hidden:
-            yield caught
-            return
-        layer = self.model.get_output_embeddings()
-        hook = layer.register_forward_pre_hook(lambda _, given: caught.append(given[0]))
-        try:
-            yield caught
-        finally:
-            hook.remove()
+    def _read(
+        self,
+        inputs: TokenInputs,
+        lanes: list[int],
+        width: int,
+        hidden: bool = False,
+        logits: bool = True,
+        behind: bool = False,
+    ) -> Reading:
+        """Before each token of the responses and, if `behind`, behind the last."""
+        width += behind
+        if self._lean is None:
+            return self._plain.read(inputs, lanes, width, hidden, logits)
+        reading = self._lean.read(inputs, lanes, width, hidden or not self._checked, logits, behind)
+        if not self._checked:
+            # The first time both ways are gone; a model that only looks like a known shape keeps its own.
+            self._checked = True
+            with torch.no_grad():
+                plain = self._plain.read(inputs, lanes, width, True, logits)
+            assert plain.hidden_ND is not None and reading.hidden_ND is not None  # noqa: PT018
+            if not torch.allclose(plain.hidden_ND[reading.rows_N], reading.hidden_ND, atol=1e-3, rtol=1e-3):
+                self._lean = None
+                return self._plain.read(inputs, lanes, width, hidden, logits)
+        return reading
 
 
 class LanguageModelCritic(nn.Module):
@@ -333,11 +293,15 @@ class LanguageModelCritic(nn.Module):
         super().__init__()
         self.body = body
         self.head = value_head(width, seeds).to(body.device)
+        self._lean = lean_reader(body)
 
     def values(self, inputs: TokenInputs, lanes: list[int], width: int) -> torch.Tensor:
         """The values behind the prompt and behind each token of the response, `[lanes, width + 1]`."""
-        ids_BL, mask_BL, _ = pack(inputs, lanes, width)
-        ids_BL, mask_BL = ids_BL.to(self.body.device), mask_BL.to(self.body.device)
+        if self._lean is not None:
+            reading = self._lean.read(inputs, lanes, width + 1, hidden=True, logits=False, behind=True)
+            assert reading.hidden_ND is not None
+            return reading.table(self.head(reading.hidden_ND)[..., 0], len(lanes), width + 1)
+        ids_BL, mask_BL = (x.to(self.body.device) for x in pack(inputs, lanes, width))
         hidden_BLD = self.body(
             input_ids=ids_BL,
             attention_mask=mask_BL,
@@ -412,45 +376,15 @@ def _draw(weight_SV: torch.Tensor, uniform_S: torch.Tensor) -> tuple[torch.Tenso
     return (block_S1 * BLOCK + place_S1)[:, 0].clamp(max=width - 1), total_S
 
 
-def pack(inputs: TokenInputs, lanes: list[int], width: int) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Prompts padded on the left, responses on the right: `(ids_BL, mask_BL, prompt width)`.
-
-    So the response of every lane starts in the same column, and only the last columns need logits.
-    """
-    head = max(len(inputs.prompts[lane]) for lane in lanes)
-    ids = np.zeros((len(lanes), head + width), dtype=np.int64)
-    mask = np.zeros((len(lanes), head + width), dtype=np.int64)
-    for row, lane in enumerate(lanes):
-        prompt, response = inputs.prompts[lane], inputs.responses[lane][:width]
-        ids[row, head - len(prompt) : head], mask[row, head - len(prompt) : head] = prompt, 1
-        ids[row, head : head + len(response)], mask[row, head : head + len(response)] = response, 1
-    return torch.from_numpy(ids), torch.from_numpy(mask), head
-
-
-def _padded_left(rows: list[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:
-    width = max(len(row) for row in rows)
-    ids, mask = np.zeros((len(rows), width), dtype=np.int64), np.zeros((len(rows), width), dtype=np.int64)
-    for k, row in enumerate(rows):
-        ids[k, width - len(row) :], mask[k, width - len(row) :] = row, 1
-    return torch.from_numpy(ids), torch.from_numpy(mask)
-
-
-def _padded(rows: list[tuple[int, ...]], width: int) -> torch.Tensor:
-    table = np.zeros((len(rows), width), dtype=np.int64)
-    for k, row in enumerate(rows):
-        table[k, : len(row)] = row[:width]
-    return torch.from_numpy(table)
-
-
-def _restrict(logits_BRV: torch.Tensor, legal: list[list[np.ndarray | None]]) -> torch.Tensor:
-    legal_BRV = torch.ones_like(logits_BRV, dtype=torch.bool)
-    for row, tokens in enumerate(legal):
-        for t, allowed in enumerate(tokens[: logits_BRV.shape[1]]):
-            if allowed is not None:
-                legal_BRV[row, t] = False
-                legal_BRV[row, t, torch.from_numpy(allowed)] = True
-    return logits_BRV.masked_fill(~legal_BRV, float("-inf"))
-
-
-def _inside(model: Any) -> Any:
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+def _restrict(
+    logits_NV: torch.Tensor, rows_N: torch.Tensor | None, legal: list[list[np.ndarray | None]], width: int
+) -> torch.Tensor:
+    """Logits with nothing left of the tokens that were not legal."""
+    legal_NV = torch.ones_like(logits_NV, dtype=torch.bool)
+    for at, row in enumerate(range(len(logits_NV)) if rows_N is None else rows_N.tolist()):
+        lane, t = divmod(row, width)
+        allowed = legal[lane][t] if t < len(legal[lane]) else None
+        if allowed is not None:
+            legal_NV[at] = False
+            legal_NV[at, torch.from_numpy(allowed)] = True
+    return logits_NV.masked_fill(~legal_NV, float("-inf"))

@@ -1,0 +1,196 @@
+"""Our own way of reading responses says what transformers says, with the same gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from palaestra.learn.kernels import CHUNK, chosen_logprobs_N, gelu_tanh
+from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy
+from palaestra.learn.policies.lean_readers import lean_reader
+from palaestra.learn.policies.readers import PlainReader
+from palaestra.learn.rollouts import Rollout, TokenInputs, lane_selection
+
+VOCABULARY = 61
+
+
+def gpt2() -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=VOCABULARY, n_positions=64, n_embd=24, n_layer=3, n_head=3, bos_token_id=0, eos_token_id=1
+        )
+    )
+
+
+def llama(**changes: Any) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, max_position_embeddings=64, bos_token_id=0, eos_token_id=1, **changes,
+    )  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
+def qwen2() -> Any:
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(
+        vocab_size=VOCABULARY, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=3,
+        num_key_value_heads=3, max_position_embeddings=64, bos_token_id=0, eos_token_id=1,
+    )  # fmt: skip
+    return Qwen2ForCausalLM(config)
+
+
+SHAPES = {
+    "gpt2": gpt2,
+    "llama": llama,
+    "llama with biases": lambda: llama(attention_bias=True, mlp_bias=True),
+    "qwen2": qwen2,
+}
+
+
+@pytest.fixture(scope="module", params=SHAPES, ids=str)
+def model(request: pytest.FixtureRequest) -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        made = SHAPES[request.param]()
+        with torch.no_grad():  # Larger weights than at the start of training: a mistake must show.
+            for parameter in made.parameters():
+                parameter.copy_(parameter * 3 + 0.02 * torch.randn_like(parameter))
+    return made.eval()
+
+
+lanes_of = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=7)
+prompts_of = st.lists(st.integers(1, 12), min_size=4, max_size=4)
+
+
+def inputs_of(lanes: list[tuple[int, int]], prompts: list[int]) -> TokenInputs:
+    """Lanes of a prompt and a length; lanes with the same prompt share it."""
+    texts = [tuple((7 * k + 3 * t) % VOCABULARY for t in range(n)) for k, n in enumerate(prompts)]
+    responses = [tuple((11 * k + 5 * t + 2) % VOCABULARY for t in range(n)) for k, (_, n) in enumerate(lanes)]
+    return TokenInputs([texts[prompt] for prompt, _ in lanes], responses, [])
+
+
+@settings(max_examples=30, deadline=None)
+@given(lanes_of, prompts_of, st.booleans())
+def test_the_lean_way_reads_what_transformers_reads(
+    model: Any, lanes: list[tuple[int, int]], prompts: list[int], behind: bool
+) -> None:
+    inputs, every, width = inputs_of(lanes, prompts), range(len(lanes)), max(n for _, n in lanes) + behind
+    reader = lean_reader(model)
+    assert reader is not None
+    with torch.no_grad():
+        lean = reader.read(inputs, every, width, True, True, behind)
+        plain = PlainReader(model).read(inputs, every, width, True, True)
+    assert lean.rows_N is not None
+    # Exactly the positions that are there: behind the prompt, and behind each token but perhaps the last.
+    wanted = [k * width + t for k, (_, n) in enumerate(lanes) for t in range(n + behind)]
+    assert sorted(lean.rows_N.tolist()) == wanted
+    for mine, theirs in ((lean.hidden_ND, plain.hidden_ND), (lean.logits_NV, plain.logits_NV)):
+        assert mine is not None
+        assert theirs is not None
+        torch.testing.assert_close(mine, theirs[lean.rows_N], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("critic", ["head", "separate"])
+@pytest.mark.parametrize("shape", ["gpt2", "llama"])
+def test_gradients_of_log_probs_and_values_are_those_of_transformers(shape: str, critic: str) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model, other = SHAPES[shape](), SHAPES[shape]()
+    lanes = [(0, 5), (0, 3), (1, 1), (2, 8), (0, 5)]
+    inputs = inputs_of(lanes, [6, 1, 9, 4])
+    mask_BT = torch.arange(8)[None] < torch.tensor([n for _, n in lanes])[:, None]
+    rollout = Rollout(
+        rewards_BT=torch.zeros(5, 8), logprobs_BT=torch.zeros(5, 8), mask_BT=mask_BT, terminated_BT=mask_BT & False,
+        ended_BT=mask_BT & False, inputs=inputs,
+    )  # fmt: skip
+    judge: Any = "head" if critic == "head" else LanguageModelCritic(other.base_model, 24)
+    policy = LanguageModelPolicy(model, judge, temperature=0.7)
+    weights_BT = torch.linspace(-1, 2, 40).view(5, 8) * mask_BT
+    found = []
+    for lean in (True, False):
+        if not lean:
+            policy._lean = None
+            if critic == "separate":
+                judge._lean = None
+        policy.zero_grad()
+        judged = policy.judge(rollout, lane_selection(rollout, [3, 0, 1, 4, 2]))
+        assert judged.values is not None
+        order = weights_BT[[3, 0, 1, 4, 2]]
+        loss = (judged.logprobs * order).sum() + (judged.values * order).pow(2).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        found.append([p.grad.clone() for p in policy.parameters() if p.grad is not None])
+        values = policy.values_BT(rollout)
+        found[-1] += [values[0] * mask_BT, values[1] * mask_BT]
+    assert len(found[0]) == len(found[1])
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-3)
+
+
+def test_a_model_that_only_looks_like_a_known_shape_is_read_by_transformers() -> None:
+    from transformers import GPT2LMHeadModel
+
+    class Other(GPT2LMHeadModel):  # type: ignore[misc]
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            kwargs["position_ids"] = kwargs["position_ids"] + 1
+            return super().forward(*args, **kwargs)
+
+    Other.__name__ = "GPT2LMHeadModel"
+    model = Other(gpt2().config).eval()
+    policy = LanguageModelPolicy(model)
+    inputs = inputs_of([(0, 3), (1, 4)], [2, 3, 4, 5])
+    mask_BT = torch.arange(4)[None] < torch.tensor([3, 4])[:, None]
+    rollout = Rollout(
+        rewards_BT=torch.zeros(2, 4), logprobs_BT=torch.zeros(2, 4), mask_BT=mask_BT, terminated_BT=mask_BT & False,
+        ended_BT=mask_BT & False, inputs=inputs,
+    )  # fmt: skip
+    found_BT = policy.logprobs_BT(rollout)
+    ids = torch.tensor([[*inputs.prompts[1], *inputs.responses[1]]])
+    with torch.no_grad():
+        logits = model(input_ids=ids, position_ids=torch.arange(ids.shape[1])[None]).logits[0]
+    wanted = logits.log_softmax(-1)[2:-1].gather(-1, ids[0, 3:, None])[:, 0]
+    torch.testing.assert_close(found_BT[1], wanted, atol=1e-5, rtol=1e-5)
+    assert policy._lean is None
+
+
+def test_the_activation_and_its_slope_are_torchs() -> None:
+    x = torch.linspace(-12, 12, 301, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(gelu_tanh(x), torch.nn.functional.gelu(x, approximate="tanh"))
+    assert torch.autograd.gradcheck(gelu_tanh, (x,))
+    with torch.no_grad():
+        torch.testing.assert_close(gelu_tanh(x), torch.nn.functional.gelu(x, approximate="tanh"))
+
+
+@pytest.mark.parametrize("count", [3, CHUNK + 5])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_chosen_log_probs_are_those_of_a_softmax(count: int, temperature: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden_ND = torch.randn(count, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+    output_VD = torch.randn(7, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+    chosen_N = torch.randint(0, 7, (count,), generator=generator)
+    weights_N = torch.randn(count, generator=generator, dtype=torch.float64)
+
+    def reference(hidden: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+        logp_NV = (hidden @ output.t() / temperature).log_softmax(-1)
+        return logp_NV.gather(-1, chosen_N[:, None])[:, 0]
+
+    mine = chosen_logprobs_N(hidden_ND, output_VD, chosen_N, temperature)
+    torch.testing.assert_close(mine, reference(hidden_ND, output_VD))
+    with torch.no_grad():
+        torch.testing.assert_close(chosen_logprobs_N(hidden_ND, output_VD, chosen_N, temperature), mine)
+    pairs = (
+        torch.autograd.grad((f * weights_N).sum(), (hidden_ND, output_VD), retain_graph=True)
+        for f in (mine, mine, reference(hidden_ND, output_VD))
+    )
+    first, again, wanted = pairs
+    for a, b, c in zip(first, again, wanted, strict=True):
+        torch.testing.assert_close(a, c)
+        torch.testing.assert_close(b, c)
