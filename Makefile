@@ -6,6 +6,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PPO    := $(VENV)/trl-with-ppo
+# Tests run side by side, each with one thread: two torch processes with two threads each would crawl on two cores.
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-backends lint types check setup system bench clean
@@ -17,7 +19,7 @@ demo: $(STAMP)  ## teach the embedded student, about a minute; leaves a report
 	$(BIN)/palaestra teach --teacher skill_tree --student nano --seed 0
 
 test: $(STAMP) system  ## all tests that need nothing special
-	$(BIN)/python -m pytest -m "not backends"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile
 
 test-backends: $(STAMP) system  ## tests that fetch models or need engines
 	$(BIN)/python -m pytest -m backends

@@ -8,9 +8,11 @@ against the faster of the two.
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 from _common import arguments, finish, median
@@ -30,8 +32,7 @@ def main() -> None:
     steps = 2 if options.quick else 5
     cases: dict[str, Any] = {}
     for name in options.models:
-        ours = measure_ours(name, steps)
-        theirs = {mode: measure_theirs(name, steps, mode == "with") for mode in ("without", "with")}
+        ours, theirs = measure(name, steps)
         best = min(median(times) for times in theirs.values())
         rate = RESPONSES * TOKENS
         cases[name] = {
@@ -43,7 +44,21 @@ def main() -> None:
     finish("grpo_vs_trl", min(case["ratio"] for case in cases.values()), steps=steps, cases=cases)
 
 
-def measure_ours(name: str, steps: int) -> list[float]:
+def measure(name: str, steps: int) -> tuple[list[float], dict[str, list[float]]]:
+    """Seconds of whole steps, taken in turns: after each of TRL's, one of ours."""
+    step, ours = our_step(name), []
+
+    def turn() -> None:
+        start = time.perf_counter()
+        step()
+        ours.append(time.perf_counter() - start)
+
+    theirs = {mode: run_theirs(name, steps + 1, mode == "with", turn)[1:] for mode in ("without", "with")}
+    return ours[1:], theirs
+
+
+def our_step(name: str) -> Callable[[], None]:
+    """One whole step of ours, each time it is called."""
     from palaestra.core.seeding import Seeds
     from palaestra.envs.token import TokenVectorEnv
     from palaestra.learn.collect import collect_responses
@@ -59,17 +74,19 @@ def measure_ours(name: str, steps: int) -> list[float]:
     policy = LanguageModelPolicy(model, vocabulary=len(tokenizer))
     algorithm = GRPO(policy, GRPOConfig(learning_rate=1e-6, group_size=GROUP, weighting="token"), Seeds(0))
     env.reset(seed=0, options={"episodes": 0})
-    found = []
-    for step in range(steps + 1):
-        start = time.perf_counter()
-        rollout = collect_responses(env, policy, RESPONSES, Seeds(0), first=step * RESPONSES)
-        algorithm.update(rollout, step)
-        found.append(time.perf_counter() - start)
+    count = itertools.count()
+
+    def step() -> None:
+        number = next(count)
+        rollout = collect_responses(env, policy, RESPONSES, Seeds(0), first=number * RESPONSES)
+        algorithm.update(rollout, number)
         assert rollout.decisions == RESPONSES * TOKENS
-    return found[1:]
+
+    return step
 
 
-def measure_theirs(name: str, steps: int, checkpointing: bool) -> list[float]:
+def run_theirs(name: str, steps: int, checkpointing: bool, turn: Callable[[], None]) -> list[float]:
+    """TRL's steps; `turn` is called behind each, and its time is not counted."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
@@ -79,7 +96,7 @@ def measure_theirs(name: str, steps: int, checkpointing: bool) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         config = GRPOConfig(
             folder, per_device_train_batch_size=RESPONSES, num_generations=GROUP, max_completion_length=TOKENS, beta=0.0,
-            max_steps=steps + 1, logging_strategy="no", save_strategy="no", report_to=[], use_cpu=True, bf16=False,
+            max_steps=steps, logging_strategy="no", save_strategy="no", report_to=[], use_cpu=True, bf16=False,
             disable_tqdm=True, gradient_checkpointing=checkpointing, learning_rate=1e-6, dataloader_pin_memory=False,
             generation_kwargs={"min_new_tokens": TOKENS},
         )  # fmt: skip
@@ -96,11 +113,12 @@ def measure_theirs(name: str, steps: int, checkpointing: bool) -> list[float]:
             start = time.perf_counter()
             result = whole(*args, **kwargs)
             found.append(time.perf_counter() - start)
+            turn()
             return result
 
         trainer.training_step = timed
         trainer.train()
-    return found[1:]
+    return found
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 from _common import arguments, finish, median
@@ -38,20 +39,36 @@ def main() -> None:
     steps = 2 if options.quick else 5
     cases: dict[str, Any] = {}
     for name in options.models:
-        ours = {critic: measure_ours(name, steps, critic) for critic in ("head", "separate")}
-        theirs = measure_theirs(name, steps)
+        ours, theirs = measure(name, steps)
         rate = RESPONSES * TOKENS
         cases[name] = {
             "ratio": round(median(theirs) / median(ours["head"]), 2),
             "ratio_separate_critic": round(median(theirs) / median(ours["separate"]), 2),
             "palaestra_tokens_per_second": {critic: round(rate / median(times)) for critic, times in ours.items()},
             "trl_tokens_per_second": round(rate / median(theirs)),
+            "seconds": {**{c: [round(t, 2) for t in ts] for c, ts in ours.items()}, "trl": [round(t, 2) for t in theirs]},
         }  # fmt: skip
         print(name, cases[name], flush=True)
     finish("ppo_vs_trl", min(case["ratio"] for case in cases.values()), steps=steps, cases=cases)
 
 
-def measure_ours(name: str, steps: int, kind: str) -> list[float]:
+def measure(name: str, steps: int) -> tuple[dict[str, list[float]], list[float]]:
+    """Seconds of whole steps, taken in turns: after each of TRL's, one of ours with either critic."""
+    mine = {critic: our_step(name, critic) for critic in ("head", "separate")}
+    ours: dict[str, list[float]] = {critic: [] for critic in mine}
+
+    def turn() -> None:
+        for critic, step in mine.items():
+            start = time.perf_counter()
+            step()
+            ours[critic].append(time.perf_counter() - start)
+
+    theirs = run_theirs(name, steps + 1, turn)
+    return {critic: times[1:] for critic, times in ours.items()}, theirs[1:]
+
+
+def our_step(name: str, kind: str) -> Callable[[], None]:
+    """One whole step of ours, each time it is called."""
     import copy
 
     from palaestra.core.seeding import Seeds
@@ -78,20 +95,23 @@ def measure_ours(name: str, steps: int, kind: str) -> list[float]:
     )
     algorithm = PPO(policy, config, Seeds(0))
     env.reset(seed=0, options={"episodes": 0})
-    found = []
-    for step in range(steps + 1):
-        start = time.perf_counter()
-        rollout = collect_responses(env, policy, RESPONSES, Seeds(0), first=step * RESPONSES)
+    count = itertools.count()
+
+    def step() -> None:
+        number = next(count)
+        rollout = collect_responses(env, policy, RESPONSES, Seeds(0), first=number * RESPONSES)
         penalise(rollout, reference.logprobs_BT(rollout), 0.05)
-        algorithm.update(rollout, step)
-        found.append(time.perf_counter() - start)
+        algorithm.update(rollout, number)
         assert rollout.decisions == RESPONSES * TOKENS
-    return found[1:]
+
+    return step
 
 
-def measure_theirs(name: str, steps: int) -> list[float]:
+def run_theirs(name: str, steps: int, turn: Callable[[], None]) -> list[float]:
+    """TRL's steps; `turn` is called behind each, and its time is not counted."""
     import copy
 
+    import torch
     from datasets import Dataset
     from trl.experimental.ppo import PPOConfig, PPOTrainer
 
@@ -102,7 +122,7 @@ def measure_theirs(name: str, steps: int) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         config = PPOConfig(
             folder, per_device_train_batch_size=RESPONSES, gradient_accumulation_steps=1, num_mini_batches=1,
-            num_ppo_epochs=EPOCHS, response_length=TOKENS, total_episodes=RESPONSES * (steps + 1), learning_rate=1e-6,
+            num_ppo_epochs=EPOCHS, response_length=TOKENS, total_episodes=RESPONSES * steps, learning_rate=1e-6,
             report_to=[], use_cpu=True, bf16=False, disable_tqdm=True, save_strategy="no", num_sample_generations=0,
             gradient_checkpointing=False, local_rollout_forward_batch_size=RESPONSES, temperature=1.0, logging_strategy="no",
         )  # fmt: skip
@@ -110,16 +130,20 @@ def measure_theirs(name: str, steps: int) -> list[float]:
             args=config, processing_class=tokenizer, model=model, ref_model=copy.deepcopy(model), reward_model=reward,
             train_dataset=data, value_model=value, eval_dataset=data,
         )  # fmt: skip
-        inner = trainer.log
+        inner, started = trainer.log, time.perf_counter()
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            found.append(time.perf_counter())
-            return inner(*args, **kwargs)
+            nonlocal started
+            found.append(time.perf_counter() - started)
+            result = inner(*args, **kwargs)
+            with torch.enable_grad():  # TRL logs where it needs no gradients.
+                turn()
+            started = time.perf_counter()
+            return result
 
         trainer.log = timed
-        found.append(time.perf_counter())
         trainer.train()
-    return [b - a for a, b in itertools.pairwise(found)][1:]
+    return found[:steps]
 
 
 def _classifier(model: Any, tokenizer: Any) -> Any:

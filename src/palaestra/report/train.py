@@ -144,7 +144,7 @@ def train_page(run: Run) -> TrainPage:
         stopped_early=bool(summary and summary.get("stopped_early")),
         under_way=tuple((i, len(part)) for i, part in asked.items() if i not in whole),
         env=str(settings.get("env", "")),
-        learner=str(settings.get("model" if language else "policy", "")),
+        learner=str(settings.get("model" if language else "policy", "")).rstrip("/").rsplit("/", 1)[-1],
         language=language,
         algorithm=_algorithm(settings),
         grouped=any("groups_without_variance" in row for row in trained.values()),
