@@ -206,7 +206,7 @@ def test_train_leaves_a_run_with_summary_report_and_policy(trained: Path) -> Non
     [
         (["train", "--env", "CartPol-v1"], "unknown environment 'CartPol-v1'; did you mean 'CartPole-v1'"),
         (["train", "--env", "CartPole-v1", "--policy", "lm"], "policy 'lm' does not fit CartPole-v1"),
-        (["train", "--algorithm", "sarsa"], "setting 'algorithm'"),
+        (["train", "--algorithm", "sarsa"], "unknown algorithm 'sarsa'"),
         (["train", "--env-option", "nonsense=1"], "CoTEnv-v0 does not take these options"),
         (["train", "--env-option", 'skills=["clok"]'], "did you mean 'clock'"),
         (["train-reward", "--datasets-path", "nowhere.jsonl"], "nowhere.jsonl"),

@@ -62,6 +62,14 @@ class RunError(PalaestraError):
     """A run folder is missing, damaged, finished, or in use by another process."""
 
 
+class SandboxError(PalaestraError):
+    """The sandbox itself failed: it cannot run here, or broke. What a program did is in its `Result`, never here."""
+
+
+class SandboxWarning(UserWarning):
+    """Code of a model runs with less isolation than a sandbox gives."""
+
+
 class StorageError(PalaestraError):
     """The disk refused a write: no space, no permission. What was saved before is intact."""
 

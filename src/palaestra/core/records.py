@@ -47,6 +47,8 @@ class FailureCause(StrEnum):
     """The engine broke while answering."""
     SCORER = "scorer"
     """The scorer broke while judging."""
+    SANDBOX = "sandbox"
+    """The place where a program was to run broke, or the machine had no room for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Report, Split
 from palaestra.core.statistics import report_on
-from palaestra.recipes.settings import at_least, given, of_run, require, setting, to_plain
+from palaestra.recipes.settings import at_least, given, named_values, of_run, require, setting, to_plain
 from palaestra.runs.records import to_data
 from palaestra.runs.run import Run, new_folder
 
@@ -26,6 +26,7 @@ class EvaluateSettings:
     """What an evaluation asks."""
 
     task: str = setting("math-skills", "What is asked; `palaestra list tasks` names them.")
+    task_options: tuple[str, ...] = setting((), "Options of the task, each as name=value, for example path=FOLDER.")
     model: str = setting("nano", "Who is asked: a name of the shelf, a folder, or a hub id.")
     split: Literal["train", "validation", "test"] = setting("test", "Which problems.")
     problems: int = setting(25, "Problems a skill.")
@@ -41,6 +42,11 @@ class EvaluateSettings:
         at_least(self, 1, "problems", "max_tokens", "engine_batch")
         require(0 < self.top_p <= 1, f"setting 'top_p': expected above 0 and at most 1; got {self.top_p}")
         at_least(self, 0, "temperature", "seed")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The task's own options."""
+        return named_values(self.task_options, "task_options")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,7 @@ def check(settings: EvaluateSettings) -> None:
     from palaestra.engines import shelf
     from palaestra.tasks.base import check_skills, make_task
 
-    task = make_task(settings.task)
+    task = make_task(settings.task, **settings.options)
     check_skills(task, settings.skills)
     shelf.check(settings.model)
     task.problems(Split(settings.split), settings.problems, settings.seed, settings.skills)
@@ -99,7 +105,7 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
     from palaestra.tasks.base import make_task
     from palaestra.tasks.evaluate import evaluate as ask
 
-    task = make_task(settings.task)
+    task = make_task(settings.task, **settings.options)
     problems = task.problems(Split(settings.split), settings.problems, settings.seed, settings.skills)
     attempts = ask(
         task,

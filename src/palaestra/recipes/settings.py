@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -90,6 +90,28 @@ def require(condition: bool, message: str) -> None:
     """Raise `SettingsError(message)` unless `condition` holds."""
     if not condition:
         raise SettingsError(message)
+
+
+def named_values(texts: Sequence[str], name: str) -> dict[str, Any]:
+    """Options that are given as `name=value`, each value in JSON; a bare word is a text.
+
+    Arguments:
+        name: of the setting, for errors.
+
+    >>> named_values(["path=data", "shots=4"], "task_options")
+    {'path': 'data', 'shots': 4}
+    """
+    import json
+
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        require(bool(equals and key), f"setting '{name}': expected name=value; got {text!r}")
+        try:
+            found[key] = json.loads(value)
+        except ValueError:
+            found[key] = value
+    return found
 
 
 def at_least(settings: Any, minimum: int, *names: str) -> None:

@@ -14,7 +14,7 @@ from palaestra.core.records import Attempt, Lesson, Split, Trajectory
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import gain_between, report_on
 from palaestra.recipes.journal import Clock, RunJournal
-from palaestra.recipes.settings import at_least, given, of_run, setting, to_plain
+from palaestra.recipes.settings import at_least, given, named_values, of_run, setting, to_plain
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run, new_folder
 
@@ -31,6 +31,7 @@ class TeachSettings:
     """What a teach run does. The same as the command line's options and as `settings.json`."""
 
     task: str = setting("math-skills", "What is taught; `palaestra list tasks` names them.")
+    task_options: tuple[str, ...] = setting((), "Options of the task, each as name=value, for example path=FOLDER.")
     student: str = setting("nano", "The model that learns: a name of the shelf, a folder, or a hub id.")
     teacher: str = setting("skill_tree", "Who teaches; `palaestra list teachers` names them.")
     skills: tuple[str, ...] = setting((), "Only these skills of the task; all if none is given.")
@@ -68,6 +69,11 @@ class TeachSettings:
             "engine_batch",
         )
         at_least(self, 0, "budget", "learning_rate", "threads", "checkpoint_seconds", "seed")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The task's own options."""
+        return named_values(self.task_options, "task_options")
 
     @property
     def data_budget(self) -> int:
@@ -120,7 +126,7 @@ def check(settings: TeachSettings) -> None:
     from palaestra.tasks.base import GenerativeTask, check_skills, make_task
     from palaestra.teachers.base import TEACHERS
 
-    task = make_task(settings.task)
+    task = make_task(settings.task, **settings.options)
     TEACHERS.check(settings.teacher)
     check_skills(task, settings.skills)
     shelf.check(settings.student)
@@ -165,7 +171,7 @@ def _play(
     from palaestra.tasks.base import GenerativeTask, make_task
     from palaestra.teachers.base import make_teacher
 
-    task = make_task(settings.task)
+    task = make_task(settings.task, **settings.options)
     assert isinstance(task, GenerativeTask)
     teacher = make_teacher(settings.teacher, task, settings.skills)
     clock, journal = Clock(run, started), RunJournal(run)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from palaestra.core.errors import EnvError, RunError, SettingsError
+from palaestra.core.errors import EnvError, RunError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.learn.algorithms import ALGORITHMS
 from palaestra.recipes.presets import preset
-from palaestra.recipes.settings import at_least, given, of_run, require, setting, to_plain
+from palaestra.recipes.settings import at_least, given, named_values, of_run, require, setting, to_plain
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run, new_folder
 
@@ -110,16 +109,7 @@ class TrainSettings:
     @property
     def options(self) -> dict[str, Any]:
         """The environment's own options."""
-        found = {}
-        for text in self.env_options:
-            name, equals, value = text.partition("=")
-            if not equals or not name:
-                raise SettingsError(f"setting 'env_options': expected name=value; got {text!r}")
-            try:
-                found[name] = json.loads(value)
-            except ValueError:
-                found[name] = value  # A bare word is a text.
-        return found
+        return named_values(self.env_options, "env_options")
 
 
 _FILLED = (

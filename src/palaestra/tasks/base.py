@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from palaestra.core.errors import TaskError, UnknownNameError
+from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.core.records import Completion, Example, Failure, Problem, Score, Split
 from palaestra.core.registry import Registry
 
@@ -17,6 +18,31 @@ TASKS.register(
     "math-skills",
     "palaestra.tasks.math.task:MathSkills",
     "procedural mathematics: 18 skills from sums to common divisors, with worked reasoning",
+)
+TASKS.register(
+    "gsm8k",
+    "palaestra.tasks.math.gsm8k:GSM8K",
+    "grade-school word problems with worked solutions, by path or hub id; slices by number of steps",
+)
+TASKS.register(
+    "math",
+    "palaestra.tasks.math.math_dataset:MATH",
+    "competition mathematics with worked solutions, by path or hub id; slices by type and level",
+)
+TASKS.register(
+    "code-skills",
+    "palaestra.tasks.code.task:CodeSkills",
+    "procedural programming: functions and programs put together from parts, run against tests",
+)
+TASKS.register("humaneval", "palaestra.tasks.code.task:HumanEval", "HumanEval: functions to complete; hub or folder")
+TASKS.register("mbpp", "palaestra.tasks.code.task:MBPP", "MBPP: short functions, the sanitised part; hub or folder")
+TASKS.register(
+    "code-contests",
+    "palaestra.tasks.code.task:CodeContests",
+    "CodeContests: programs that read and print; hub or folder",
+)
+TASKS.register(
+    "livecodebench", "palaestra.tasks.code.task:LiveCodeBench", "LiveCodeBench: programs and methods; hub or folder"
 )
 
 
@@ -58,8 +84,18 @@ class GenerativeTask(Task, Protocol):
 
 
 def make_task(name: str, **options: Any) -> Task:
-    """Build the task that is registered under `name`."""
-    task: Task = TASKS.get(name)(**options)
+    """Build the task that is registered under `name`.
+
+    Raises:
+        SettingsError: the task does not take one of the options; names those that it takes.
+    """
+    kind = TASKS.get(name)
+    known = inspect.signature(kind).parameters
+    for option in options:
+        if option not in known:
+            takes = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise SettingsError(f"task '{name}' has no option '{option}'; {takes}")
+    task: Task = kind(**options)
     return task
 
 

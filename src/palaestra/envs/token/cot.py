@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palaestra.core.errors import EnvError, RewardError
@@ -34,6 +34,7 @@ class CoTVectorEnv(TokenVectorEnv):
         format_reward: the share `f`, from 0 to 1.
         format: `"answer"`, `"tags"`, or a regular expression that the whole response must match.
         problem_seed: which problems of the task are drawn.
+        task_options: options of a task that is given by its name, for example `{"path": "data"}`.
         arguments: of `TokenVectorEnv`.
     """
 
@@ -47,12 +48,13 @@ class CoTVectorEnv(TokenVectorEnv):
         format_reward: float = 0.0,
         format: str = "answer",
         problem_seed: int = 0,
+        task_options: Mapping[str, Any] | None = None,
         max_tokens: int = 72,
         **arguments: Any,
     ) -> None:
         if not 0.0 <= format_reward <= 1.0:
             raise EnvError(f"format_reward is a share from 0 to 1; got {format_reward}")
-        self.task = make_task(task) if isinstance(task, str) else task
+        self.task = make_task(task, **(task_options or {})) if isinstance(task, str) else task
         skills = [skills] if isinstance(skills, str) else list(skills)
         check_skills(self.task, skills)
         if split not in list(Split):

@@ -1,0 +1,25 @@
+"""Where code that a model wrote runs: bubblewrap, containers, or nothing; and a persistent shell."""
+
+from palaestra.sandbox.base import (
+    SANDBOXES,
+    SHELL_LIMITS,
+    Limits,
+    Result,
+    Sandbox,
+    Shell,
+    ShellResult,
+    Status,
+    make_sandbox,
+)
+
+__all__ = [
+    "SANDBOXES",
+    "SHELL_LIMITS",
+    "Limits",
+    "Result",
+    "Sandbox",
+    "Shell",
+    "ShellResult",
+    "Status",
+    "make_sandbox",
+]

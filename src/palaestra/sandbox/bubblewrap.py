@@ -1,0 +1,349 @@
+"""Programs in Linux namespaces, by bubblewrap: no daemon, no root, some 10 ms each.
+
+A program sees a system that is read-only, an interpreter, and folders in memory that vanish with it. It has no
+network, no capability, none of the host's files, environment, processes or sockets, and no way to get any: see
+`seccomp`. Everything that it starts is in one process namespace; when the first process there dies, the kernel kills
+the rest, and it dies when we say so, when the program ends, or when we die.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import cache
+from os import PathLike
+from pathlib import Path
+from typing import NamedTuple
+
+from palaestra.core.errors import SandboxError
+from palaestra.sandbox.base import SHELL_LIMITS, Limits, Result
+from palaestra.sandbox.files import read_files, write_files
+from palaestra.sandbox.groups import ProcessGroup
+from palaestra.sandbox.processes import SPARE, ProcTree, Watch, limit_process
+from palaestra.sandbox.program import supervise
+from palaestra.sandbox.rooms import LocalRoom, Tenancy, find_bash, keeper
+from palaestra.sandbox.seccomp import seccomp_filter
+from palaestra.sandbox.shell import STEP, BashShell
+from palaestra.sandbox.spawn import Child, behind_door, holding
+
+WORKSPACE, HOME = "/workspace", "/home/user"
+PRIVATE = ("/tmp", HOME, "/dev/shm")
+BASH = "/run/bash"
+"""A bash that may be executed and not read; see `shell`."""
+INSTALL = (
+    "install it with: sudo apt-get install bubblewrap (or your system's way), or take another sandbox: docker, podman"
+)
+
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
+SETTINGS = ("ld.so.cache", "alternatives")
+USERS = {
+    "passwd": f"root:x:0:0:root:/:/bin/sh\nuser:x:1000:1000:user:{HOME}:/bin/bash\n",
+    "group": "root:x:0:\nuser:x:1000:\n",
+    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+INTERPRETER = ("bin", "lib", "lib64", "pyvenv.cfg")
+# What root may read in /proc by being its owner, and the keys of the user.
+KERNEL = ("kcore", "keys", "kpagecount", "kpageflags", "timer_list") if os.geteuid() == 0 else ("keys",)
+
+HINTS = {
+    "setting up uid map": "this system keeps users from making namespaces; as root: sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+    "No permissions to create": "this system keeps users from making namespaces; as root: sysctl kernel.unprivileged_userns_clone=1, or, in a container, start it with --security-opt seccomp=unconfined",
+    "Creating new namespace failed": "this system keeps users from making namespaces; as root: sysctl user.max_user_namespaces=10000, or, in a container, start it with --security-opt seccomp=unconfined",
+    "mount proc": "a container hides parts of /proc; start it with --security-opt systempaths=unconfined, or --privileged",
+    "Unknown option": "bubblewrap is too old; 0.5 or later is needed",
+}  # fmt: skip
+
+
+class Bubblewrap:
+    """The default sandbox.
+
+    Arguments:
+        read_only: paths that every program may read, from the path inside to that of the host.
+        hide: paths of the host that are shown empty, where they lie below something that is shown.
+        bwrap: the program; None takes the one on PATH.
+
+    Raises:
+        SandboxError: bubblewrap is not installed, or cannot make namespaces here. Says what to do.
+    """
+
+    name = "bubblewrap"
+
+    def __init__(
+        self, read_only: Mapping[str, str] = {}, hide: Sequence[str | PathLike[str]] = (), bwrap: str | None = None
+    ) -> None:
+        found = shutil.which(bwrap or "bwrap")
+        if found is None:
+            raise SandboxError(f"the sandbox needs bubblewrap, and {bwrap or 'bwrap'} is not on PATH; {INSTALL}")
+        self.bwrap, self.read_only = found, dict(read_only)
+        # The package itself holds graders and the families that make problems: not for a program to see.
+        self.hide = [str(Path(path).resolve()) for path in (Path(__file__).parents[1], *hide)]
+        self._hidden = _inside(self.hide, {path: path for path in (*SYSTEM, *_interpreter())})
+        _try(self)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        files: Mapping[str, bytes | str] = {},
+        stdin: bytes | socket.socket = b"",
+        limits: Limits = Limits(),
+        env: Mapping[str, str] = {},
+        read_back: Sequence[str] = (),
+        workspace: str | PathLike[str] | None = None,
+        read_only: Mapping[str, str] = {},
+    ) -> Result:
+        """See `Sandbox.run`."""
+        if not argv:
+            raise SandboxError("run needs a program; got an empty argv")
+        env = {"OMP_NUM_THREADS": "1", **env}  # a thread for each core would be over the limit of processes
+        tenancy = self._start(behind_door(argv), limits, env, workspace, read_only)
+        try:
+            write_files(tenancy.workspace, files)
+            tenancy.child.let_in()
+            watch = Watch(tenancy.tree, limits, tenancy.folders)
+            result = supervise(tenancy.child, stdin, limits, watch, tenancy.kill)
+            if read_back:
+                result = replace(result, files=read_files(tenancy.workspace, read_back, limits.file_size))
+        finally:
+            tenancy.close()
+        return result
+
+    def shell(
+        self,
+        limits: Limits = SHELL_LIMITS,
+        files: Mapping[str, bytes | str] = {},
+        env: Mapping[str, str] = {},
+        workspace: str | PathLike[str] | None = None,
+        read_only: Mapping[str, str] = {},
+    ) -> BashShell:
+        """See `Sandbox.shell`."""
+
+        def make_room() -> LocalRoom:
+            tenancy = self._start(keeper(BASH), limits, env, workspace, read_only, bash=True)
+            try:
+                write_files(tenancy.workspace, files)
+                return LocalRoom(tenancy, limits, WORKSPACE)
+            except BaseException:
+                tenancy.close()
+                raise
+
+        return BashShell(make_room, limits)
+
+    def _start(
+        self,
+        command: Sequence[str],
+        limits: Limits,
+        env: Mapping[str, str],
+        workspace: str | PathLike[str] | None,
+        read_only: Mapping[str, str],
+        bash: bool = False,
+    ) -> Tenancy:
+        """A sandbox with its first process at the door, under its limits."""
+        held: list[int] = []
+        try:
+            arguments = self._arguments(limits, workspace, {**self.read_only, **read_only}, held, bash)
+            for name, value in env.items():
+                if not name or "=" in name or "\0" in name + value:
+                    raise SandboxError(f"a name of env is not empty and has no '=', and there is no NUL; got {name!r}")
+                arguments += ["--setenv", name, value]
+            if bash:
+                held.append(holding(STEP))
+                command = [*command, str(held[-1]), Child.STDIN]
+            child = Child([self.bwrap, *arguments, "--", *command], environment(), held)
+        finally:
+            for file in held:
+                os.close(file)
+        try:
+            first = child.meet()
+            if first < 0:
+                child.kill()
+                child.wait()
+                raise SandboxError(_explain(child.errors()))
+            limit_process(first, limits, own_users=True)
+            # The kernel does not count root's processes in any other way. It takes it some 10 ms, too long for a run,
+            # which the watch ends with all that it started; a shell must live on.
+            group = ProcessGroup.make(first, limits.processes + SPARE) if bash and os.geteuid() == 0 else None
+            return _look_into(child, first, workspace is None, group)
+        except OSError as error:
+            child.close()
+            raise SandboxError(
+                f"cannot reach into the sandbox: {error}; /proc must be there without hidepid"
+            ) from error
+        except BaseException:
+            child.close()
+            raise
+
+    def _arguments(
+        self,
+        limits: Limits,
+        workspace: str | PathLike[str] | None,
+        read_only: Mapping[str, str],
+        held: list[int],
+        bash: bool,
+    ) -> list[str]:
+        """The options of bwrap; files that it is to read are opened, and added to `held`."""
+
+        def file_with(content: bytes) -> str:
+            held.append(holding(content))
+            return str(held[-1])
+
+        found = [*_namespaces(), *_system()]
+        for name, text in USERS.items():
+            found += ["--file", file_with(text.encode()), f"/etc/{name}"]
+        if (rules := _filter()) is not None:
+            found += ["--seccomp", file_with(rules)]
+        for inside, outside in read_only.items():
+            if not inside.startswith("/") or not os.path.exists(outside):
+                raise SandboxError(
+                    f"read_only maps an absolute path inside to a path that exists; got {inside!r}: {outside!r}"
+                )
+            found += ["--ro-bind", os.path.abspath(outside), inside]
+        if bash:
+            found += ["--perms", "0111", "--file", file_with(_bash_itself()), BASH]
+        shown, private = dict(read_only), [*PRIVATE]
+        if workspace is None:
+            private.append(WORKSPACE)
+        else:
+            if not os.path.isdir(workspace):
+                raise SandboxError(f"the workspace must be a folder that exists; got '{os.fspath(workspace)}'")
+            found += ["--bind", os.path.abspath(workspace), WORKSPACE]
+            shown[WORKSPACE] = os.fspath(workspace)
+        for path, is_folder in (*self._hidden, *_inside(self.hide, shown)):
+            found += ["--tmpfs", path, "--remount-ro", path] if is_folder else ["--ro-bind", os.devnull, path]
+        size = ["--size", str(limits.disk)] if _knows_sizes(self.bwrap) else []  # else the watch alone holds the limit
+        for path in private:
+            found += ["--perms", "0700", *size, "--tmpfs", path]
+        found += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORKSPACE]
+        return found
+
+
+def _look_into(child: Child, first: int, own_workspace: bool, group: ProcessGroup | None) -> Tenancy:
+    """Open the sandbox's processes and folders from outside. They stay open when it is dead."""
+    root = f"/proc/{first}/root"
+    with ExitStack() as undo:
+        tree = ProcTree(f"{root}/proc")
+        undo.callback(tree.close)
+        opened = []
+        for path in (WORKSPACE, *PRIVATE):
+            opened.append(os.open(root + path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            undo.callback(os.close, opened[-1])
+        tenancy = Tenancy(child, first, tree, opened[0], opened if own_workspace else opened[1:], group)
+        undo.pop_all()
+    return tenancy
+
+
+def environment() -> dict[str, str]:
+    """All that a program finds in its environment."""
+    folders = dict.fromkeys(
+        [os.path.join(prefix, "bin") for prefix in (sys.prefix, sys.base_prefix)]
+        + ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"]
+    )
+    return {
+        "PATH": ":".join(folders), "HOME": HOME, "USER": "user", "LOGNAME": "user", "SHELL": "/bin/bash",
+        "LANG": "C.UTF-8", "TERM": "dumb", "TMPDIR": "/tmp", "PYTHONDONTWRITEBYTECODE": "1",
+    }  # fmt: skip
+
+
+@cache
+def _namespaces() -> tuple[str, ...]:
+    return (
+        "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
+        "--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL", "--uid", "1000", "--gid", "1000",
+        "--hostname", "sandbox",
+    )  # fmt: skip
+
+
+@cache
+def _system() -> tuple[str, ...]:
+    """The read-only system: what a program needs to start, and the Python that we run on."""
+    found: list[str] = []
+    for path in SYSTEM:
+        if os.path.islink(path):
+            found += ["--symlink", os.readlink(path), path]
+        elif os.path.isdir(path):
+            found += ["--ro-bind", path, path]
+    for path in (f"/etc/{name}" for name in SETTINGS):
+        if os.path.exists(path):
+            found += ["--ro-bind", os.path.realpath(path), path]
+    for path in _interpreter():
+        found += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
+    found += ["--proc", "/proc"]
+    for path in (f"/proc/{name}" for name in KERNEL):
+        if os.path.exists(path):
+            found += ["--ro-bind", os.devnull, path]
+    # Where we are root, its owner may set up the kernel by writing to /proc/sys; and nobody may write to the memory of
+    # another process.
+    return (*found, "--remount-ro", "/proc", "--dev", "/dev")
+
+
+@cache
+def _interpreter() -> tuple[str, ...]:
+    """The parts of the Python installation and virtual environment in use that lie outside the system's folders."""
+    prefixes = dict.fromkeys(
+        [sys.prefix, sys.base_prefix, sys.exec_prefix, str(Path(sys.executable).resolve().parents[1])]
+    )
+    outside = [prefix for prefix in prefixes if not Path(prefix).is_relative_to("/usr") and prefix != "/"]
+    return tuple(
+        path for prefix in outside for name in INTERPRETER if os.path.lexists(path := os.path.join(prefix, name))
+    )
+
+
+class Hidden(NamedTuple):
+    inside: str
+    folder: bool
+
+
+def _inside(hide: Sequence[str], shown: Mapping[str, str]) -> list[Hidden]:
+    """Where the paths of the host that are to be hidden would be seen, given what is shown where."""
+    found = []
+    for inside, outside in shown.items():
+        above = os.path.realpath(outside)
+        for path in hide:
+            if os.path.commonpath([above, path]) == above and os.path.exists(path):
+                place = os.path.normpath(os.path.join(inside, os.path.relpath(path, above)))
+                found.append(Hidden(place, os.path.isdir(path)))
+    return found
+
+
+@cache
+def _filter() -> bytes | None:
+    return seccomp_filter()
+
+
+@cache
+def _knows_sizes(bwrap: str) -> bool:
+    """Whether this bwrap can limit the size of a folder; older ones cannot."""
+    return b"--size" in subprocess.run([bwrap, "--help"], capture_output=True, check=False).stdout
+
+
+@cache
+def _bash_itself() -> bytes:
+    return Path(find_bash()).read_bytes()
+
+
+_tried: set[str] = set()
+
+
+def _try(sandbox: Bubblewrap) -> None:
+    """Once for each bwrap: does it work at all?"""
+    if sandbox.bwrap not in _tried:
+        result = sandbox.run(["true"], limits=Limits(wall_seconds=30.0))
+        if not result.ok:
+            raise SandboxError(
+                f"the sandbox cannot run even 'true': {result.status.value}, {result.error_text.strip() or result.exit_code}"
+            )
+        _tried.add(sandbox.bwrap)
+
+
+def _explain(said: str) -> str:
+    hint = next(
+        (hint for words, hint in HINTS.items() if words in said),
+        "look at the system's log, or take another sandbox: docker, podman",
+    )
+    return f"bubblewrap cannot make a sandbox here ({said or 'it said nothing'}); {hint}"

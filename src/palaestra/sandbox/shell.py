@@ -1,0 +1,435 @@
+"""A shell that stays, and that nothing which runs in it can talk for.
+
+Bash runs a loop: read a command, run it, say its exit status. What commands print goes to one pipe; the status goes by
+another way, which commands do not inherit, with a word that is new for each command and reaches the loop only after
+the command has ended. In the bubblewrap sandbox the kernel also tells us which process sent it, and the loop's bash is
+a copy that may be executed but not read, so that /proc shows its memory and files to no other process.
+
+What a command can do is to end or stop its shell. Then a new one is started in the same workspace, and the result
+says so.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
+
+from palaestra.core.errors import SandboxError
+from palaestra.sandbox.base import Files, Limits, ShellResult, Status
+
+# The shell's own files are /dev/null, so that neither `set -x` nor a trap writes into a command's output. A command is
+# run by a sourced script: that is what a trap can `return` from, so that an interrupt ends all of the command at once
+# and nothing of the shell.
+LOOP = r"""
+exec 0</dev/null 1>/dev/null 2>/dev/null
+trap 'return 130' INT
+builtin printf 'hello %d\n' $$ >&59
+while IFS= builtin read -r -d '' -u 57 PALAESTRA; do
+  builtin source /dev/fd/56
+  PALAESTRA=$?
+  IFS= builtin read -r -d '' -u 57 PALAESTRA_WORD || builtin exit
+  builtin printf '\0%s\0' "$PALAESTRA_WORD" >&58
+  builtin printf '%s %d\n' "$PALAESTRA_WORD" "$PALAESTRA" >&59
+  builtin unset -v PALAESTRA PALAESTRA_WORD
+done
+"""
+STEP = b'builtin eval "$PALAESTRA" 0</dev/null 1>&58 2>&1 56<&- 57<&- 58>&- 59>&-\n'
+
+# Files 56 to 59 are the script for each command, the commands, their output, and the way for the status.
+LOCAL_FILES = r"""
+step=$1 commands=$2
+exec 56<&$step 57<&$commands 58>&1 59>&0 {step}<&- {commands}<&-
+unset -v step commands
+set --
+"""
+
+# The first process of a sandbox, which nothing in it can end. Before it starts a new loop it can end all others; where
+# it is not the first process, "all others" would be those of the host.
+KEEPER = r"""
+echo >&0
+while read -r what; do
+  exec 2>/dev/null
+  if [[ $what == sweep && $$ == 1 ]]; then kill -KILL -1; fi
+  "$1" --norc --noprofile -c "$2" bash "$3" "$4"
+  printf 'ended %d\n' $? >&0
+done
+"""
+
+GRACE = 1.0
+"""Seconds in which a shell must come back after its command was killed."""
+START = 20.0
+CHECK_EVERY = 0.03
+FEWEST_FILES = 96
+TIMED_OUT = 124
+FLOOD = 64
+"""A command that prints this many times what is kept is ended."""
+
+
+class Room(Protocol):
+    """Where a shell lives: what differs between the kinds of sandbox."""
+
+    workspace: str
+    stdin: int
+    output: int
+    status: int
+
+    def start(self, sweep: bool) -> None:
+        """Start a shell after the last one ended; `sweep` ends everything else before."""
+        ...
+
+    def lines(self) -> list[bytes]:
+        """What the shell itself said since the last time: `WORD CODE`, or `ended CODE`. Does not wait."""
+        ...
+
+    def pids(self) -> set[int]:
+        """What runs beside the shell."""
+        ...
+
+    def kill(self, pids: Collection[int]) -> None: ...
+
+    def hurry(self) -> None:
+        """Let the shell and its keeper go first, before a crowd of processes; until the next start."""
+        ...
+
+    def interrupt(self) -> None:
+        """Have the shell give up its command as soon as what it waits for has ended."""
+        ...
+
+    def end_shell(self) -> None:
+        """Kill the shell, whatever it does."""
+        ...
+
+    def stopped(self) -> bool:
+        """Whether the shell has been stopped, so that it will never answer."""
+        ...
+
+    def check(self) -> Status | None:
+        """The limit that is broken now, if one is."""
+        ...
+
+    def write_files(self, files: Files) -> None: ...
+
+    def read_files(self, names: Sequence[str]) -> dict[str, bytes]: ...
+
+    def close(self) -> None: ...
+
+
+class Output:
+    """What a command printed: the beginning and the end where it is too much, up to the word that ends it."""
+
+    def __init__(self, limit: int, word: bytes, before: bytes = b"") -> None:
+        self.head_limit, self.tail_limit = limit - limit // 2, limit // 2
+        self.mark = b"\0" + word + b"\0"
+        self.head, self.tail, self.total = bytearray(), bytearray(), 0
+        self.ended, self.rest, self._held = False, b"", b""
+        if before:
+            self._keep(before)
+
+    def add(self, data: bytes) -> None:
+        if self.ended:
+            self.rest += data
+            return
+        data = self._held + data
+        at = data.find(self.mark)
+        if at >= 0:
+            self.ended, self.rest, self._held = True, data[at + len(self.mark) :], b""
+            self._keep(data[:at])
+        else:  # the mark may have come in part
+            cut = len(data) - (len(self.mark) - 1)
+            self._held = data[max(cut, 0) :]
+            self._keep(data[: max(cut, 0)])
+
+    def finish(self) -> bytes:
+        """All that is kept, with a note where something is missing."""
+        self._keep(self._held)
+        self._held = b""
+        missing = self.total - len(self.head) - len(self.tail)
+        note = f"\n... {missing} bytes are left out here ...\n".encode() if missing else b""
+        return bytes(self.head + note + self.tail)
+
+    def _keep(self, data: bytes) -> None:
+        self.total += len(data)
+        room = self.head_limit - len(self.head)
+        self.head += data[:room]
+        self.tail += data[room:]
+        if len(self.tail) > self.tail_limit:
+            del self.tail[: len(self.tail) - self.tail_limit]
+
+
+class Reply(NamedTuple):
+    """What became of a command; without a code, nothing yet: a limit was broken, or the shell has stopped."""
+
+    code: int | None = None
+    """Its exit code, or that of the shell."""
+    shell_ended: bool = False
+    limit: Status | None = None
+    swept: bool = False
+    """Everything else in the room was ended too."""
+
+
+class BashShell:
+    """A persistent shell in a room. Made by `Sandbox.shell`.
+
+    One command at a time; other threads wait. Folder, variables, functions and background processes stay from one
+    command to the next. Commands read nothing (/dev/null), so an editor or `cat` ends at once. What a background
+    process prints comes with the output of the next command; it waits while nobody asks and the pipe is full.
+    """
+
+    def __init__(self, make_room: Callable[[], Room], limits: Limits) -> None:
+        if limits.open_files < FEWEST_FILES:
+            raise SandboxError(
+                f"a shell needs the limit open_files to be {FEWEST_FILES} or more; got {limits.open_files}"
+            )
+        self.limits = limits
+        self._lock, self._closing, self._ready = threading.RLock(), threading.Event(), threading.Event()
+        self._rest = self._news = b""
+        self._room: Room | None = None
+        self._failure: BaseException | None = None
+        # The sandbox dies with the thread that started it, so this one starts it, and stays.
+        self._guard = threading.Thread(target=self._keep_guard, args=(make_room,), name="palaestra-shell", daemon=True)
+        self._guard.start()
+        self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+        self.workspace = self._open().workspace
+
+    def execute(self, command: str | bytes, timeout: float | None = None) -> ShellResult:
+        """See `Shell.execute`; without `timeout`, `limits.wall_seconds` holds."""
+        data = command if isinstance(command, bytes) else command.encode("utf-8", "replace")
+        if b"\0" in data:
+            return ShellResult(Status.EXIT, 2, b"bash: a command cannot hold a NUL byte\n", 0.0)
+        with self._lock:
+            room = self._open()
+            before, word = room.pids(), secrets.token_hex(16).encode()
+            output = Output(self.limits.output, word, self._rest + self._news)
+            self._rest = self._news = b""
+            start = time.monotonic()
+            deadline = start + (self.limits.wall_seconds if timeout is None else timeout)
+            reply = self._converse(room, data + b"\0" + word + b"\0", word, output, deadline)
+            limit, code, note = reply.limit, reply.code, ""
+            if reply.code is None:
+                note = f"ended after {time.monotonic() - start:.1f} s: {LIMITS[limit]}" if limit else STOPPED
+                reply = self._recover(room, before, word, output, crowd=limit is Status.PROCESSES)
+                code = TIMED_OUT if limit else reply.code
+            elif reply.shell_ended:
+                note = f"the shell ended with exit code {code}"
+                self._drain(room, output)
+                self._restart(room, sweep=False)
+            assert code is not None
+            if reply.shell_ended:
+                note += f"; {NEW_SHELL}" + ("; the background processes were ended" if reply.swept else "")
+            text = output.finish()
+            self._rest = output.rest
+            status = limit or (Status.OK if code == 0 else Status.EXIT if code <= 128 or code > 192 else Status.SIGNAL)
+            return ShellResult(
+                status, code, text, time.monotonic() - start, output.total > self.limits.output, reply.shell_ended, note
+            )
+
+    def write_files(self, files: Files) -> None:
+        with self._lock:
+            self._open().write_files(files)
+
+    def read_files(self, names: Sequence[str]) -> dict[str, bytes]:
+        with self._lock:
+            return self._open().read_files(names)
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._guard is not threading.current_thread():
+            self._guard.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self) -> Room:
+        if self._room is None or self._closing.is_set():
+            raise SandboxError("the shell is closed; open another with Sandbox.shell()")
+        return self._room
+
+    def _converse(self, room: Room, data: bytes, word: bytes, output: Output, deadline: float) -> Reply:
+        """Send a command and take what comes, until it ends, its shell ends, or a limit is broken."""
+        poller = select.poll()
+        poller.register(room.output, select.POLLIN)
+        poller.register(room.status, select.POLLIN)
+        unsent = memoryview(data)
+        code: int | None = None
+        next_check = time.monotonic() + CHECK_EVERY
+        unsent = _send(room.stdin, unsent)
+        if unsent:
+            poller.register(room.stdin, select.POLLOUT)
+        while True:
+            now = time.monotonic()
+            if now >= deadline:
+                # Where the status came and the mark did not, nobody can read on: the command had closed our pipe.
+                return Reply(code) if code is not None else Reply(limit=Status.WALL_TIME)
+            for file, _ in poller.poll(max(0.0, min(deadline, next_check) - now) * 1000 + 0.5):
+                if file == room.output:
+                    _take(file, output)
+                elif file == room.status:
+                    for line in room.lines():
+                        kind, _, value = line.partition(b" ")
+                        if kind == b"ended":
+                            return Reply(int(value), shell_ended=True)
+                        if kind == word:
+                            code = int(value)
+                            deadline = min(deadline, time.monotonic() + GRACE)
+                else:
+                    unsent = _send(file, unsent)
+                    if not unsent:
+                        poller.unregister(file)
+            if code is not None and output.ended:
+                return Reply(code)
+            if output.total > FLOOD * max(self.limits.output, 2**16):
+                return Reply(limit=Status.OUTPUT)
+            if time.monotonic() >= next_check:
+                limit = room.check() if code is None else None
+                if limit is not None or (code is None and room.stopped()):
+                    return Reply(limit=limit)
+                next_check = time.monotonic() + CHECK_EVERY
+
+    def _recover(self, room: Room, before: set[int], word: bytes, output: Output, crowd: bool) -> Reply:
+        """End what a command started: its shell goes on, or was ended too and replaced.
+
+        Arguments:
+            crowd: there may be more processes than can be ended one by one.
+        """
+        end = time.monotonic() + GRACE
+        reply, left = Reply(), set[int]()
+        if not crowd:
+            while reply.code is None and time.monotonic() < end and not room.stopped():
+                room.interrupt()
+                room.kill(room.pids() - before)
+                reply = self._converse(room, b"", word, output, time.monotonic() + 0.01)
+            left = _end_all(room, before, end)
+            if reply.code is not None and not reply.shell_ended and not left:
+                return reply
+        swept = crowd or bool(left)
+        if not reply.shell_ended:
+            reply = Reply(self._end_shell(room, output), shell_ended=True)
+        self._drain(room, output)
+        self._restart(room, swept)
+        return reply._replace(swept=swept)
+
+    def _end_shell(self, room: Room, output: Output) -> int:
+        """Kill the shell and wait for its keeper to say so; gives its exit code."""
+        end = time.monotonic() + START
+        while time.monotonic() < end:
+            room.hurry()
+            room.end_shell()
+            _wait(room.status, 0.02)
+            self._drain(room, output)
+            for line in room.lines():
+                kind, _, value = line.partition(b" ")
+                if kind == b"ended":
+                    return int(value)
+        self._closing.set()  # the machine is worth more than the workspace
+        raise SandboxError("what runs in the shell could not be ended, so its sandbox was, with the workspace")
+
+    def _end_background(self, room: Room, limit: Status) -> None:
+        self._news += f"[the background processes were ended: {LIMITS[limit]}]\n".encode()
+        if limit is Status.PROCESSES or _end_all(room, set(), time.monotonic() + GRACE):
+            lost = Output(0, b"")
+            self._end_shell(room, lost)
+            self._restart(room, sweep=True)
+            self._news += f"[{NEW_SHELL}]\n".encode()
+
+    def _restart(self, room: Room, sweep: bool) -> None:
+        try:
+            room.start(sweep)
+        except SandboxError:
+            if sweep:
+                raise
+            room.end_shell()
+            room.start(True)
+
+    def _drain(self, room: Room, output: Output) -> None:
+        """What is in the pipe now, and no more: a background process may print for ever."""
+        for _ in range(32):
+            if not _wait(room.output, 0) or not _take(room.output, output):
+                return
+
+    def _keep_guard(self, make_room: Callable[[], Room]) -> None:
+        try:
+            room = make_room()
+        except BaseException as error:
+            self._failure = error
+            self._ready.set()
+            return
+        self._room = room
+        try:
+            room.start(False)
+        except BaseException as error:
+            self._failure = error
+            self._closing.set()
+        self._ready.set()
+        while not self._closing.wait(0.1):
+            # While a command runs its own loop looks after the limits; between commands this does.
+            if self._lock.acquire(blocking=False):
+                try:
+                    limit = room.check() if room.pids() else None
+                    if limit is not None:
+                        self._end_background(room, limit)
+                except SandboxError as error:  # the next command tells
+                    self._news += f"[{error}]\n".encode()
+                finally:
+                    self._lock.release()
+        with self._lock:
+            self._room = None
+            room.close()
+
+
+LIMITS = {
+    Status.WALL_TIME: "the command ran out of time",
+    Status.CPU_TIME: "the command used too much CPU time",
+    Status.MEMORY: "more memory than allowed",
+    Status.PROCESSES: "more processes than allowed",
+    Status.DISK: "more files than allowed",
+    Status.OUTPUT: "far more output than is kept",
+}
+NEW_SHELL = "a new shell was started in the same workspace; variables, functions and the current folder are lost"
+STOPPED = "the shell was stopped by its command"
+
+
+def _end_all(room: Room, keep: set[int], end: float) -> set[int]:
+    """Kill all but some, and what they start meanwhile; gives those that were faster."""
+    while (left := room.pids() - keep) and time.monotonic() < end:
+        room.kill(left)
+        time.sleep(0.002)
+    return left
+
+
+def _send(file: int, unsent: memoryview) -> memoryview:
+    while unsent:
+        try:
+            unsent = unsent[os.write(file, unsent[:65536]) :]
+        except BlockingIOError:
+            break
+        except OSError:  # the shell is gone; that is told by another way
+            return unsent[:0]
+    return unsent
+
+
+def _take(file: int, output: Output) -> bool:
+    try:
+        data = os.read(file, 65536)
+    except BlockingIOError:
+        return False
+    output.add(data)
+    return bool(data)
+
+
+def _wait(file: int, seconds: float) -> bool:
+    poller = select.poll()
+    poller.register(file, select.POLLIN)
+    return bool(poller.poll(seconds * 1000))

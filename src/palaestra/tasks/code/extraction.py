@@ -1,0 +1,220 @@
+"""The program in a response: fenced code among prose, a bare program, or the rest of a function that was begun.
+
+Models explain before, between and after. So a program may be spread over several blocks, of which some are
+examples of its use. What is wanted is named (a function, a class) or, for programs that read and print, the last
+block that is one; whatever it uses and does not define is looked for in the blocks before it.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import warnings
+from dataclasses import dataclass
+
+_FENCE = re.compile(r"^[ \t]*(?P<fence>`{3,}|~{3,})[ \t]*(?P<tag>[^\n`]*)$", re.MULTILINE)
+_PYTHON = {"", "python", "python3", "py", "py3", "python2", "pycon", "ipython"}
+_START = re.compile(r"^(?:def |class |import |from |async def |@|if __name__|#!)", re.MULTILINE)
+MOST_LINES = 5000
+"""Of a response; a program behind them is not looked for."""
+_ALWAYS = set(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__"}
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """A program, and how it was found.
+
+    Arguments:
+        how: `"fenced"`, `"bare"`, `"continued"`, or `"none"`, where `code` is empty.
+    """
+
+    code: str
+    how: str
+
+
+def extract_code(text: str, wanted: str = "", begun: str = "") -> Extracted:
+    """The Python program in a response.
+
+    Arguments:
+        wanted: the function or class that it must define; empty for a whole program.
+        begun: the start of a program that the model was to continue, as HumanEval's prompts are.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Of a model's doubtful escapes nobody here wants to hear.
+        return _extracted(text, wanted, begun)
+
+
+def _extracted(text: str, wanted: str, begun: str) -> Extracted:
+    blocks = [block for block in _fenced(text) if _parses(block)]
+    program = _assembled(blocks, wanted)
+    if program:
+        return Extracted(_with_head(program, begun, wanted), "fenced")
+    if begun and (whole := _continued(text, begun, wanted)):
+        return Extracted(whole, "continued")
+    bare = _bare(text, wanted)
+    if bare:
+        return Extracted(_with_head(bare, begun, wanted), "bare")
+    return Extracted("", "none")
+
+
+def _fenced(text: str) -> list[str]:
+    """The blocks between fences that may be Python; one that is never closed ends with the text."""
+    blocks, place = [], 0
+    while match := _FENCE.search(text, place):
+        fence, tag = match["fence"], match["tag"].strip().lower()
+        closing = re.compile(rf"^[ \t]*{re.escape(fence[0])}{{{len(fence)},}}[ \t]*$", re.MULTILINE)
+        end = closing.search(text, match.end())
+        body = text[match.end() + 1 : end.start() if end else len(text)]
+        words = re.split(r"[\s{,:]", tag)
+        if words[0] in _PYTHON:
+            blocks.append(body if end else _longest_start(body))
+        place = end.end() if end else len(text)
+    return [_dedented(block) for block in blocks]
+
+
+def _assembled(blocks: list[str], wanted: str) -> str:
+    """The last block that has what is wanted, after the earlier ones that define what it uses."""
+    chosen = _choose(blocks, wanted)
+    if chosen is None:
+        return ""
+    parts, missing = [blocks[chosen]], _used(blocks[chosen]) - _defined(blocks[chosen])
+    for block in reversed(blocks[:chosen]):
+        if (found := _defined(block)) & missing:
+            parts.insert(0, block)
+            missing = (missing | _used(block)) - found
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _choose(blocks: list[str], wanted: str) -> int | None:
+    for place in range(len(blocks) - 1, -1, -1):
+        if wanted and wanted in _defined(blocks[place]):
+            return place
+    if wanted:
+        return None
+    # An example of a run or a bare expression behind the program is not the program.
+    busy = [k for k, block in enumerate(blocks) if _does_something(block)]
+    return busy[-1] if busy else None
+
+
+def _does_something(block: str) -> bool:
+    """Whether a block reads input or prints, itself or in what it defines and calls."""
+    return bool({"print", "input", "stdin", "stdout", "open"} & (_used(block) | _attributes(block)))
+
+
+def _bare(text: str, wanted: str) -> str:
+    """A program without fences: the longest part from a line that starts one."""
+    if _parses(text) and (not wanted or wanted in _defined(text)) and (wanted or _does_something(text)):
+        return _dedented(text)
+    best = ""
+    for match in _START.finditer(text):
+        part = _longest_start(text[match.start() :])
+        if (not wanted or wanted in _defined(part)) and len(part) > len(best) and (wanted or _does_something(part)):
+            best = part
+    return best
+
+
+def _continued(text: str, begun: str, wanted: str) -> str:
+    """The program that was begun, with the response as its next lines."""
+    stripped = text.split("```")[0] if text.lstrip()[:3] != "```" else text
+    for body in (stripped, _indented(stripped)):
+        whole = _longest_start(begun + body, at_least=len(begun))
+        if whole and (not wanted or wanted in _defined(whole)):
+            return whole
+    return ""
+
+
+def _with_head(program: str, begun: str, wanted: str) -> str:
+    """A program that repeats the function it was to continue still needs the imports and helpers before it."""
+    if not begun:
+        return program
+    head = _before(begun, wanted)
+    return f"{head}\n\n{program}" if head else program
+
+
+def _before(begun: str, wanted: str) -> str:
+    """What stands before the wanted function in a program that was begun."""
+    match = re.search(rf"^(?:async )?(?:def|class) {re.escape(wanted)}\b", begun, re.MULTILINE) if wanted else None
+    head = begun[: match.start()].rstrip() if match else ""
+    return head if _parses(head) else ""
+
+
+def _longest_start(text: str, at_least: int = 0) -> str:
+    """The most whole lines from the start that are Python; empty if fewer than `at_least` characters."""
+    lines = text.split("\n")[:MOST_LINES]
+    end = len(lines)
+    while end:
+        part = "\n".join(lines[:end])
+        if len(part) <= at_least:
+            return ""
+        try:
+            compile(part, "response", "exec", dont_inherit=True)
+        except SyntaxError as error:
+            # Nothing behind the line of the error can help: go on before it.
+            end = min(end - 1, max((error.lineno or end) - 1, 0)) if _final(error, end) else end - 1
+        except (ValueError, RecursionError, MemoryError):
+            end -= 1
+        else:
+            return part + "\n"
+    return ""
+
+
+def _final(error: SyntaxError, end: int) -> bool:
+    """Whether the fault lies in the line that is named, and not in one before it that was left open."""
+    return (error.lineno or end) < end and "was never closed" not in str(error) and "unterminated" not in str(error)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" if line.strip() else line for line in text.split("\n"))
+
+
+def _dedented(text: str) -> str:
+    import textwrap
+
+    return textwrap.dedent(text.replace("\t", "    ") if re.search(r"^ +\t|^\t+ ", text, re.MULTILINE) else text)
+
+
+def _parses(text: str) -> bool:
+    try:
+        compile(text, "response", "exec", dont_inherit=True)
+        return bool(ast.parse(text).body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+
+
+def _defined(text: str) -> set[str]:
+    """The names that a program gives a meaning at its top level."""
+    found: set[str] = set()
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return found
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        for inner in () if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else ast.walk(node):
+            if isinstance(inner, ast.Import | ast.ImportFrom):
+                found |= {(alias.asname or alias.name).split(".")[0] for alias in inner.names}
+            elif isinstance(inner, ast.FunctionDef | ast.ClassDef):
+                found.add(inner.name)
+            elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+                found.add(inner.id)
+    return found
+
+
+def _used(text: str) -> set[str]:
+    """The names that a program reads, but for Python's own and those that only exist inside its functions."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+    loaded = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    local = {
+        a.arg for n in ast.walk(tree) if isinstance(n, ast.arguments) for a in ast.walk(n) if isinstance(a, ast.arg)
+    }
+    local |= {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return loaded - local - (_ALWAYS - {"print", "input", "open"})
+
+
+def _attributes(text: str) -> set[str]:
+    return {node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)}

@@ -1,0 +1,275 @@
+"""The published formats of programming problems, read into one.
+
+A problem asks for a program that reads and prints (`Stdio`), or for functions and classes that tests call
+(`Functions`). What a row does not say (a limit, a name) is derived from what it does say, or the row is refused in one line.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import builtins
+import io
+import json
+import pickle
+import re
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from palaestra.core.errors import TaskError
+from palaestra.core.records import Split
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stdio:
+    """Runs of a program: what it is given, and what it is to print."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """Python that calls what the program defines.
+
+    Arguments:
+        code: statements with assertions; each assertion is a test.
+        wanted: the function or class that the program must define.
+        takes_function: `code` defines `check(candidate)`, as HumanEval has it, which is given that function.
+    """
+
+    code: str
+    wanted: str
+    takes_function: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CodeProblem:
+    """A programming problem.
+
+    Arguments:
+        question: what is asked, as the data set words it.
+        begun: the start of the program that the model goes on with; empty where it writes all of it.
+        shown: tests that the question shows, if any; the others are hidden.
+        seconds, memory: limits of the problem itself; 0 where it has none.
+        solution: the data set's own, for lessons and for checks of the tests.
+    """
+
+    id: str
+    question: str
+    tests: Stdio | Functions
+    split: Split = Split.TEST
+    begun: str = ""
+    skill: str = ""
+    subskill: str = ""
+    seconds: float = 0.0
+    memory: int = 0
+    solution: str = ""
+    shown: tuple[str, ...] = field(default=())
+
+    @property
+    def wanted(self) -> str:
+        return self.tests.wanted if isinstance(self.tests, Functions) else ""
+
+
+def human_eval(row: Row, split: Split) -> CodeProblem:
+    """OpenAI's HumanEval: a function to go on with, and `check(candidate)`."""
+    prompt, entry = _text(row, "prompt"), _text(row, "entry_point")
+    return CodeProblem(
+        id=_text(row, "task_id"),
+        question="Complete the function.",
+        begun=prompt,
+        tests=Functions(_text(row, "test"), entry, takes_function=True),
+        split=split,
+        skill="functions",
+        solution=prompt + str(row.get("canonical_solution", "")),
+    )
+
+
+def mbpp(row: Row, split: Split) -> CodeProblem:
+    """Google's MBPP, the whole (`text`) or the sanitised part (`prompt`): assertions, the first of which are shown."""
+    number, tests = row.get("task_id"), row.get("test_list")
+    if not isinstance(number, int) or not isinstance(tests, list) or not tests:
+        raise TaskError(f"a row of MBPP has task_id and test_list; got {sorted(row)}")
+    imports, setup = row.get("test_imports") or [], str(row.get("test_setup_code") or "")
+    head = "\n".join([*imports, setup])
+    assertions = [*tests, *(row.get("challenge_test_list") or [])]
+    code = str(row.get("code", "")).replace("\r\n", "\n")
+    wanted = _called(code, assertions)
+    question = str(row.get("text") or row.get("prompt") or "").strip()
+    return CodeProblem(
+        id=f"mbpp/{number}",
+        question=f"{question}\nYour code should pass this test: {tests[0]}",
+        tests=Functions(head + "\n" + "\n".join(assertions), wanted),
+        split=_mbpp_split(number),
+        skill="functions",
+        solution=code,
+        shown=(tests[0],),
+    )
+
+
+def code_contests(row: Row, split: Split) -> CodeProblem:
+    """DeepMind's CodeContests as published, or as one `problem` with its `tests`."""
+    if "tests" in row:
+        tests, text = row["tests"], _text(row, "problem")
+        seconds, memory = _limits_in(text)
+        inputs, outputs = tests.get("inputs", tests.get("input")), tests.get("outputs", tests.get("output"))
+        name = str(row.get("name") or row.get("id") or _digest(text))
+    else:
+        text, name = _text(row, "description"), _text(row, "name")
+        parts = [row.get(kind) or {} for kind in ("public_tests", "private_tests", "generated_tests")]
+        inputs = [one for part in parts for one in part.get("input", [])]
+        outputs = [one for part in parts for one in part.get("output", [])]
+        limit = row.get("time_limit") or {}
+        seconds = float(limit.get("seconds") or 0) + float(limit.get("nanos") or 0) / 1e9
+        memory = int(row.get("memory_limit_bytes") or 0)
+    return CodeProblem(
+        id=f"code-contests/{name}",
+        question=text.strip(),
+        tests=_stdio(inputs, outputs, name),
+        split=split,
+        skill="competition",
+        subskill=_difficulty(row),
+        seconds=seconds,
+        memory=memory,
+        solution=_python_solution(row),
+    )
+
+
+def live_code_bench(row: Row, split: Split) -> CodeProblem:
+    """LiveCodeBench: programs and `Solution` classes, with tests that are shown and tests that are not."""
+    name, text, starter = _text(row, "question_id"), _text(row, "question_content"), str(row.get("starter_code") or "")
+    shown, hidden = _cases(row.get("public_test_cases")), _cases(row.get("private_test_cases"))
+    cases = [*shown, *hidden]
+    if not cases:
+        raise TaskError(f"problem {name} of LiveCodeBench has no test cases")
+    metadata = row.get("metadata") or {}
+    metadata = json.loads(metadata) if isinstance(metadata, str) else metadata
+    tests: Stdio | Functions
+    if str(cases[0].get("testtype")) == "functional":
+        method = str(metadata.get("func_name") or "")
+        if not method:
+            raise TaskError(f"problem {name} of LiveCodeBench calls a function and names none in its metadata")
+        tests = Functions("\n".join(_call_of(method, case) for case in cases), "Solution")
+        text = f"{text}\n\nComplete this class:\n{starter}" if starter else text
+    else:
+        tests = _stdio([case["input"] for case in cases], [case["output"] for case in cases], name)
+    return CodeProblem(
+        id=f"livecodebench/{name}",
+        question=text.strip(),
+        tests=tests,
+        split=split,
+        skill=str(row.get("platform") or "competition"),
+        subskill=str(row.get("difficulty") or ""),
+    )
+
+
+FORMATS: Mapping[str, Callable[[Row, Split], CodeProblem]] = {
+    "humaneval": human_eval, "mbpp": mbpp, "code-contests": code_contests, "livecodebench": live_code_bench,
+}  # fmt: skip
+
+
+def _text(row: Row, name: str) -> str:
+    value = row.get(name)
+    if not isinstance(value, str) or not value:
+        raise TaskError(f"a row needs a text '{name}'; it has {', '.join(sorted(map(str, row))) or 'nothing'}")
+    return value
+
+
+def _stdio(inputs: Any, outputs: Any, name: str) -> Stdio:
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs) or not inputs:
+        raise TaskError(f"problem {name} needs as many outputs as inputs, and at least one of each")
+    return Stdio(tuple(map(str, inputs)), tuple(map(str, outputs)))
+
+
+def _mbpp_split(number: int) -> Split:
+    """The published division by number; the ten few-shot problems are for training."""
+    if 11 <= number <= 510:
+        return Split.TEST
+    return Split.VALIDATION if 511 <= number <= 600 else Split.TRAIN
+
+
+def _called(code: str, assertions: Sequence[str]) -> str:
+    """The function that the assertions are about: of those that the solution defines, the one they call."""
+    try:
+        tree, defined = ast.parse("\n".join(assertions)), _definitions(code)
+    except SyntaxError as error:
+        raise TaskError(f"the tests are not Python: {error}") from None
+    called = [n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
+    for name in called:
+        if name in defined:
+            return name
+    return next((name for name in called if not hasattr(builtins, name)), "")
+
+
+def _definitions(code: str) -> set[str]:
+    try:
+        body = ast.parse(code).body
+    except SyntaxError:
+        return set()
+    return {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+
+
+def _limits_in(text: str) -> tuple[float, int]:
+    """Limits that are written at the end of a question."""
+    seconds = re.search(r"Time Limit: \{'seconds': (\d+), 'nanos': (\d+)\}", text)
+    memory = re.search(r"Memory Limit: (\d+) Bytes", text)
+    found = float(seconds[1]) + float(seconds[2]) / 1e9 if seconds else 0.0
+    return found, int(memory[1]) if memory else 0
+
+
+def _difficulty(row: Row) -> str:
+    rating = row.get("cf_rating")
+    return f"rating {rating // 400 * 400}" if isinstance(rating, int) and rating > 0 else ""
+
+
+def _python_solution(row: Row) -> str:
+    """The first published solution in Python 3 (language 3)."""
+    found = row.get("solutions") or {}
+    for language, text in zip(found.get("language", []), found.get("solution", []), strict=False):
+        if language == 3:
+            return str(text)
+    return ""
+
+
+def _digest(text: str) -> str:
+    import hashlib
+
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+class _TextOnly(pickle.Unpickler):
+    """LiveCodeBench pickles a text; anything else in a pickle could run code here."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise TaskError(f"a test case of LiveCodeBench holds a pickled {module}.{name}; only text is read")
+
+
+def _cases(given: Any) -> list[dict[str, Any]]:
+    """Test cases as a list, as JSON, or as base64 of a compressed pickle of JSON."""
+    if not given:
+        return []
+    if isinstance(given, list):
+        return given
+    try:
+        found = json.loads(given)
+    except ValueError:
+        try:
+            found = _TextOnly(io.BytesIO(zlib.decompress(base64.b64decode(given)))).load()
+            found = json.loads(found) if isinstance(found, str | bytes) else found
+        except (ValueError, zlib.error, pickle.UnpicklingError, EOFError) as error:
+            raise TaskError(f"test cases of LiveCodeBench are JSON, or its compressed form; got {error}") from None
+    if not isinstance(found, list):
+        raise TaskError(f"test cases of LiveCodeBench are a list; got {type(found).__name__}")
+    return found
+
+
+def _call_of(method: str, case: Mapping[str, Any]) -> str:
+    """An assertion that calls a method of `Solution`: arguments are JSON, one a line."""
+    arguments = [json.loads(line) for line in str(case["input"]).split("\n") if line.strip()]
+    expected = json.loads(str(case["output"]))
+    return f"assert Solution().{method}({', '.join(map(repr, arguments))}) == {expected!r}"

@@ -1,0 +1,250 @@
+"""Writing LaTeX one way: the same mathematics in the same characters, without evaluating any of it.
+
+Nothing here knows what an expression means. Every function is linear in the length of its text, and
+none calls itself more than `MAX_DEPTH` deep.
+"""
+
+from __future__ import annotations
+
+import re
+
+MAX_LENGTH = 1000
+"""Longer answers are not read as mathematics, only compared as they stand."""
+MAX_DEPTH = 24
+"""Deeper brackets are not read as mathematics, only compared as they stand."""
+
+_SIGNS = str.maketrans(
+    {
+        "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "×": r"\times ", "✕": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ",
+        "∙": r"\cdot ", "÷": "/", "⁄": "/", "∕": "/", "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "≤": r"\le ", "⩽": r"\le ",
+        "≥": r"\ge ", "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ",
+        "∈": r"\in ", "±": r"\pm ", "°": r"^\circ ", "ℝ": r"\mathbb{R}", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ",
+        "²": "^2", "³": "^3", "¹": "^1", "⁴": "^4", "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}",
+        "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "⅕": r"\frac{1}{5}", "⅛": r"\frac{1}{8}", "％": "%", "＄": "$", "，": ",",
+        "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2007": " ", "\u200b": "", "\ufeff": "", "’": "'", "“": '"', "”": '"',
+    }
+)  # fmt: skip
+
+_SIMPLE = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?<!,)", re.ASCII)
+_SQUEEZED = re.compile(r",\s*\\!\s*")
+_SPACES = re.compile(r"\\(?:[,;:> ]|quad\b|qquad\b|enspace\b|thinspace\b|hspace\{[^{}]*\})|~|\s+")
+_DROPPED = re.compile(
+    r"\\!|\\(?:left|right|[bB]igg?[lr]?|middle)(?![a-zA-Z])\.?"
+    r"|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|mathstrut|strut|large|Large|normalsize|bf|rm|it|tt|sf)(?![a-zA-Z])"
+    r"|\\[()\[\]]"
+)
+_RENAMED = (
+    (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
+    (re.compile(r"\\[dt]binom(?![a-zA-Z])"), r"\\binom"),
+    (re.compile(r"\\(?:leqslant|leqq|leq)(?![a-zA-Z])|<="), r"\\le "),
+    (re.compile(r"\\(?:geqslant|geqq|geq)(?![a-zA-Z])|>="), r"\\ge "),
+    (re.compile(r"\\neq(?![a-zA-Z])|!="), r"\\ne "),
+    (re.compile(r"\\lt(?![a-zA-Z])"), "<"),
+    (re.compile(r"\\gt(?![a-zA-Z])"), ">"),
+    (re.compile(r"\\lbrace(?![a-zA-Z])"), r"\\{"),
+    (re.compile(r"\\rbrace(?![a-zA-Z])"), r"\\}"),
+    (re.compile(r"\\(?:lvert|rvert|vert)(?![a-zA-Z])"), "|"),
+    (re.compile(r"\\lbrack(?![a-zA-Z])"), "["),
+    (re.compile(r"\\rbrack(?![a-zA-Z])"), "]"),
+    (re.compile(r"\\(?:varnothing|O)(?![a-zA-Z])"), r"\\emptyset "),
+    (re.compile(r"\\(?:dots|cdots|dotsc|dotsb)(?![a-zA-Z])"), r"\\ldots "),
+    (re.compile(r"\\(?:simeq|thickapprox)(?![a-zA-Z])"), r"\\approx "),
+    (re.compile(r"\\(?:R|Reals|mathbf\{R\})(?![a-zA-Z])"), r"\\mathbb{R}"),
+    (re.compile(r"\\div(?![a-zA-Z])"), "/"),
+    (re.compile(r"\*\*"), "^"),
+    (re.compile(r"\\ast(?![a-zA-Z])|\*"), r"\\cdot "),
+    (re.compile(r"\\infin(?![a-zA-Z])"), r"\\infty "),
+    (re.compile(r"\^\s*\{\s*\\circ\s*\}|\\degree(?![a-zA-Z])|\^\s*\\circ(?![a-zA-Z])"), r"^\\circ "),
+    (re.compile(r"\\operatorname\*?\s*\{\s*([a-zA-Z]+)\s*\}"), r"\\\1 "),
+    (re.compile(r"(?<![\\A-Za-z])sqrt(?![A-Za-z])"), r"\\sqrt "),
+    (re.compile(r"\{,\}"), ","),
+    (re.compile(r"\\%"), "%"),
+)
+_TEXT = re.compile(
+    r"\\(?P<name>text|textbf|textit|textrm|textnormal|texttt|textsf|mbox|hbox|mathrm|mathbf|mathit|mathsf|boldsymbol|bm|emph|boxed|fbox|tag)\s*\{"
+)
+_AROUND = re.compile(r"\s*((?<!\\)[-+/^_=<>(){}\[\]|&!:;]|\\[{}])\s*")
+_COMMA = re.compile(r"\s*,\s*")
+_BEFORE = re.compile(r"\s+(?=\\)")
+_AFTER = re.compile(r"(\\[a-zA-Z]+)\s+(?![a-zA-Z])")
+_COMMAND = re.compile(r"\\[a-zA-Z]+")
+_DIGITS = re.compile(r"-?\d+(?:\.\d+)?", re.ASCII)
+_WRAPPED = (("**", "**"), ("__", "__"), ("`", "`"), ("*", "*"), ('"', '"'), ("'", "'"))
+
+
+def closing(text: str, start: int) -> int:
+    """Where the brace that opens at `start` is closed; -1 if it never is. Escaped braces do not count."""
+    depth, index = 0, start
+    while index < len(text):
+        char = text[index]
+        if char == "\\":
+            index += 2
+            continue
+        if char == "{":
+            depth += 1
+        elif char == "}":
+            depth -= 1
+            if depth == 0:
+                return index
+        index += 1
+    return -1
+
+
+def _matching(text: str, start: int) -> int:
+    """Where the parenthesis that opens at `start` is closed; -1 if it never is."""
+    depth = 0
+    for index in range(start, len(text)):
+        depth += (text[index] == "(") - (text[index] == ")")
+        if depth == 0:
+            return index
+    return -1
+
+
+def depth_of(text: str) -> int:
+    """How deep the brackets of `text` are nested."""
+    depth = deepest = 0
+    for char in text:
+        if char in "([{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif char in ")]}":
+            depth = max(0, depth - 1)
+    return deepest
+
+
+def tidy(text: str) -> str:
+    r"""`text` with one spelling for each notation, and without what is only for the eye.
+
+    >>> tidy(r"$\left( \dfrac12 ,\, 3 \right)$.")
+    '(\\frac{1}{2}, 3)'
+    >>> tidy(r"\text{Monday}")
+    'Monday'
+    """
+    if _SIMPLE.fullmatch(text):
+        return text
+    text = unwrapped(text)
+    if len(text) > MAX_LENGTH or depth_of(text) > MAX_DEPTH:
+        return " ".join(text.split())
+    text = text.translate(_SIGNS).replace("\\$", "").replace("$", "")
+    # Lines of a matrix end with a double backslash; everywhere else it is an escaped command.
+    if "matrix" not in text and "array" not in text and "cases" not in text:
+        text = re.sub(r"\\\\(?=[a-zA-Z])", r"\\", text)
+    else:
+        text = text.replace("\\\\", "\\cr ")
+    text = _SPACES.sub(" ", _SQUEEZED.sub(",", text))
+    text = _DROPPED.sub("", text)
+    text = _plain_text(text)
+    for pattern, spelling in _RENAMED:
+        text = pattern.sub(spelling, text)
+    text = _SPACES.sub(" ", text).strip()
+    return _spaced(_ended(_braced(text, 0)))
+
+
+def _spaced(text: str) -> str:
+    """`text` with a space only where it tells something: between words or numbers, after a comma, after a command."""
+    text = _AROUND.sub(r"\1", text)
+    text = _COMMA.sub(lambda found: "," if found.group() == "," else ", ", text)
+    return _AFTER.sub(r"\1", _BEFORE.sub("", text)).strip()
+
+
+def _ended(text: str) -> str:
+    r"""`text` without the punctuation, spaces and line ends (`\\\\`) at its end."""
+    before = None
+    while before != text:
+        before, text = text, text.rstrip(" \t\r\n.,;:。").removesuffix("\\\\")
+    return text
+
+
+def unwrapped(text: str) -> str:
+    """`text` without the marks of emphasis and mathematics around it, and without trailing punctuation."""
+    before = None
+    while before != text:
+        before = text
+        text = _ended(text.strip())
+        for left, right in _WRAPPED:
+            inner = text[len(left) : -len(right)]
+            if (
+                len(text) > len(left) + len(right)
+                and text.startswith(left)
+                and text.endswith(right)
+                and left not in inner
+            ):
+                text = inner
+    return text
+
+
+def _plain_text(text: str) -> str:
+    r"""`\text{...}` and its kin without their command; `\text{and}` keeps a space on both sides."""
+    parts, index = [], 0
+    while found := _TEXT.search(text, index):
+        end = closing(text, found.end() - 1)
+        parts.append(text[index : found.start()])
+        inner = text[found.end() : end if end >= 0 else len(text)]
+        if found["name"] != "tag":
+            inner = _plain_text(inner)
+            # A single letter in another typeface is still that letter; a word stands apart from what is around it.
+            parts.append(f" {inner} " if len(inner.strip()) > 1 or found["name"].startswith("text") else inner)
+        index = end + 1 if end >= 0 else len(text)
+    return "".join([*parts, text[index:]])
+
+
+def _braced(text: str, depth: int) -> str:
+    r"""Every argument of `\frac`, `\sqrt`, `\binom`, `^` and `_` in braces."""
+    parts, index = [], 0
+    while index < len(text):
+        char = text[index]
+        if char in "^_" and not text.startswith("^\\circ", index):
+            argument, index = _argument(text, index + 1, depth, digits=True)
+            parts.append(f"{char}{{{argument}}}" if argument else char)
+            continue
+        if char != "\\":
+            parts.append(char)
+            index += 1
+            continue
+        command, index = _command(text, index, depth)
+        parts.append(command)
+    return "".join(parts)
+
+
+def _command(text: str, index: int, depth: int) -> tuple[str, int]:
+    """The command at `index` with its arguments in braces, and where it ends."""
+    found = _COMMAND.match(text, index)
+    if not found:
+        return text[index : index + 2], index + 2
+    name, index = found.group(), found.end()
+    if name not in (r"\frac", r"\sqrt", r"\binom") or depth >= MAX_DEPTH:
+        return name, index
+    option = ""
+    if name == r"\sqrt":
+        while index < len(text) and text[index] == " ":
+            index += 1
+        if index < len(text) and text[index] == "[" and (end := text.find("]", index)) >= 0:
+            option, index = text[index : end + 1], end + 1
+            option = "" if option == "[2]" else option
+        if index < len(text) and text[index] == "(" and (end := _matching(text, index)) >= 0:
+            inner = _braced(text[index + 1 : end], depth + 1)  # sqrt(x + 1), from plain text.
+            return f"{name}{option}{{{inner.strip()}}}", end + 1
+    first, index = _argument(text, index, depth, digits=name == r"\sqrt")
+    if name == r"\sqrt":
+        return f"{name}{option}{{{first}}}", index
+    second, index = _argument(text, index, depth, digits=False)
+    return f"{name}{{{first}}}{{{second}}}", index
+
+
+def _argument(text: str, index: int, depth: int, *, digits: bool) -> tuple[str, int]:
+    r"""The argument at `index`: a group, a command, or one character (`digits`: a whole number, as people mean `x^10`)."""
+    while index < len(text) and text[index] == " ":
+        index += 1
+    if index >= len(text):
+        return "", index
+    if text[index] == "{":
+        end = closing(text, index)
+        if end < 0:
+            return text[index + 1 :].strip(), len(text)
+        inner = text[index + 1 : end].strip()
+        return (_braced(inner, depth + 1).strip() if depth < MAX_DEPTH else inner), end + 1
+    if text[index] == "\\":
+        return _command(text, index, depth + 1)
+    if digits and (found := _DIGITS.match(text, index)):
+        return found.group(), found.end()
+    return text[index], index + 1

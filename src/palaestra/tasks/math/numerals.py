@@ -1,0 +1,262 @@
+"""Plain numbers, read exactly: integers, decimals, fractions, mixed numbers, percent, powers of ten.
+
+Everything is a `Fraction`; nothing is ever rounded, and nothing is ever evaluated that could grow
+beyond `MAX_BITS`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+MAX_BITS = 20_000
+"""The largest number that is computed: about 6,000 digits."""
+MAX_LITERAL = 1000
+"""The longest number that is read, in digits."""
+ROUNDED = 6
+"""A decimal with this many decimals and significant digits stands for what it is a rounding of."""
+
+_WORDS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen twenty"
+)
+_SPELLED = {word: Fraction(value) for value, word in enumerate(_WORDS.split())}
+_SPELLED |= {
+    word: Fraction(10 * tens)
+    for tens, word in enumerate(["thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], 3)
+}
+
+_GROUPED = r"\d{1,3}(?:,\d{3})+(?![\d,])|\d{1,3}(?:[ ]\d{3})+(?![\d ]*[\d/])"
+_PLAIN = re.compile(rf"([+-]?)\s*((?:{_GROUPED}|\d+)(?:\.\d*)?|\.\d+)", re.ASCII)
+_PERCENT = re.compile(r"\s*(?:%|percent(?:age)?|per cent|pct\.?)$", re.IGNORECASE)
+_MIXED = re.compile(
+    r"([+-]?)\s*(\d+)(?:\s+(\d+)\s*/\s*(\d+)|\s*(?:\s+and\s+)?\\frac\{\s*(\d+)\s*\}\{\s*(\d+)\s*\})", re.ASCII
+)
+_REPEATING = re.compile(r"([+-]?)\s*(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{?\s*(\d+)\s*\}?", re.ASCII)
+_TOKEN = re.compile(
+    rf"\s*(?:(?P<number>(?:{_GROUPED}|\d+)(?:\.\d+)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)"
+    r"|(?P<sign>\\cdot(?![a-zA-Z])|\\times(?![a-zA-Z])|\\frac(?![a-zA-Z])|(?<=\d\s)x(?=\s\d)|[-+/^(){}!]))",
+    re.ASCII,
+)
+
+
+class TooLargeError(ArithmeticError):
+    """A number that would be too large to compute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numeral:
+    """A number, and how exactly it was written.
+
+    Arguments:
+        decimals: how many digits stand after the point, if it is a plain decimal.
+        digits: how many of its digits are significant.
+    """
+
+    value: Fraction
+    decimals: int = 0
+    digits: int = 0
+
+    def same(self, other: Numeral) -> bool:
+        """Whether both are the same number, or one is the other rounded to six decimals or more."""
+        return self.value == other.value or self.rounds(other.value) or other.rounds(self.value)
+
+    def rounds(self, value: Fraction) -> bool:
+        """Whether this is `value` rounded, and written with enough digits to say so."""
+        if self.decimals < ROUNDED or self.digits < ROUNDED:
+            return False
+        return bool(abs(self.value - value) * 2 * 10**self.decimals <= 1)
+
+
+def read_number(text: str) -> Numeral | None:
+    r"""The number that `text` (tidied) is, or `None` if it is anything else, or more than a number.
+
+    >>> read_number("1,234.50").value, read_number(r"2\frac{1}{2}").value, read_number("10%").value
+    (Fraction(2469, 2), Fraction(5, 2), Fraction(1, 10))
+    >>> read_number("1,2") is None
+    True
+
+    Raises:
+        TooLargeError: it is a number, and too large to compute.
+    """
+    text = text.strip()
+    if not text or len(text) > MAX_LITERAL:
+        return None
+    if found := _PLAIN.fullmatch(text):
+        return _plain(found[1], found[2])
+    if percent := _PERCENT.search(text):
+        inner = read_number(text[: percent.start()])
+        return inner and Numeral(inner.value / 100, inner.decimals + 2 if inner.decimals else 0, inner.digits)
+    if found := _MIXED.fullmatch(text):
+        sign, whole, *parts = found.groups()
+        top, bottom = (int(part) for part in parts if part)
+        if 0 < top < bottom:
+            return Numeral((int(whole) + Fraction(top, bottom)) * (-1 if sign == "-" else 1))
+        return None
+    if found := _REPEATING.fullmatch(text):
+        return _repeating(*found.groups())
+    if (spelled := _SPELLED.get(text.lower())) is not None:
+        return Numeral(spelled)
+    return _computed(text)
+
+
+def _plain(sign: str, body: str) -> Numeral:
+    body = body.replace(",", "").replace(" ", "")
+    whole, _, part = body.partition(".")
+    value = Fraction(int(whole + part or "0"), 10 ** len(part))
+    return Numeral(-value if sign == "-" else value, len(part), len((whole + part).lstrip("0")))
+
+
+def _repeating(sign: str, whole: str, fixed: str, again: str) -> Numeral:
+    shift = 10 ** len(fixed)
+    value = Fraction(int(whole + fixed or "0"), shift) + Fraction(int(again), shift * (10 ** len(again) - 1))
+    return Numeral(-value if sign == "-" else value)
+
+
+def _computed(text: str) -> Numeral | None:
+    if "," in text and any(bracket in text for bracket in "({"):
+        return None  # (1,234) is a pair.
+    tokens, index = [], 0
+    while index < len(text):
+        found = _TOKEN.match(text, index)
+        if not found:
+            return None
+        tokens.append(found["number"] or found["sign"])
+        index = found.end()
+    try:
+        return Numeral(_Arithmetic(tokens).value())
+    except (_NotANumber, ZeroDivisionError):
+        return None
+
+
+class _NotANumber(Exception):
+    """The tokens are no arithmetic."""
+
+
+class _Arithmetic:
+    r"""Sums, products, quotients, powers and factorials of numbers: a parser by descent, no `eval`."""
+
+    def __init__(self, tokens: list[str]) -> None:
+        self.tokens, self.index, self.depth = tokens, 0, 0
+
+    def value(self) -> Fraction:
+        result = self._sum()
+        if self.index < len(self.tokens):
+            raise _NotANumber
+        return result
+
+    def _peek(self) -> str:
+        return self.tokens[self.index] if self.index < len(self.tokens) else ""
+
+    def _take(self, token: str) -> None:
+        if self._peek() != token:
+            raise _NotANumber
+        self.index += 1
+
+    def _sum(self) -> Fraction:
+        self.depth += 1
+        if self.depth > 60:
+            raise _NotANumber
+        result = self._product()
+        while self._peek() in ("+", "-"):
+            minus = self._peek() == "-"
+            self.index += 1
+            term = self._product()
+            result = _checked(result - term if minus else result + term)
+        self.depth -= 1
+        return result
+
+    def _product(self) -> Fraction:
+        result = self._signed()
+        while True:
+            token = self._peek()
+            if token in ("\\cdot", "\\times", "x"):
+                self.index += 1
+                result = _checked(result * self._signed())
+            elif token == "/":
+                self.index += 1
+                result = _checked(result / self._signed())
+            elif token == "(" or (token == "{" and self.tokens[self.index - 1] != "}"):
+                result = _checked(result * self._power())  # 2(3) is a product; 2 3 is not.
+            else:
+                return result
+
+    def _signed(self) -> Fraction:
+        minus = False
+        while self._peek() in ("+", "-"):
+            minus ^= self._peek() == "-"
+            self.index += 1
+        result = self._power()
+        return -result if minus else result
+
+    def _power(self) -> Fraction:
+        base = self._atom()
+        while self._peek() == "!":
+            self.index += 1
+            if self._peek() == "!":
+                raise _NotANumber  # A double factorial is another function.
+            base = _factorial(base)
+        if self._peek() == "^":
+            self.index += 1
+            return _raised(base, self._signed())
+        return base
+
+    def _atom(self) -> Fraction:
+        token = self._peek()
+        self.index += 1
+        if token in ("(", "{"):
+            result = self._sum()
+            self._take(")" if token == "(" else "}")
+            return result
+        if token == "\\frac":
+            self._take("{")
+            top = self._sum()
+            self._take("}")
+            self._take("{")
+            bottom = self._sum()
+            self._take("}")
+            return _checked(top / bottom)
+        if token and token[0] in "0123456789.":
+            return _literal(token)
+        raise _NotANumber
+
+
+def _literal(token: str) -> Fraction:
+    mantissa, _, exponent = token.lower().partition("e")
+    if len(exponent) > 5:
+        raise TooLargeError(f"the exponent {exponent[:8]}... is too large")
+    number = _plain("", mantissa).value
+    return _checked(number * Fraction(10) ** _bounded(int(exponent))) if exponent else number
+
+
+def _bounded(exponent: int) -> int:
+    if abs(exponent) > MAX_BITS // 4:
+        raise TooLargeError(f"the exponent {exponent} is too large")
+    return exponent
+
+
+def _checked(value: Fraction) -> Fraction:
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+        raise TooLargeError("the number is too large")
+    return value
+
+
+def _raised(base: Fraction, exponent: Fraction) -> Fraction:
+    if exponent.denominator != 1:
+        raise _NotANumber  # A root: not rational in general.
+    if base == 0 and exponent <= 0:
+        raise _NotANumber
+    bits = max(abs(base.numerator), base.denominator).bit_length() - (0 if abs(base) != 1 else 1)
+    if bits * abs(exponent.numerator) > MAX_BITS:
+        raise TooLargeError("the power is too large")
+    return base**exponent.numerator
+
+
+def _factorial(value: Fraction) -> Fraction:
+    if value.denominator != 1 or value < 0:
+        raise _NotANumber
+    if value > 1000:
+        raise TooLargeError("the factorial is too large")
+    return _checked(Fraction(math.factorial(value.numerator)))

@@ -1,0 +1,229 @@
+r"""What GSM8K and MATH share: published problems with worked solutions, as a task.
+
+- TEST is the published test split. VALIDATION is carved from the published train split by a hash of the
+  question, so it is the same everywhere and never overlaps TRAIN. A question of TEST that also stands in the
+  published train split is in neither of the other two.
+- Everybody is asked alike, base model or tuned: one instruction, in `INSTRUCTION`, and `shots` worked problems
+  of TRAIN as earlier turns if asked for. Those are then not taught.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
+from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
+from palaestra.core.seeding import Seeds
+from palaestra.tasks.base import check_skills
+from palaestra.tasks.math.equivalence import Verdict
+from palaestra.tasks.math.extraction import Extracted, extract
+from palaestra.tasks.sources import Source, read_rows
+
+INSTRUCTION = "Reason step by step, and put your final answer within \\boxed{}."
+VALIDATION_SHARE = 15
+"""How many in a hundred of the published train problems are for validation."""
+
+_ASKS_PERCENT = re.compile(r"\b(?:percent|percentage|per cent|%)", re.IGNORECASE)
+_PERCENT = re.compile(r"\s*(?:\\?%|\bpercent(?:age)?\b|\bper cent\b)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One published problem."""
+
+    question: str
+    worked: str
+    """The worked solution as a response: it ends with its answer in a box."""
+    answer: str
+    skill: str
+    subskill: str
+
+    @property
+    def digest(self) -> str:
+        return hashlib.blake2b(" ".join(self.question.split()).encode(), digest_size=8).hexdigest()
+
+
+class WorkedTask(ABC):
+    """A task of published problems with worked solutions.
+
+    Arguments:
+        path: a folder or a hub id; empty for the folder below `PALAESTRA_DATA`, else the hub (see `sources`).
+        shots: how many worked problems of TRAIN come before each question as earlier turns.
+
+    The data is read when the first problem is asked for, and kept.
+    """
+
+    name: str
+    source: Source
+
+    def __init__(self, path: str = "", shots: int = 0) -> None:
+        if not isinstance(shots, int) or isinstance(shots, bool) or shots < 0:
+            raise SettingsError(f"option 'shots' of {self.name}: expected at least 0; got {shots!r}")
+        self.path, self.shots = str(path), shots
+        self._items: dict[Split, list[Item]] | None = None
+        self._first: list[Item] | None = None
+
+    @abstractmethod
+    def skills(self) -> Mapping[str, tuple[str, ...]]: ...
+
+    @abstractmethod
+    def _item(self, row: Mapping[str, Any], where: str) -> Item:
+        """One row as a problem; raises `TaskError` that starts with `where`."""
+
+    @abstractmethod
+    def _compare(self, answer: str | None, reference: str) -> Verdict | Failure:
+        """Whether an answer equals a reference."""
+
+    def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
+        """`per_skill` problems of each skill, its subskills in turn as long as each has any left."""
+        check_skills(self, skills)
+        found = []
+        for skill in skills or self.skills():
+            chosen = list(
+                _in_turn(self._of(split, skill), self.skills()[skill], Seeds(seed).derive(self.name, split, skill))
+            )
+            if len(chosen) < per_skill:
+                raise TaskError(
+                    f"skill '{skill}' of {self.name} has {len(chosen)} {split} problems, fewer than {per_skill}; ask for fewer"
+                )
+            found += [self._problem(item) for item in chosen[:per_skill]]
+        return found
+
+    def score(self, problem: Problem, completion: Completion) -> Score | Failure:
+        extracted = extract(completion.text)
+        verdict = self._verdict(extracted, problem)
+        if isinstance(verdict, Failure):
+            return verdict
+        evidence = {
+            "extracted": extracted.text if extracted else "",
+            "expected": problem.reference,
+            "found": extracted.evidence.value if extracted else "no answer",
+            "compared": verdict.method,
+        }
+        return Score(float(verdict.equal), evidence | ({"note": verdict.note} if verdict.note else {}))
+
+    def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
+        """`count` worked solutions of TRAIN, asked as in an evaluation; they repeat once all have been given."""
+        check_skills(self, [skill])
+        if subskill and subskill not in self.skills()[skill]:
+            raise UnknownNameError(f"subskill of {skill}", subskill, self.skills()[skill])
+        names = (subskill,) if subskill else self.skills()[skill]
+        shown = {item.digest for item in self._shown()}
+        items = [i for i in self._of(Split.TRAIN, skill) if i.subskill in names and i.digest not in shown]
+        if not items:
+            raise TaskError(
+                f"{self.name} has no train problems of {skill}{f' / {subskill}' if subskill else ''} to teach from"
+            )
+        examples: list[Example] = []
+        while len(examples) < count:
+            for item in _in_turn(items, names, Seeds(int(generator.integers(1 << 62)))):
+                examples.append(Example(self._messages(item), item.worked, item.skill, item.subskill))
+                if len(examples) == count:
+                    break
+        return examples
+
+    def _verdict(self, extracted: Extracted | None, problem: Problem) -> Verdict | Failure:
+        given, expected = extracted.text if extracted else None, problem.reference
+        verdict = self._compare(given, expected)
+        if given is None or isinstance(verdict, Failure) or verdict.equal:
+            return verdict
+        # 10 % is a tenth. But to "what percentage ...?" both 10 and 10 % say the same: the sign is the unit asked for.
+        asked = problem.metadata.get("question", "")
+        one_sign = bool(_PERCENT.search(given)) != bool(_PERCENT.search(expected))
+        if one_sign and _ASKS_PERCENT.search(_asking(asked)):
+            again = self._compare(_PERCENT.sub("", given), _PERCENT.sub("", expected))
+            if isinstance(again, Verdict) and again.equal:
+                return Verdict(True, again.method, "the question asks for a percentage")
+        return verdict
+
+    def _problem(self, item: Item) -> Problem:
+        return Problem(
+            id=f"{self.name}/{item.skill}/{item.subskill}/{item.digest}",
+            messages=self._messages(item),
+            reference=item.answer,
+            skill=item.skill,
+            subskill=item.subskill,
+            metadata={"worked": item.worked, "question": item.question},
+        )
+
+    def _messages(self, item: Item) -> tuple[Message, ...]:
+        turns = []
+        for shown in self._shown():
+            turns += [Message("user", _asked(shown.question)), Message("assistant", shown.worked)]
+        return (*turns, Message("user", _asked(item.question)))
+
+    def _shown(self) -> list[Item]:
+        """The worked problems that come first: the same for everybody, of the skills in turn."""
+        if self._first is not None or not self.shots:
+            return self._first or []
+        train = sorted(self._load()[Split.TRAIN], key=lambda item: item.digest)
+        names = tuple(self.skills())
+        shown = list(_in_turn(train, names, None, by_skill=True))[: self.shots]
+        if len(shown) < self.shots:
+            raise TaskError(f"{self.name} has {len(shown)} train problems; expected at least shots={self.shots}")
+        self._first = shown
+        return shown
+
+    def _of(self, split: Split, skill: str) -> list[Item]:
+        return [item for item in self._load()[split] if item.skill == skill]
+
+    def _load(self) -> dict[Split, list[Item]]:
+        if self._items is None:
+            self._items = {}
+            seen: set[str] = set()
+            test = self._unseen("test", seen)
+            train = self._unseen("train", seen)
+            held = [int(item.digest, 16) % 100 < VALIDATION_SHARE for item in train]
+            self._items = {
+                Split.TEST: test,
+                Split.VALIDATION: [item for item, out in zip(train, held, strict=True) if out],
+                Split.TRAIN: [item for item, out in zip(train, held, strict=True) if not out],
+            }
+        return self._items
+
+    def _unseen(self, published: str, seen: set[str]) -> list[Item]:
+        items = []
+        for where, row in read_rows(self.source, self.path, published):
+            item = self._item(row, where)
+            if item.digest not in seen:
+                seen.add(item.digest)
+                items.append(item)
+        return items
+
+
+def text_field(row: Mapping[str, Any], name: str, where: str) -> str:
+    """The text in field `name` of a row."""
+    value = row.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise TaskError(f"{where}: expected a text in the field '{name}'; got {value!r:.60}")
+    return value
+
+
+def _asked(question: str) -> str:
+    return f"{question.strip()}\n\n{INSTRUCTION}"
+
+
+def _asking(question: str) -> str:
+    """The sentence of a problem that asks: its last, or the last with a question mark."""
+    sentences = re.split(r"(?<=[.?!])\s+", question.strip())
+    return next((s for s in reversed(sentences) if "?" in s), sentences[-1])
+
+
+def _in_turn(
+    items: Sequence[Item], names: Sequence[str], seeds: Seeds | None, *, by_skill: bool = False
+) -> Iterator[Item]:
+    """`items`, one of each subskill (or skill) after the other, shuffled within each if there are `seeds`."""
+    queues = []
+    for name in names:
+        own = [item for item in items if (item.skill if by_skill else item.subskill) == name]
+        order = seeds.derive(name).generator().permutation(len(own)) if seeds else range(len(own))
+        queues.append([own[int(index)] for index in order])
+    for turn in range(max(map(len, queues), default=0)):
+        yield from (queue[turn] for queue in queues if turn < len(queue))

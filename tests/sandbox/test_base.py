@@ -1,0 +1,169 @@
+import os
+import re
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palaestra.core.errors import SandboxError, UnknownNameError
+from palaestra.sandbox import SANDBOXES, SHELL_LIMITS, Limits, Result, Sandbox, Status, make_sandbox
+from palaestra.sandbox.bubblewrap import Bubblewrap
+from palaestra.sandbox.files import read_files, write_files
+from palaestra.sandbox.seccomp import ABSENT, MACHINES, REFUSED, REFUSED_BITS, seccomp_filter
+from palaestra.sandbox.shell import Output
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [("memory", 0), ("memory", 1.5), ("processes", -1), ("wall_seconds", 0.0), ("wall_seconds", float("inf")), ("output", True), ("disk", "1G")],
+)  # fmt: skip
+def test_a_limit_that_makes_no_sense_is_refused_in_one_line(limit: str, value: Any) -> None:
+    with pytest.raises(
+        SandboxError, match=f"the limit {limit} is a .*number above 0; got {re.escape(repr(value))}"
+    ) as caught:
+        Limits(**{limit: value})
+    assert "\n" not in str(caught.value)
+
+
+def test_limits_and_results_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        SHELL_LIMITS.memory = 1  # type: ignore[misc]
+
+
+def test_bytes_that_are_not_utf8_survive_as_bytes_and_as_text() -> None:
+    result = Result(Status.OK, 0, b"a\xffb", b"\xc3(", 0.0)
+    assert (result.stdout, result.text, result.error_text) == (b"a\xffb", "a�b", "�(")
+    assert (result.ok, result.signal, Result(Status.SIGNAL, 139, b"", b"", 0.0).signal) == (True, None, 11)
+
+
+def test_every_kind_of_sandbox_is_known_by_name() -> None:
+    assert SANDBOXES.names() == ["bubblewrap", "docker", "none", "podman"]
+    with pytest.raises(UnknownNameError, match="did you mean 'bubblewrap'"):
+        make_sandbox("bublewrap")
+
+
+def test_the_default_is_bubblewrap(bubblewrap: Bubblewrap) -> None:
+    made = make_sandbox()
+    assert isinstance(made, Bubblewrap)
+    assert isinstance(made, Sandbox)
+
+
+# Files
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Any:
+    opened = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    yield opened
+    os.close(opened)
+
+
+@pytest.mark.parametrize("name", ["", "/etc/passwd", "../x", "a/../../x", "a/", ".", "a\0b"])
+def test_a_path_that_leads_out_of_the_workspace_is_refused(folder: int, name: str) -> None:
+    for work in (lambda: write_files(folder, {name: b""}), lambda: read_files(folder, [name], 99)):
+        with pytest.raises(SandboxError, match="relative path without"):
+            work()
+
+
+def test_files_go_in_and_out_and_no_link_is_followed(folder: int, tmp_path: Path) -> None:
+    write_files(folder, {"a/b/c.txt": "text", "d": b"\x00\xff", "a/b/c.txt ": "other"})
+    assert read_files(folder, ["a/b/c.txt", "d", "missing", "a"], 99) == {"a/b/c.txt": b"text", "d": b"\x00\xff"}
+    assert read_files(folder, ["a/b/c.txt"], 2) == {"a/b/c.txt": b"te"}
+    (tmp_path / "link").symlink_to("d")
+    (tmp_path / "folder").symlink_to("a")
+    os.mkfifo(tmp_path / "fifo")
+    assert read_files(folder, ["link", "folder/b/c.txt", "fifo"], 99) == {}
+    for name in ("link", "folder/x", "fifo", "d/x"):
+        with pytest.raises(SandboxError, match=f"cannot put the file '{name}' into the workspace"):
+            write_files(folder, {name: "x"})
+    assert (tmp_path / "d").read_bytes() == b"\x00\xff"
+
+
+# The filter of system calls
+
+
+def interpret(program: bytes, number: int, machine: int, arguments: tuple[int, ...] = ()) -> int:
+    """What the kernel would do: 0 allows, else the error."""
+    data = {0: number, 4: machine} | {16 + 8 * at: value for at, value in enumerate((*arguments, 0, 0, 0, 0, 0, 0)[:6])}
+    code = [(int.from_bytes(program[i : i + 2], "little"), program[i + 2], program[i + 3], int.from_bytes(program[i + 4 : i + 8], "little")) for i in range(0, len(program), 8)]  # fmt: skip
+    at = value = 0
+    while True:
+        operation, if_true, if_false, operand = code[at]
+        at += 1
+        if operation == 0x20:
+            value = data[operand] & 0xFFFFFFFF
+        elif operation == 0x06:
+            return 0 if operand == 0x7FFF0000 else operand & 0xFFFF
+        else:
+            holds = {0x15: value == operand, 0x35: value >= operand, 0x45: bool(value & operand)}[operation]
+            at += if_true if holds else if_false
+
+
+@pytest.mark.parametrize("name", list(MACHINES))
+def test_the_filter_refuses_what_it_names_and_nothing_else(name: str) -> None:
+    machine = MACHINES[name]
+    program = seccomp_filter(name)
+    assert program is not None
+    assert len(program) // 8 < 4096, "what the kernel takes"
+    refused = {numbers[machine.column] for numbers in REFUSED.values()} | {n[machine.column] for n in ABSENT.values()}
+    conditional = {numbers[machine.column] for numbers, _ in REFUSED_BITS} | {(41, 198)[machine.column]}
+    for number in range(500):
+        error = interpret(program, number, machine.audit)
+        assert (error != 0) == (number in refused or (number in conditional and error == 97)), number
+    assert interpret(program, 0, 0x40000003) == 38, "32-bit programs"
+    assert interpret(program, 0x40000001, machine.audit) == 38, "x32 programs"
+
+
+@pytest.mark.parametrize(("name", "at"), [("x86_64", 0), ("aarch64", 1)])
+@pytest.mark.parametrize(
+    ("numbers", "arguments", "error"),
+    [
+        ((56, 220), (0x11,), 0), ((56, 220), (0x10000011,), 1), ((56, 220), (0x20000,), 1), ((56, 220), (0x3D0F00,), 0),
+        ((268, 53), (0, 0, 0o755), 0), ((268, 53), (0, 0, 0o4755), 1), ((91, 52), (0, 0o2755), 1),
+        ((257, 56), (0, 0, 0o100, 0o644), 0), ((257, 56), (0, 0, 0o100, 0o4644), 1), ((257, 56), (0, 0, 0, 0o4644), 0),
+        ((41, 198), (1,), 0), ((41, 198), (2,), 0), ((41, 198), (10,), 0), ((41, 198), (16,), 0),
+        ((41, 198), (40,), 97), ((41, 198), (17,), 97), ((41, 198), (38,), 97),
+        ((16, 29), (0, 0x5401), 0), ((16, 29), (0, 0x5412), 1), ((16, 29), (0, 0x541C), 1),
+    ],
+)  # fmt: skip
+def test_the_filter_looks_at_arguments(
+    name: str, at: int, numbers: tuple[int, int], arguments: Any, error: int
+) -> None:
+    program = seccomp_filter(name)
+    assert program is not None
+    assert interpret(program, numbers[at], MACHINES[name].audit, arguments) == error
+
+
+def test_a_processor_family_without_a_table_has_no_filter() -> None:
+    assert seccomp_filter("riscv64") is None
+
+
+# Output that is cut
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 1000])
+def test_the_middle_is_cut_out_and_the_mark_is_found_wherever_it_is_split(pieces: int) -> None:
+    data = b"a" * 700 + b"b" * 5000 + b"c" * 700 + b"\0word\0" + b"later"
+    output = Output(1001, b"word")
+    for start in range(0, len(data), pieces):
+        output.add(data[start : start + pieces])
+    text = output.finish()
+    assert text == b"a" * 501 + b"\n... 5399 bytes are left out here ...\n" + b"c" * 500
+    assert (output.ended, output.total) == (True, 6400)
+    assert output.rest == b"later"
+
+
+def test_hiding_works_for_whatever_lies_below_something_shown(bubblewrap: Bubblewrap, tmp_path: Path) -> None:
+    (tmp_path / "data" / "secret").mkdir(parents=True)
+    (tmp_path / "data" / "secret" / "key").write_text("hidden")
+    (tmp_path / "data" / "answers.txt").write_text("hidden")
+    (tmp_path / "data" / "open.txt").write_text("shown")
+    sandbox = Bubblewrap(
+        {"/data": str(tmp_path / "data")}, hide=[tmp_path / "data" / "answers.txt", tmp_path / "data" / "secret"]
+    )
+    result = sandbox.run(
+        ["sh", "-c", "cd /data; cat open.txt answers.txt secret/*; echo x >open.txt; echo x >secret/x"]
+    )
+    assert result.stdout == b"shown"
+    assert (tmp_path / "data" / "open.txt").read_text() == "shown"

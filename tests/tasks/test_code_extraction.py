@@ -1,0 +1,110 @@
+"""The program in a response, however it is wrapped."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palaestra.tasks.code.extraction import extract_code
+
+ADD = "def add(a, b):\n    return a + b\n"
+HELPED = "def helper(x):\n    return x + 1\n"
+USES = "import math\n\ndef add(a, b):\n    return helper(a) + b - math.floor(1.5)\n"
+
+
+def run(code: str, call: str) -> object:
+    scope: dict[str, object] = {}
+    exec(code, scope)
+    return eval(call, scope)
+
+
+@pytest.mark.parametrize(
+    ("text", "how"),
+    [
+        (f"```python\n{ADD}```", "fenced"),
+        (f"Sure! Here it is:\n\n```py\n{ADD}```\nIt adds `a` and `b`.", "fenced"),
+        (f"```\n{ADD}```", "fenced"),
+        (f"~~~python\n{ADD}~~~", "fenced"),
+        (f"````python\n{ADD}````", "fenced"),
+        (f"1. Like so:\n   ```python\n   {ADD.replace(chr(10), chr(10) + '   ').rstrip()}\n   ```", "fenced"),
+        (f"```python title='x.py'\n{ADD}```", "fenced"),
+        (
+            f"First attempt:\n```python\ndef add(a, b):\n    return a - b\n```\nNo, wrong:\n```python\n{ADD}```",
+            "fenced",
+        ),
+        (f"```python\n{ADD}```\nExample:\n```python\nprint(add(1, 2))\n```\n```\n3\n```", "fenced"),
+        (f"```bash\npip install x\n```\n```python\n{ADD}```", "fenced"),
+        (f"```python\n{ADD}", "fenced"),  # Never closed: the model was cut.
+        (f"```python\n{ADD}\ndef other(", "fenced"),
+        (ADD, "bare"),
+        (f"The function is:\n\n{ADD}\nI hope that helps, it's simple.", "bare"),
+    ],
+)
+def test_a_function_is_found_among_prose(text: str, how: str) -> None:
+    found = extract_code(text, "add")
+    assert found.how == how
+    assert run(found.code, "add(2, 3)") == 5
+
+
+def test_what_a_block_uses_is_taken_from_the_blocks_before_it() -> None:
+    text = f"A helper:\n```python\n{HELPED}```\nand an unrelated one:\n```python\nraise SystemExit\n```\nthen\n```python\n{USES}```"
+    code = extract_code(text, "add").code
+    assert run(code, "add(1, 2)") == 3
+    assert "SystemExit" not in code
+
+
+def test_a_class_is_found() -> None:
+    text = "```python\nclass Solution:\n    def twice(self, x):\n        return 2 * x\n```"
+    assert run(extract_code(text, "Solution").code, "Solution().twice(4)") == 8
+
+
+def test_a_program_that_reads_and_prints_is_the_last_that_does() -> None:
+    program = "n = int(input())\nprint(n * 2)\n"
+    text = (
+        f"Idea:\n```python\nx = 1\n```\nProgram:\n```python\n{program}```\nInput and output:\n```\n4\n```\n```\n8\n```"
+    )
+    assert extract_code(text).code == program
+    assert extract_code(program).how == "bare"
+
+
+def test_a_function_that_was_begun_is_gone_on_with() -> None:
+    begun = 'from typing import List\n\n\ndef total(numbers: List[int]) -> int:\n    """Add them."""\n'
+    for text in (
+        "    return sum(numbers)\n",
+        "    return sum(numbers)\n\nprint(total([1]))\nSo that",
+        "return sum(numbers)",
+    ):
+        found = extract_code(text, "total", begun)
+        assert found.how == "continued"
+        assert run(found.code, "total([1, 2])") == 3
+    again = extract_code(
+        "```python\ndef total(numbers: List[int]) -> int:\n    return sum(numbers)\n```", "total", begun
+    )
+    assert again.how == "fenced"
+    assert run(again.code, "total([1, 2])") == 3  # Its import stands before the function, in what was begun.
+
+
+@pytest.mark.parametrize(
+    "text", ["", "I cannot do that.", "```python\nthis is no code\n```", "```python\ndef sub(a): pass\n```"]
+)
+def test_no_program_is_no_program(text: str) -> None:
+    assert extract_code(text, "add") == extract_code("", "add")
+
+
+prose = st.text(st.characters(blacklist_characters="`~", blacklist_categories=["Cs", "Cc"]), max_size=60)
+
+
+@given(prose, prose, prose)
+def test_prose_around_fenced_code_changes_nothing(before: str, between: str, after: str) -> None:
+    text = f"{before}\n```python\n{HELPED}```\n{between}\n```python\n{USES}```\n{after}"
+    assert run(extract_code(text, "add").code, "add(1, 2)") == 3
+
+
+@given(st.text(max_size=300))
+def test_whatever_comes_the_result_is_python_or_nothing(text: str) -> None:
+    found = extract_code(text, "add")
+    ast.parse(found.code)
+    assert (found.how == "none") == (found.code == "")

@@ -1,0 +1,151 @@
+"""Programs under their tests, for real: two sandboxes, and no way from one to the other."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+
+from palaestra.core.errors import SandboxError, SettingsError
+from palaestra.core.records import Completion, Failure, FailureCause, Split
+from palaestra.tasks.base import make_task
+from palaestra.tasks.code.formats import Functions, Stdio
+from palaestra.tasks.code.judge import Allowance, Judge
+from palaestra.tasks.code.verdicts import Judgement, Outcome
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+
+ADD = Functions("assert add(1, 2) == 3\nassert add(2, 2) == 4\nassert add([1], [2]) == [1, 2]", "add")
+SUM = Stdio(("1 2\n", "3 4\n"), ("3\n", "7\n"))
+
+
+@pytest.fixture(scope="module")
+def judge() -> Judge:
+    return Judge(allowance=Allowance(seconds=1.0, memory=256 * 2**20))
+
+
+def outcomes(judge: Judge, tests: Stdio | Functions, code: str) -> list[str]:
+    found = judge.judge(tests, code)
+    assert isinstance(found, Judgement), found
+    return [verdict.outcome.value for verdict in found.verdicts]
+
+
+@pytest.mark.parametrize(
+    ("code", "wanted"),
+    [
+        ("def add(a, b):\n    return a + b", ["passed"] * 3),
+        ("def add(a, b):\n    return 3", ["passed", "wrong_answer", "wrong_answer"]),
+        ("def add(a, b):\n    raise ValueError(a)", ["runtime_error"] * 3),
+        ("def sub(a, b):\n    return a - b", ["runtime_error"] * 3),
+        ("def add(a, b):\n    while True: pass", ["time"]),
+        ("while True: pass", ["time"]),
+        ("def add(a, b):\n    return [0] * 10**10", ["memory"] * 3),
+        ("import os\nos._exit(0)", ["runtime_error"]),
+        ("def add(a, b):\n    import os\n    os._exit(0)", ["runtime_error"]),
+        ("def add(a, b)\n    return a + b", ["runtime_error"]),
+    ],
+)
+def test_every_way_to_fail_has_its_verdict(judge: Judge, code: str, wanted: list[str]) -> None:
+    assert outcomes(judge, ADD, code) == wanted
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        # Equal to everything: the comparison is made elsewhere, with what was sent.
+        "class Yes:\n    def __eq__(self, other): return True\ndef add(a, b):\n    return Yes()",
+        "class Yes(int):\n    def __eq__(self, other): return True\n    __hash__ = None\ndef add(a, b):\n    return Yes(0)",
+        # Verdicts instead of answers.
+        'import os\nfor n in range(3, 9):\n    try: os.write(n, b\'{"test": {"verdict": "passed"}}\\n{"done": 3}\\n\')\n    except OSError: pass\ndef add(a, b): return 0',
+        # The tests, if they were anywhere to be found.
+        "import os, re\ndef add(a, b):\n    for folder, _, files in os.walk('/workspace'):\n        for f in files:\n            m = re.search(r'== (\\S+)', open(os.path.join(folder, f)).read().replace('r\\'== ', ''))\n    return None",
+        "import sys, gc\ndef add(a, b):\n    f = sys._getframe()\n    while f:\n        for v in list(f.f_locals.values()):\n            if 'assert' in str(v)[:500] and 'add(' in str(v)[:500] and 'def add' not in str(v)[:500]: return 3\n        f = f.f_back\n    return None",
+        "import builtins\nbuiltins.all = lambda x: True\nimport json\njson.dumps = lambda *a, **k: '{\"value\": 3}'\ndef add(a, b): return None",
+    ],
+)  # fmt: skip
+def test_a_program_cannot_make_itself_right(judge: Judge, code: str) -> None:
+    found = judge.judge(ADD, code)
+    assert isinstance(found, Failure) is False
+    assert not found.passed  # type: ignore[union-attr]
+
+
+def test_tests_are_python_with_all_that_belongs_to_it(judge: Judge) -> None:
+    tests = Functions(
+        "import math\n\ndef check(candidate):\n    for k in range(3):\n        assert candidate(k) == [k] * k\n"
+        "    assert math.isclose(third(1.0), 1 / 3)\n    try:\n        candidate(-1)\n    except ValueError:\n        assert True\n"
+        "    given = [3, 1, 2]\n    sort(given)\n    assert given == [1, 2, 3]\n    node = Node(4)\n    node.next = Node(5)\n"
+        "    assert node.next.value == 5 and total(node) == 9\n    assert list(numbers()) == [0, 1]\n",
+        "repeat",
+        takes_function=True,
+    )
+    code = (
+        "class Node:\n    def __init__(self, value):\n        self.value, self.next = value, None\n"
+        "def repeat(k):\n    if k < 0: raise ValueError(k)\n    return [k] * k\n"
+        "def third(x): return x / 3\ndef sort(x): x.sort()\ndef numbers():\n    yield from range(2)\n"
+        "def total(n): return n.value + (total(n.next) if n.next else 0)\n"
+    )
+    assert outcomes(judge, tests, code) == ["passed"] * 8
+
+
+def test_a_function_may_have_the_name_of_one_of_pythons(judge: Judge) -> None:
+    assert outcomes(judge, Functions("assert sum(2, 3) == 6", "sum"), "def sum(a, b): return a * b") == ["passed"]
+
+
+@pytest.mark.parametrize(
+    ("code", "wanted"),
+    [
+        ("a, b = map(int, input().split())\nprint(a + b)", ["passed", "passed"]),
+        ("print(3)", ["passed", "wrong_answer"]),
+        ("print(1 / 0)", ["runtime_error", "runtime_error"]),
+        ("while True: pass", ["time", "time"]),
+        ("x = bytearray(10**9)", ["memory", "memory"]),
+        ("while True: print('y' * 10**6)", ["output", "output"]),
+        ("import sys\nprint(3 if '1' in sys.stdin.read() else 7)", ["passed", "passed"]),
+    ],
+)
+def test_programs_that_read_and_print(judge: Judge, code: str, wanted: list[str]) -> None:
+    assert outcomes(judge, SUM, code) == wanted
+
+
+def test_a_sandbox_that_breaks_is_a_failure_and_no_zero() -> None:
+    class Dead:
+        name = "dead"
+
+        def run(self, *args: Any, **kwargs: Any) -> Any:
+            raise SandboxError("no room left")
+
+    for tests in (ADD, SUM):
+        found = Judge(Dead()).judge(tests, "def add(a, b): return a + b")  # type: ignore[arg-type]
+        assert isinstance(found, Failure)
+        assert found.cause is FailureCause.SANDBOX
+        assert "no room left" in found.message
+
+
+def test_tests_that_break_are_a_failure_and_no_zero(judge: Judge) -> None:
+    for code in ("assert add(1, 2 ==", "x = 1"):
+        found = judge.judge(Functions(code, "add"), "def add(a, b): return a + b")
+        assert isinstance(found, Failure)
+        assert found.cause is FailureCause.SCORER
+
+
+def test_the_family_scores_its_own_solutions_as_right_and_others_as_wrong() -> None:
+    task = make_task("code-skills")
+    problems = task.problems(Split.TEST, 1, seed=0)
+    for problem in problems:
+        right = task.score(problem, Completion(f"Here:\n```python\n{problem.reference}```\nDone."))
+        assert getattr(right, "value", right) == 1.0
+    for text in ("I do not know.", "```python\ndef nothing(): pass\n```"):
+        score = task.score(problems[0], Completion(text))
+        assert (score.value, score.evidence["outcome"]) == (0.0, Outcome.NO_CODE)  # type: ignore[union-attr]
+    again = make_task("code-skills").problems(Split.TEST, 1, seed=0)
+    assert again == problems
+    train = {p.messages for p in task.problems(Split.TRAIN, 5, seed=1)}
+    assert not train & {p.messages for p in task.problems(Split.TEST, 5, seed=1)}
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(SettingsError, match="has no option 'paths'; it takes path, sandbox, seconds"):
+        make_task("humaneval", paths="x")
+    with pytest.raises(SettingsError, match="expected a number above 0"):
+        make_task("code-skills", seconds=0)

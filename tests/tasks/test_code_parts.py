@@ -1,0 +1,169 @@
+"""Comparing outputs, counting passes, values between processes, and the published formats."""
+
+from __future__ import annotations
+
+import base64
+import collections
+import datetime
+import decimal
+import fractions
+import itertools
+import json
+import pickle
+import zlib
+from math import comb, nan
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palaestra.core.errors import SettingsError, TaskError
+from palaestra.core.records import Split
+from palaestra.tasks.code.comparison import first_difference, same_output
+from palaestra.tasks.code.formats import Functions, Stdio, code_contests, human_eval, live_code_bench, mbpp
+from palaestra.tasks.code.inside import codec
+from palaestra.tasks.code.verdicts import Judgement, Outcome, Verdict, mean_pass_at_k, pass_at_k
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected", "same"),
+    [
+        ("5\n", "5", True), (" 5  6\n\n", "5 6", True), ("5\n6", "5 6", True), ("a\tb\r\n", "a b", True),
+        ("0.30000000000000004", "0.3", True), ("1e-7", "0.0", True), ("1.0", "1", True), ("3.14159", "3.14160", False),
+        ("12", "1 2", False), ("5", "6", False), ("10000000000000001", "10000000000000000", False), ("yes", "YES", False),
+        ("", "0", False), ("nan", "nan", True), ("nan", "1.0", False), ("inf", "1e400", False), ("1 2", "1 2 3", False),
+        ("-0.0", "0.0", True), ("0x10", "16", False), ("1_000", "1000", False),
+    ],
+)  # fmt: skip
+def test_outputs_are_compared_by_what_they_say(printed: str, expected: str, same: bool) -> None:
+    assert same_output(printed, expected) is same
+    if not same:
+        assert "expected" in first_difference(printed, expected)
+
+
+@given(st.lists(st.integers() | st.sampled_from(["yes", "a,b"]), max_size=8), st.randoms())
+def test_whitespace_does_not_count(words: list[Any], random: Any) -> None:
+    spaced = "".join(f"{word}{random.choice([' ', '  ', chr(10), chr(9)])}" for word in words)
+    assert same_output(spaced, " ".join(map(str, words)))
+
+
+@given(st.integers(1, 12), st.data())
+def test_pass_at_k_is_the_share_of_draws_that_hold_a_pass(samples: int, data: Any) -> None:
+    passed, k = data.draw(st.integers(0, samples)), data.draw(st.integers(1, samples))
+    draws = list(itertools.combinations([True] * passed + [False] * (samples - passed), k))
+    assert pass_at_k(samples, passed, k) == pytest.approx(sum(map(any, draws)) / len(draws))
+    assert len(draws) == comb(samples, k)
+
+
+def test_pass_at_k_of_nonsense_is_refused() -> None:
+    for arguments in ((3, 4, 1), (3, 1, 4), (3, -1, 1), (3, 1, 0)):
+        with pytest.raises(SettingsError, match="0 <= passed <= samples"):
+            pass_at_k(*arguments)
+    assert mean_pass_at_k([(2, 1), (2, 2)], 1) == 0.75
+
+
+def test_a_judgement_is_its_first_fault() -> None:
+    good, bad = Verdict(Outcome.PASSED), Verdict(Outcome.TIME, "wall_time")
+    assert Judgement((good, good)).passed
+    assert not Judgement(()).passed
+    mixed = Judgement((good, bad, Verdict(Outcome.WRONG_ANSWER)))
+    assert (mixed.outcome, mixed.detail, round(mixed.share, 2)) == (Outcome.TIME, "wall_time", 0.33)
+
+
+def never(value: Any) -> Any:
+    pytest.fail(f"{value!r} stayed")
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | st.complex_numbers(allow_nan=False)
+    | st.fractions() | st.decimals(allow_nan=False) | st.dates() | st.datetimes() | st.timedeltas(),
+    lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers() | st.tuples(st.integers()), inner, max_size=3)
+    | st.sets(st.integers(), max_size=3) | st.frozensets(st.text(), max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(plain)
+def test_values_come_through_as_they_are(value: Any) -> None:
+    line = codec.line({"value": codec.pack(value, keep=never)})
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    back = codec.unpack(json.loads(line)["value"], remote=never)
+    assert back == value
+    assert type(back) is type(value)
+
+
+def test_values_of_other_kinds_come_through_by_what_they_hold() -> None:
+    Point = collections.namedtuple("Point", "x y")
+    given_and_got = [
+        (Point(1, 2), (1, 2)), ({"a": 1}.keys(), ["a"]), (collections.Counter("aab"), collections.Counter("aab")),
+        (collections.defaultdict(list, {1: [2]}), {1: [2]}), (range(1, 9, 2), range(1, 9, 2)), (2**80, 2**80),
+        (collections.deque([1, 2]), collections.deque([1, 2])), (float("inf"), float("inf")),
+        (datetime.time(1, 2), datetime.time(1, 2)), (decimal.Decimal("1.50"), decimal.Decimal("1.50")),
+        (fractions.Fraction(1, 3), fractions.Fraction(1, 3)),
+    ]  # fmt: skip
+    for value, wanted in given_and_got:
+        assert codec.unpack(codec.pack(value, keep=never), remote=never) == wanted
+    assert list(codec.unpack(codec.pack((x for x in "ab"), keep=never), remote=never)) == ["a", "b"]
+    assert codec.unpack(codec.pack(nan, keep=never), remote=never) != nan
+    thing = object()
+    assert codec.unpack(codec.pack([thing], keep=lambda x: 7 if x is thing else 0), remote=lambda n: n) == [7]
+    with pytest.raises(codec.Unspeakable):
+        codec.unpack({"__import__": "os"}, remote=never)
+
+
+def test_rows_of_human_eval_and_mbpp_are_functions_with_tests() -> None:
+    row = {"task_id": "HumanEval/0", "prompt": "def f(x):\n", "entry_point": "f", "canonical_solution": "    return x\n", "test": "def check(candidate):\n    assert candidate(1) == 1\n"}  # fmt: skip
+    problem = human_eval(row, Split.TEST)
+    assert isinstance(problem.tests, Functions)
+    assert (problem.wanted, problem.tests.takes_function, problem.solution) == ("f", True, "def f(x):\n    return x\n")
+    whole = {"task_id": 601, "text": "Twice.", "code": "def helper(x):\r\n  return x\r\ndef twice(x):\r\n  return 2*x", "test_list": ["assert set([twice(2)]) == {4}"], "test_setup_code": "", "challenge_test_list": ["assert twice(0) == 0"]}  # fmt: skip
+    problem = mbpp(whole, Split.TEST)
+    assert isinstance(problem.tests, Functions)
+    assert (problem.wanted, problem.split, problem.tests.code.count("assert")) == ("twice", Split.TRAIN, 2)
+    assert "assert set([twice(2)]) == {4}" in problem.question
+    assert "twice(0)" not in problem.question
+    with pytest.raises(TaskError, match="test_list"):
+        mbpp({"task_id": 1}, Split.TEST)
+    with pytest.raises(TaskError, match="entry_point"):
+        human_eval({"task_id": "x", "prompt": "y"}, Split.TEST)
+
+
+def test_rows_of_code_contests_are_programs_with_limits() -> None:
+    text = "Add.\n\nTime Limit: {'seconds': 2, 'nanos': 500000000}\nMemory Limit: 256000000 Bytes\n"
+    problem = code_contests({"problem": text, "tests": {"inputs": ["1 2\n"], "outputs": ["3\n"]}}, Split.TEST)
+    assert problem.tests == Stdio(("1 2\n",), ("3\n",))
+    assert (problem.seconds, problem.memory) == (2.5, 256_000_000)
+    published = {
+        "name": "1_A", "description": "Add.", "public_tests": {"input": ["1"], "output": ["1"]}, "private_tests": {"input": ["2"], "output": ["2"]},
+        "generated_tests": {"input": [], "output": []}, "time_limit": {"seconds": 1, "nanos": 0}, "memory_limit_bytes": 5, "cf_rating": 1500,
+        "solutions": {"language": [2, 3], "solution": ["int main", "print(1)"]},
+    }  # fmt: skip
+    problem = code_contests(published, Split.TRAIN)
+    assert (problem.id, problem.subskill, problem.solution) == ("code-contests/1_A", "rating 1200", "print(1)")
+    assert problem.tests == Stdio(("1", "2"), ("1", "2"))
+    with pytest.raises(TaskError, match="as many outputs as inputs"):
+        code_contests({"problem": "x", "tests": {"inputs": ["1"], "outputs": []}}, Split.TEST)
+
+
+def hidden(cases: list[dict[str, str]]) -> str:
+    return base64.b64encode(zlib.compress(pickle.dumps(json.dumps(cases)))).decode()
+
+
+def test_rows_of_live_code_bench_are_programs_or_methods_and_their_pickles_are_only_text() -> None:
+    stdin = [{"input": "1\n", "output": "2\n", "testtype": "stdin"}]
+    row = {"question_id": "a1", "question_content": "Add one.", "public_test_cases": json.dumps(stdin), "private_test_cases": hidden(stdin), "difficulty": "easy", "platform": "atcoder"}  # fmt: skip
+    problem = live_code_bench(row, Split.TEST)
+    assert problem.tests == Stdio(("1\n", "1\n"), ("2\n", "2\n"))
+    assert (problem.skill, problem.subskill) == ("atcoder", "easy")
+    call = [{"input": '[1, 2]\n"x"', "output": "true", "testtype": "functional"}]
+    row |= {"public_test_cases": json.dumps(call), "private_test_cases": "", "metadata": '{"func_name": "has"}', "starter_code": "class Solution:\n"}  # fmt: skip
+    problem = live_code_bench(row, Split.TEST)
+    assert isinstance(problem.tests, Functions)
+    assert problem.tests.code == "assert Solution().has([1, 2], 'x') == True"
+    evil = base64.b64encode(zlib.compress(pickle.dumps(print))).decode()
+    with pytest.raises(TaskError, match="only text is read"):
+        live_code_bench(row | {"private_test_cases": evil}, Split.TEST)
+    with pytest.raises(TaskError, match="no test cases"):
+        live_code_bench(row | {"public_test_cases": "[]"}, Split.TEST)

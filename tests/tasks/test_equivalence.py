@@ -1,0 +1,316 @@
+r"""Equality of answers: a table of pairs, what must hold for all, and the limits of time."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from palaestra.core.errors import MissingExtraError, TaskError
+from palaestra.core.records import Failure, FailureCause
+from palaestra.tasks.math import comparer as module
+from palaestra.tasks.math.comparer import Comparer, shared
+from palaestra.tasks.math.equivalence import Verdict, compare, compare_numbers, equivalent, number_of
+from palaestra.tasks.math.keeper import Answer
+
+pytest.importorskip("math_verify", reason="the table needs palaestra[math]")
+
+
+def table() -> Iterator[tuple[str, str, bool]]:
+    for line in (Path(__file__).parent / "equivalence_pairs.txt").read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            same = " ≡ " in line
+            left, right = line.split(" ≡ " if same else " ≢ ")
+            yield left, right, same
+
+
+PAIRS = list(table())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _started() -> None:
+    compare(r"\sqrt{2}", r"\sqrt{3}", limit=30)
+
+
+def judged(answer: str, reference: str) -> bool:
+    verdict = compare(answer, reference)
+    return isinstance(verdict, Verdict) and verdict.equal
+
+
+def test_every_pair_of_the_table_is_judged_right_in_both_directions() -> None:
+    assert len(PAIRS) >= 300
+    wrong = [(a, b) for a, b, same in PAIRS for one, other in ((a, b), (b, a)) if judged(one, other) is not same]
+    assert not wrong
+
+
+def test_no_pair_is_judged_worse_than_by_math_verify_called_by_hand() -> None:
+    from math_verify import parse, verify
+
+    better = 0
+    for left, right, same in PAIRS:
+        if "9^{9" in left or "10^{10^" in left or "**9" in left or "!" in left or "99999" in left:
+            continue  # Built to explode: math-verify may hang in C code, where its alarm cannot reach it.
+        theirs = verify(parse(f"${right}$"), parse(f"${left}$"))
+        assert judged(left, right) is same or theirs is not same, (left, right)
+        better += theirs is not same
+    assert better >= 40  # What there is to gain over calling it by hand.
+
+
+def test_everything_that_is_an_answer_equals_itself() -> None:
+    for left, right, _ in PAIRS:
+        for text in (left, right):
+            verdict = compare(text, text)
+            assert isinstance(verdict, Failure) or verdict.equal or verdict.method == "none", text
+
+
+@pytest.mark.parametrize(
+    "nothing", [None, "", " ", ".", "$$", "no answer", "None", "nan", "[invalidanswer]", r"\boxed{}"]
+)
+def test_no_answer_equals_nothing_not_even_another(nothing: str | None) -> None:
+    assert compare(nothing, "5") == Verdict(False, "none", "no answer")
+    assert not compare(nothing, "0").equal  # type: ignore[union-attr]
+    assert compare(nothing, nothing or "") == Verdict(False, "none", "no answer")
+
+
+def test_a_reference_that_cannot_be_read_is_a_failure_and_never_a_wrong_answer() -> None:
+    for reference in (r"\foo{\bar", "9^{9^{9}}", "no answer"):
+        outcome = compare("5", reference)
+        assert isinstance(outcome, Failure)
+        assert outcome.cause is FailureCause.SCORER
+    with pytest.raises(TaskError, match="cannot be compared with"):
+        equivalent("5", r"\foo{\bar")
+
+
+def test_an_answer_that_cannot_be_read_is_wrong_and_says_so() -> None:
+    verdict = compare(r"\foo{\bar", r"\sqrt{2}")
+    assert isinstance(verdict, Verdict)
+    assert (verdict.equal, verdict.method) == (False, "undecided")
+    assert "cannot be read" in verdict.note
+
+
+EXPLOSIVE = [
+    "9^{9^{9}}", "9^{9^{9^{9}}}", "10^{10^{10}}\\pi", "99999!", "((7!)!)!", "1e999999999", "x^{9^{9^9}}", "2^{2^{2^{2^{2^{2}}}}}",
+    "\\prod_{k=1}^{1999}\\sum_{j=1}^{1999}\\sin(jk)", "\\int_0^1\\int_0^1 x^{y^{x^{y}}}\\sin(e^{xy}) dx dy",
+    "\\binom{10^{9}}{5\\cdot10^{8}}", "\\sum_{k=1}^{1999}\\prod_{j=1}^{1999}\\frac{1}{j+k+\\pi}",
+    "(" * 500 + "1" + ")" * 500, "{" * 5000, "\\frac{1}{" * 200 + "2" + "}" * 200, "\\sqrt{" * 20 + "2" + "}" * 20, "9" * 5000,
+    "1+" * 20000 + "1", "\\sin(" * 23 + "x" + ")" * 23, "-" * 900 + "5", "x^{x^{x^{x^{x^{x}}}}}", "\\lim_{x\\to0}\\int_0^x\\sin(t^{t})^{t} dt",
+    ",".join("1" for _ in range(400)), "\\{" + ",".join(f"\\sqrt{{{k}}}" for k in range(39)) + "\\}", "(x+y+z)^{1999}(a+b)^{1998}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", EXPLOSIVE, ids=lambda text: text[:24])
+def test_nothing_takes_more_than_its_limit(text: str) -> None:
+    limit = 0.5
+    start = time.perf_counter()
+    verdict = compare(text, r"\sqrt{7}", limit=limit)
+    assert time.perf_counter() - start < limit
+    assert isinstance(verdict, Verdict)
+    assert not verdict.equal
+
+
+def test_a_reference_built_to_explode_is_a_failure_within_the_limit() -> None:
+    start = time.perf_counter()
+    outcome = compare("5", "\\int_0^1\\int_0^1 x^{y^{x^{y}}}\\sin(e^{xy}) dx dy", limit=0.5)
+    assert time.perf_counter() - start < 0.5
+    assert isinstance(outcome, Failure) or not outcome.equal
+
+
+def test_after_a_limit_the_next_comparison_is_as_good_as_any() -> None:
+    late = compare("\\prod_{k=1}^{1999}\\sum_{j=1}^{1999}\\sin(jk)", "5", limit=0.3)
+    assert late == Verdict(False, "undecided", "undecided within 0.3 s")
+    assert judged(r"\sqrt{8}", r"2\sqrt{2}")
+
+
+def test_nothing_of_an_answer_is_ever_executed(tmp_path: Path) -> None:
+    target = tmp_path / "hacked"
+    for text in (
+        f"__import__('os').system('touch {target}')", f"exec(\"open('{target}','w')\")", f"\\text{{__import__('pathlib').Path('{target}').touch()}}",
+        f"eval(open('{target}','w').write('x'))", f"x.__class__.__init__.__globals__['os'].system('touch {target}')+\\sqrt{{2}}",
+        f"open(chr(47)+'{target}','w')", f"\\write18{{touch {target}}}", f"sympify('__import__(\"os\").system(\"touch {target}\")')",
+    ):  # fmt: skip
+        assert not judged(text, r"\sqrt{2}")
+        assert not judged(text, "5")
+    assert not target.exists()
+
+
+def test_comparisons_from_many_threads_are_all_right() -> None:
+    found: list[bool] = []
+    threads = [
+        threading.Thread(target=lambda k=k: found.append(judged(rf"\sqrt{{{k * k * 2}}}", rf"{k}\sqrt{{2}}"))) for k in range(1, 13)
+    ]  # fmt: skip
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 12
+
+
+def _in_child(queue) -> None:  # type: ignore[no-untyped-def]
+    queue.put((judged(r"\sqrt{8}", r"2\sqrt{2}"), shared()._keeper.pid))  # type: ignore[union-attr]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_process_gets_a_comparer_of_its_own_and_leaves_ours_alone() -> None:
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_in_child, args=(queue,))
+    child.start()
+    right, pid = queue.get(timeout=60)
+    child.join()
+    keeper = shared()._keeper
+    assert child.exitcode == 0
+    assert right
+    assert keeper is not None
+    assert keeper.pid != pid
+    assert judged(r"\sqrt{8}", r"2\sqrt{2}")
+    _ended(pid)
+
+
+def test_a_comparer_that_was_killed_or_interrupted_is_replaced_and_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    comparer = Comparer()
+    comparer.start()
+    assert comparer._keeper is not None
+    killed = comparer._keeper
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert comparer.compare(r"\sqrt{8}", r"2\sqrt{2}", 20).outcome == "equal"
+    interrupted = comparer._keeper
+
+    def interrupt(descriptor: int, patience: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "read_line", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        comparer.compare(r"\sqrt{8}", r"2\sqrt{2}", 20)
+    # The reply that is still on its way must not answer the next question.
+    assert comparer._keeper is None
+    comparer.close()
+    for keeper in (killed, interrupted):
+        assert keeper is not None
+        _ended(keeper.pid)
+
+
+def test_an_answer_that_ends_the_worker_twice_is_wrong_and_a_reference_that_does_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Fragile:
+        def compare(self, answer: str, reference: str, limit: float) -> Answer:
+            return Answer("crash" if "bomb" in answer + reference else "equal")
+
+    from palaestra.tasks.math import equivalence
+
+    monkeypatch.setattr(equivalence, "shared", Fragile)
+    assert compare(r"\bomb x", r"\sqrt{2}") == Verdict(
+        False, "undecided", "the answer ended the comparing process twice"
+    )
+    assert isinstance(compare(r"\sqrt{2}", r"\bomb x"), Failure)
+
+
+def test_without_math_verify_numbers_are_compared_and_the_rest_names_the_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setattr(module, "_SHARED", [])
+    assert judged(r"(\frac12, 3)", "(0.5, 3)")
+    with pytest.raises(MissingExtraError, match=r"pip install 'palaestra\[math\]'"):
+        compare(r"\sqrt{8}", r"2\sqrt{2}")
+
+
+def test_numbers_alone_never_need_a_process() -> None:
+    assert compare_numbers("$1,200 in total", "1200") == Verdict(True, "exact")
+    assert compare_numbers(r"\sqrt{4}", "2") == Verdict(False, "exact", "the answer is no number")
+    assert compare_numbers(None, "2") == Verdict(False, "none", "no answer")
+    assert isinstance(compare_numbers("2", "two apples and a pear"), Failure)
+    assert number_of("nothing") is None
+
+
+def _ended(pid: int) -> None:
+    """Wait until a process has ended; one that nobody has waited for yet has ended too."""
+    for _ in range(1000):
+        status = Path(f"/proc/{pid}/stat")
+        try:
+            os.kill(pid, 0)
+            if status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z":
+                return
+        except (ProcessLookupError, FileNotFoundError):
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"process {pid} still runs")
+
+
+# What must hold for every answer, not only for those of the table.
+
+integers = st.integers(-(10**12), 10**12)
+fractions = st.builds(lambda a, b: rf"\frac{{{a}}}{{{b}}}", st.integers(-999, 999), st.integers(1, 999))
+decimals = st.decimals(-(10**6), 10**6, places=3).map(str)
+surds = st.builds(lambda a, b: rf"{a}\sqrt{{{b}}}", st.integers(2, 9), st.integers(2, 30))
+scalars = st.one_of(integers.map(str), fractions, decimals, surds)
+several = st.lists(scalars, min_size=2, max_size=3)
+shapes = st.one_of(
+    scalars,
+    several.map(lambda parts: f"({', '.join(parts)})"),
+    several.map(lambda parts: rf"\{{{', '.join(parts)}\}}"),
+    several.map(lambda parts: rf"\begin{{pmatrix}}{'&'.join(parts)}\end{{pmatrix}}"),
+    scalars.map(lambda part: f"x={part}"),
+    st.builds(lambda a, b: f"[{a},{b})", scalars, scalars),
+)
+
+
+@given(st.one_of(shapes, st.text(max_size=60)))
+@settings(max_examples=200, deadline=None)
+def test_reflexive(text: str) -> None:
+    verdict = compare(text, text)
+    assert isinstance(verdict, Verdict)
+    assert verdict.equal or verdict.method == "none"
+
+
+@given(shapes, shapes)
+@settings(max_examples=120, deadline=None)
+def test_symmetric(one: str, other: str) -> None:
+    assert judged(one, other) is judged(other, one)
+
+
+@given(st.text(max_size=80), st.one_of(shapes, st.text(max_size=40)))
+@settings(max_examples=200, deadline=None)
+def test_no_text_makes_it_raise(answer: str, reference: str) -> None:
+    assert isinstance(compare(answer, reference, limit=3), Verdict | Failure)
+
+
+WRITTEN = (
+    "${}$", "{}.", " {} ", r"\({}\)", r"\[ {} \]", "**{}**", r"\boxed{{{}}}", "{} .", "$$ {} $$", r"\displaystyle {}",
+)  # fmt: skip
+
+
+@given(shapes, st.sampled_from(WRITTEN))
+@settings(max_examples=150, deadline=None)
+def test_stable_under_what_is_only_for_the_eye(text: str, written: str) -> None:
+    assert judged(written.format(text), text)
+
+
+@given(shapes)
+@settings(max_examples=100, deadline=None)
+def test_stable_under_spaces_and_sized_brackets(text: str) -> None:
+    spaced = (
+        text.replace("=", " = ").replace("+", " + ").replace(", ", " ,  ").replace("{", "{ ").replace(r"\{ ", r"\{")
+    )
+    assert judged(spaced, text)
+    sized = text.replace("(", r"\left(").replace(")", r"\right)") if text.startswith("(") else text
+    assert judged(sized.replace(r"\frac", r"\dfrac"), text)
+
+
+@given(integers, st.integers(1, 999))
+def test_values_decide_between_numbers(number: int, other: int) -> None:
+    assert judged(f"{number:,}", str(number))
+    assert judged(f"{number:,}".replace(",", "{,}"), str(number))
+    assert judged(f"{number}/{other}", rf"\frac{{{number}}}{{{other}}}")
+    assert judged(str(number), str(other)) is (number == other)
+    assert judged(f"{number}%", str(number)) is (number == 0)
+    assert not judged(f"{number}", f"{number},{other}")

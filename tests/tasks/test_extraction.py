@@ -1,0 +1,167 @@
+r"""The final answer of a free text."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palaestra.tasks.math.equivalence import compare_numbers
+from palaestra.tasks.math.extraction import Evidence, extract
+
+B, U, H, P, F, N, W = (
+    Evidence.BOXED, Evidence.UNCLOSED_BOX, Evidence.HASHES, Evidence.PHRASE, Evidence.FORMULA, Evidence.NUMBER, Evidence.WHOLE,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "evidence"),
+    [
+        # boxes
+        (r"So it is \boxed{5}.", "5", B),
+        (r"So $\boxed{\frac{1}{2}}$.", r"\frac{1}{2}", B),
+        (
+            r"\boxed{\left\{\frac{a}{b}, \sqrt{\frac{1}{2}}\right\}}",
+            r"\left\{\frac{a}{b}, \sqrt{\frac{1}{2}}\right\}",
+            B,
+        ),
+        (r"First \boxed{5}, no: \boxed{7}", "7", B),
+        (r"\boxed {5}", "5", B),
+        (r"\boxed  5 and so", "5", B),
+        (r"\fbox{3}", "3", B),
+        (r"\framebox{3}", "3", B),
+        (r"\boxed{\boxed{5}}", r"\boxed{5}", B),
+        (r"\boxed{x = \boxed{5}}", r"x = \boxed{5}", B),
+        (r"\boxed{3} and then \boxed{}", "3", B),
+        (r"\boxed{\frac{1}{2}", r"\frac{1}{2}", U),
+        ("\\boxed{12\nand more", "12", U),
+        (r"\boxed{5} The answer is 7.", "5", B),
+        (r"\boxed{5} #### 7", "5", B),
+        (r"\boxed{\text{no answer}} The answer is 4.", "4", P),
+        (r"\boxed{5 \text{ apples}}", r"5 \text{ apples}", B),
+        # hashes
+        ("9 * 2 = 18\n#### 18", "18", H),
+        ("#### 1,200\n", "1,200", H),
+        ("#### -3.5", "-3.5", H),
+        ("#### $18\nthanks", "$18", H),
+        ("#### 5\n#### 7", "7", H),
+        ("#### Step 1\nIt is so.\nThe answer is 5", "5", P),
+        # phrases
+        ("The answer is 18.", "18", P),
+        ("The answer is: 18", "18", P),
+        ("The final answer is **42**.", "42", P),
+        ("**Final Answer:** 42", "42", P),
+        ("**Answer**: 42", "42", P),
+        ("Final answer:\n\n42", "42", P),
+        ("FINAL ANSWER: 42", "42", P),
+        ("Therefore, the answer is therefore 42!", "42", P),
+        ("Answer = 3/4", "3/4", P),
+        ("The answer is $18 a day.", "$18 a day", P),
+        ("The answer is 1,200.", "1,200", P),
+        ("The answer is 3.5. That was easy.", "3.5", P),
+        ("The answer is (1, 2).", "(1, 2)", P),
+        ("The answer is $x = 5$.", "x = 5", P),
+        (r"The answer is \(\frac{3}{4}\).", r"\frac{3}{4}", P),
+        ("So the answer is\n\\[\n\\frac{1}{2}\n\\]", r"\frac{1}{2}", P),
+        ("The answer is that Janet makes $18 every day.", "$18", P),
+        ("The answer to the question is 9.", "9", P),
+        ("The answer (in metres) is 9.", "9", P),
+        ("The answer is 5. No, wait: the answer is 7.", "7", P),
+        ("The answer is B", "B", P),
+        ("The answer is (C).", "(C)", P),
+        ("the answer is correct", "correct", P),
+        ("The answer is $5$ or $7$.", "$5$ or $7$", P),
+        ("The result is 12", "12", P),
+        ("The answer is 7. The answer is not 5.", "7", P),
+        # formulas
+        (r"We conclude $x=\frac{3}{4}$, as was to be shown.", r"x=\frac{3}{4}", F),
+        (r"So it equals \(2\sqrt{3}\).", r"2\sqrt{3}", F),
+        # the whole text
+        ("18", "18", W),
+        ("x = 5", "x = 5", W),
+        (r"\frac{1}{2}", r"\frac{1}{2}", W),
+        # the last number
+        ("so she makes $18 every day", "$18", N),
+        ("There are 3 of 12 left", "12", N),
+        ("It is -3.", "-3", N),
+        ("We get 16-3 of them", "3", N),
+        ("About 1,234,567 people.", "1,234,567", N),
+        ("We get 10% of it", "10%", N),
+        ("It costs 3/4 of that", "3/4", N),
+        ("The formula $x$ gives 5 in the end", "5", N),
+        # thinking aloud
+        ("<think>The answer is 5, or \\boxed{6}.</think> It is 7 then.", "7", N),
+    ],
+)
+def test_the_answer_is_found_and_how(text: str, answer: str, evidence: Evidence) -> None:
+    found = extract(text)
+    assert found is not None
+    assert (found.text.rstrip("."), found.evidence) == (answer, evidence)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "   ",
+        "I do not know.",
+        r"\boxed{}",
+        "The answer is:",
+        "####",
+        "no digits here",
+        "The answer is no answer.",
+        "The answer is not clear.",
+        "$$",
+        "...",
+    ],
+)
+def test_no_answer_is_none(text: str) -> None:
+    assert extract(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "answer is " * 20_000, "\\boxed{" * 20_000, "$" * 50_000, "1," * 50_000, "#### a\n" * 20_000, "{" * 50_000 + "\\boxed{" + "}" * 5,
+        "answer (" * 20_000, "\\boxed{" + "{" * 50_000, "9" * 100_000, "\\(" * 20_000, "$$ " * 20_000, "answer is" + " " * 50_000,
+        "- " * 50_000, "<think>" * 20_000, "\\boxed{" * 10_000 + "}" * 10_000, "\\" * 50_000, "1.2." * 30_000, "." * 100_000 + "x", "111," * 30_000, "the answer is " + "." * 100_000 + "5", "*" * 100_000, "'\"" * 50_000, "\n" * 50_000,
+    ],
+    ids=lambda text: repr(text[:12]),
+)  # fmt: skip
+def test_the_search_is_linear_in_hostile_texts(text: str) -> None:
+    start = time.perf_counter()
+    extract(text)
+    assert time.perf_counter() - start < 1.0
+
+
+numbers = st.integers(-(10**9), 10**9)
+prose = st.text(
+    alphabet=st.characters(exclude_categories=("Nd", "Nl", "No", "Cs"), exclude_characters="\\$#{}<>/-"), max_size=40
+).filter(lambda text: not any(word in text.lower() for word in ("answer", "result", "solution", "box")))
+
+
+@given(numbers, prose, prose)
+def test_a_boxed_number_is_found_in_any_prose(number: int, before: str, after: str) -> None:
+    found = extract(f"{before} 7 \\boxed{{{number:,}}} {after} 8")
+    assert found is not None
+    assert found.evidence is Evidence.BOXED
+    assert compare_numbers(found.text, str(number)).equal  # type: ignore[union-attr]
+
+
+@given(
+    numbers,
+    prose,
+    st.sampled_from(
+        ["The answer is {}.", "Final answer: {}", "**Answer:** {}", "#### {}", "the final answer is **{}**"]
+    ),
+)
+def test_a_marked_number_is_found_after_any_prose(number: int, before: str, mark: str) -> None:
+    found = extract(f"{before} 7\n{mark.format(number)}")
+    assert found is not None
+    assert compare_numbers(found.text, str(number)).equal  # type: ignore[union-attr]
+
+
+@given(st.text(max_size=300))
+def test_no_text_makes_it_raise(text: str) -> None:
+    found = extract(text)
+    assert found is None or found.text.strip()
