@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
 import pytest
 
 from palaestra.core.errors import SandboxError, SettingsError
 from palaestra.core.records import Completion, Failure, FailureCause, Split
+from palaestra.sandbox import make_sandbox
 from palaestra.tasks.base import make_task
 from palaestra.tasks.code.formats import Functions, Stdio
 from palaestra.tasks.code.judge import Allowance, Judge
 from palaestra.tasks.code.verdicts import Judgement, Outcome
-
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
 
 ADD = Functions("assert add(1, 2) == 3\nassert add(2, 2) == 4\nassert add([1], [2]) == [1, 2]", "add")
 SUM = Stdio(("1 2\n", "3 4\n"), ("3\n", "7\n"))
@@ -22,7 +20,11 @@ SUM = Stdio(("1 2\n", "3 4\n"), ("3\n", "7\n"))
 
 @pytest.fixture(scope="module")
 def judge() -> Judge:
-    return Judge(allowance=Allowance(seconds=1.0, memory=256 * 2**20))
+    try:
+        sandbox = make_sandbox()
+    except SandboxError as error:
+        pytest.skip(str(error))
+    return Judge(sandbox, Allowance(seconds=1.0, memory=256 * 2**20))
 
 
 def outcomes(judge: Judge, tests: Stdio | Functions, code: str) -> list[str]:
@@ -129,7 +131,7 @@ def test_tests_that_break_are_a_failure_and_no_zero(judge: Judge) -> None:
         assert found.cause is FailureCause.SCORER
 
 
-def test_the_family_scores_its_own_solutions_as_right_and_others_as_wrong() -> None:
+def test_the_family_scores_its_own_solutions_as_right_and_others_as_wrong(judge: Judge) -> None:
     task = make_task("code-skills")
     problems = task.problems(Split.TEST, 1, seed=0)
     for problem in problems:
