@@ -198,6 +198,15 @@ class Bubblewrap:
             found += ["--file", file_with(text.encode()), f"/etc/{name}"]
         if (rules := _filter()) is not None:
             found += ["--seccomp", file_with(rules)]
+        shown, private = dict(read_only), [*PRIVATE]
+        if workspace is None:
+            private.append(WORKSPACE)
+        size = ["--size", str(limits.disk)] if _knows_sizes(self.bwrap) else []  # else the watch alone holds the limit
+        for path in private:
+            found += ["--perms", "0700", *size, "--tmpfs", path]
+        # Behind the private folders: the Python in use may lie below one of them.
+        for path in _interpreter():
+            found += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
         for inside, outside in read_only.items():
             if not inside.startswith("/") or not os.path.exists(outside):
                 raise SandboxError(
@@ -206,19 +215,13 @@ class Bubblewrap:
             found += ["--ro-bind", os.path.abspath(outside), inside]
         if bash:
             found += ["--perms", "0111", "--file", file_with(_bash_itself()), BASH]
-        shown, private = dict(read_only), [*PRIVATE]
-        if workspace is None:
-            private.append(WORKSPACE)
-        else:
+        if workspace is not None:
             if not os.path.isdir(workspace):
                 raise SandboxError(f"the workspace must be a folder that exists; got '{os.fspath(workspace)}'")
             found += ["--bind", os.path.abspath(workspace), WORKSPACE]
             shown[WORKSPACE] = os.fspath(workspace)
         for path, is_folder in (*self._hidden, *_inside(self.hide, shown)):
             found += ["--tmpfs", path, "--remount-ro", path] if is_folder else ["--ro-bind", os.devnull, path]
-        size = ["--size", str(limits.disk)] if _knows_sizes(self.bwrap) else []  # else the watch alone holds the limit
-        for path in private:
-            found += ["--perms", "0700", *size, "--tmpfs", path]
         found += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORKSPACE]
         return found
 
@@ -271,8 +274,6 @@ def _system() -> tuple[str, ...]:
     for path in (f"/etc/{name}" for name in SETTINGS):
         if os.path.exists(path):
             found += ["--ro-bind", os.path.realpath(path), path]
-    for path in _interpreter():
-        found += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
     found += ["--proc", "/proc"]
     for path in (f"/proc/{name}" for name in KERNEL):
         if os.path.exists(path):
