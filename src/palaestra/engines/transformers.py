@@ -3,22 +3,28 @@
 Batches are sorted by length, padded on the left, and always masked. Rows that have finished leave
 the batch. A row's random choices come from its own request, so in float32 the same request gives
 the same tokens in any company.
+
+With a processor, prompts may hold images. Prompts with and without images never share a batch, nor
+do prompts whose images became inputs of different shapes.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, StopReason, Usage
+from palaestra.core.errors import MissingExtraError
+from palaestra.core.records import Completion, Failure, FailureCause, StopReason, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Answer, Request, Sampling
 from palaestra.engines.chat import end_ids, prompt_ids
+from palaestra.engines.images import ImageError, VisualPrompt, batch_inputs, has_image, visual_prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -37,21 +43,33 @@ class _Row:
     logprobs: list[float]
     stop_reason: StopReason | None = None
     text: str | None = None
+    seen: VisualPrompt | None = None
+    """What the prompt's images became; none where it has no image."""
+
+    @property
+    def signature(self) -> str:
+        return self.seen.signature if self.seen is not None else ""
 
 
 class TransformersEngine:
-    """Generates with a causal language model of transformers.
+    """Generates with a causal language model of transformers, or with one that reads images too.
 
     Arguments:
         model, tokenizer: as loaded by `palaestra.engines.shelf.load`.
         name: what the ledger calls it.
         batch_size: the most completions that are generated side by side.
+        processor: of an image-text-to-text checkpoint; without one, a prompt with an image is a failure.
     """
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str = "", batch_size: int = 128
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        name: str = "",
+        batch_size: int = 128,
+        processor: Any = None,
     ) -> None:
-        self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
+        self.model, self.tokenizer, self.batch_size, self.processor = model, tokenizer, batch_size, processor
         self.name = name or str(model.config.name_or_path)
         self.end_ids = set(end_ids(model, tokenizer))
         pad = tokenizer.pad_token_id
@@ -60,6 +78,10 @@ class TransformersEngine:
         # Only the last position's logits are needed; models that can skip the others are told to.
         forward = inspect.signature(model.forward).parameters
         self._last_only: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in forward else {}
+        # Some models count the positions of an image in three directions, and say how.
+        self._positions: Any = None
+        if processor is not None:
+            self._positions = next((m.get_rope_index for m in model.modules() if hasattr(m, "get_rope_index")), None)
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
         answers: list[list[Answer | None]] = [[None] * request.sampling.count for request in requests]
@@ -70,25 +92,37 @@ class TransformersEngine:
                 answers[index] = [made] * request.sampling.count
             else:
                 rows += made
-        rows.sort(key=lambda row: (len(row.prompt), row.limit, row.slot))
         was_training = self.model.training
         self.model.eval()
         try:
-            for start in range(0, len(rows), self.batch_size):
-                batch = rows[start : start + self.batch_size]
+            for batch in self._batches(rows):
                 for row, answer in zip(batch, self._complete(batch), strict=True):
                     answers[row.slot[0]][row.slot[1]] = answer
         finally:
             self.model.train(was_training)
         return [[answer for answer in several if answer is not None] for several in answers]
 
+    def _batches(self, rows: list[_Row]) -> Iterator[list[_Row]]:
+        rows.sort(key=lambda row: (row.signature, len(row.prompt), row.limit, row.slot))
+        for _, alike in groupby(rows, key=lambda row: row.signature):
+            group = list(alike)
+            for start in range(0, len(group), self.batch_size):
+                yield group[start : start + self.batch_size]
+
     def _rows(self, index: int, request: Request) -> list[_Row] | Failure:
-        if any(
-            isinstance(part, ImagePart) for m in request.messages for part in m.content if not isinstance(part, str)
-        ):
+        if self.processor is None and has_image(request.messages):
             return Failure(FailureCause.INVALID_REQUEST, f"{self.name} reads text only; the prompt has an image")
+        seen: VisualPrompt | None = None
         try:
-            prompt = prompt_ids(self.tokenizer, request.messages)
+            if self.processor is None:
+                prompt = prompt_ids(self.tokenizer, request.messages)
+            else:
+                seen = visual_prompt(self.processor, request.messages)
+                prompt = seen.ids
+        except MissingExtraError:
+            raise
+        except ImageError as error:
+            return Failure(FailureCause.INVALID_REQUEST, str(error))
         except Exception as error:  # A chat template is a program of somebody else's: it may raise anything.
             return Failure(FailureCause.INVALID_REQUEST, f"the chat template refused the prompt: {error}")
         if not prompt:
@@ -104,7 +138,7 @@ class TransformersEngine:
         for k in range(request.sampling.count):
             stream = Seeds(request.seed).derive("completion", k).generator()
             uniforms = stream.random(limit) if request.sampling.temperature > 0 else np.zeros(0)
-            rows.append(_Row((index, k), prompt, request.sampling, limit, uniforms, [], []))
+            rows.append(_Row((index, k), prompt, request.sampling, limit, uniforms, [], [], seen=seen))
         return rows
 
     def _complete(self, rows: list[_Row]) -> list[Answer]:
@@ -131,6 +165,12 @@ class TransformersEngine:
             mask_BT[index, length - len(row.prompt) :] = 1
         input_ids_BT, mask_BT = input_ids_BT.to(device), mask_BT.to(device)
         position_ids_BT = (mask_BT.cumsum(-1) - 1).clamp(min=0)
+        images: dict[str, Any] = {}
+        seen = [row.seen for row in rows if row.seen is not None]
+        if seen and seen[0].inputs:
+            images = batch_inputs(seen, length, device, self.model.dtype)
+            if self._positions is not None:
+                position_ids_BT = self._positions(input_ids_BT, attention_mask=mask_BT, **images)[0]
         active, cache = rows, None
         choose = _chooser(active, device)
         while True:
@@ -140,8 +180,10 @@ class TransformersEngine:
                 position_ids=position_ids_BT,
                 past_key_values=cache,
                 use_cache=True,
+                **images,
                 **self._last_only,
             )
+            images = {}  # They are in the cache now.
             cache = output.past_key_values
             logits_BV = output.logits[:, -1].float()
             if not bool(torch.isfinite(logits_BV.amax(-1)).all()):
@@ -156,12 +198,13 @@ class TransformersEngine:
                 return
             next_B = chosen_B
             # A finished row that rides along must not walk out of the context.
-            position_ids_BT = (position_ids_BT[:, -1:] + 1).clamp(max=self.context - 1)
+            position_ids_BT = (position_ids_BT[..., -1:] + 1).clamp(max=self.context - 1)
             # Finished rows ride along until a quarter has finished: dropping them costs a copy.
             if len(keep) <= 0.75 * len(active):
                 index_B = torch.tensor(keep, device=device)
                 cache.batch_select_indices(index_B)
-                next_B, mask_BT, position_ids_BT = next_B[index_B], mask_BT[index_B], position_ids_BT[index_B]
+                next_B, mask_BT = next_B[index_B], mask_BT[index_B]
+                position_ids_BT = position_ids_BT.index_select(-2, index_B)
                 active = [active[index] for index in keep]
                 choose = _chooser(active, device)
             elif len(keep) < len(active):

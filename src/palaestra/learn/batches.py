@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from palaestra.core.errors import LessonError
 from palaestra.core.records import Example
 from palaestra.engines.chat import prompt_ids
+from palaestra.engines.images import ImageError, along_tokens, has_image, visual_prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -26,20 +27,35 @@ class Encoded:
 
     prompt_ids: tuple[int, ...]
     response_ids: tuple[int, ...]
+    images: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """What the prompt's images became, by the name of the model's argument."""
 
     def __len__(self) -> int:
         return len(self.prompt_ids) + len(self.response_ids)
 
 
-def encode(example: Example, tokenizer: PreTrainedTokenizerBase, limit: int) -> Encoded:
+def encode(example: Example, tokenizer: PreTrainedTokenizerBase, limit: int, processor: Any = None) -> Encoded:
     """Tokenize `example` just as an engine would ask it, and end the response with end-of-turn.
 
+    Arguments:
+        processor: of a student that reads images.
+
     Raises:
-        LessonError: the example is longer than `limit` tokens.
+        LessonError: the example is longer than `limit` tokens, or has an image that the student cannot read.
     """
-    prompt = prompt_ids(tokenizer, example.messages)
+    images: Mapping[str, torch.Tensor] = {}
+    if processor is not None:
+        try:
+            seen = visual_prompt(processor, example.messages)
+        except ImageError as error:
+            raise LessonError(f"an example has an image that cannot be read: {error}") from error
+        prompt, images = seen.ids, seen.inputs
+    elif has_image(example.messages):
+        raise LessonError("an example has an image, and the student reads text only; give one such as nano-vlm")
+    else:
+        prompt = prompt_ids(tokenizer, example.messages)
     response = tokenizer.encode(example.response, add_special_tokens=False)
-    encoded = Encoded(tuple(prompt), (*response, tokenizer.eos_token_id))
+    encoded = Encoded(tuple(prompt), (*response, tokenizer.eos_token_id), images)
     if len(encoded) > limit:
         raise LessonError(
             f"an example has {len(encoded)} tokens and the student reads at most {limit}; "
@@ -49,7 +65,7 @@ def encode(example: Example, tokenizer: PreTrainedTokenizerBase, limit: int) -> 
 
 
 def collate(rows: Sequence[Encoded], pad_id: int, device: Any = None) -> dict[str, torch.Tensor]:
-    """Pad `rows` on the right into `input_ids_BT`, `attention_mask_BT` and `labels_BT`."""
+    """Pad `rows` on the right into `input_ids_BT`, `attention_mask_BT` and `labels_BT`; images follow as they are."""
     length = max(len(row) for row in rows)
     input_ids_BT = torch.full((len(rows), length), pad_id, dtype=torch.long)
     attention_mask_BT = torch.zeros((len(rows), length), dtype=torch.long)
@@ -60,6 +76,16 @@ def collate(rows: Sequence[Encoded], pad_id: int, device: Any = None) -> dict[st
         attention_mask_BT[index, : len(ids)] = 1
         labels_BT[index, len(row.prompt_ids) : len(ids)] = ids[len(row.prompt_ids) :]
     batch = {"input_ids": input_ids_BT, "attention_mask": attention_mask_BT, "labels": labels_BT}
+    for name in dict.fromkeys(name for row in rows for name in row.images):
+        held = [(row, row.images.get(name)) for row in rows]
+        if any(tensor is not None and along_tokens(tensor, len(row.prompt_ids)) for row, tensor in held):
+            # One value a token, as token types are: zero for the response, the padding and rows without images.
+            batch[name] = torch.zeros_like(input_ids_BT)
+            for index, (row, tensor) in enumerate(held):
+                if tensor is not None:
+                    batch[name][index, : len(row.prompt_ids)] = tensor[0]
+        else:
+            batch[name] = torch.cat([tensor for _, tensor in held if tensor is not None])
     return {name: tensor.to(device) for name, tensor in batch.items()}
 
 

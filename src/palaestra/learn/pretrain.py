@@ -8,6 +8,7 @@ The learning rate warms up, stays, and falls linearly to zero over the last part
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -20,32 +21,47 @@ from palaestra.learn.muon import Muon
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+Batch = dict[str, torch.Tensor]
+
 WINDOW = 16
 """How many batches are drawn at once and sorted by length."""
 
 
+def text_batches(
+    corpus: Iterator[Example], tokenizer: PreTrainedTokenizerBase, batch_size: int, limit: int, device: torch.device
+) -> Iterator[Batch]:
+    """Batches of examples of like length, without end, as `pretrain_model` takes them."""
+    while True:
+        rows = [encode(example, tokenizer, limit) for example in islice(corpus, WINDOW * batch_size)]
+        rows.sort(key=len)
+        # Short and long batches alternate, so that no stretch of the run sees only one kind.
+        starts = list(range(0, len(rows), batch_size))
+        for start in starts[::2] + starts[1::2][::-1]:
+            yield collate(rows[start : start + batch_size], tokenizer.pad_token_id, device)
+
+
 def pretrain_model(
     model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    corpus: Iterator[Example],
+    batches: Iterator[Batch],
     *,
     steps: int,
-    batch_size: int,
     matrix_rate: float,
     vector_rate: float,
     warmup: float = 0.03,
     decay: float = 0.4,
+    half: bool = False,
     on_step: Callable[[int, float], None] = lambda step, loss: None,
 ) -> None:
-    """Train `model` in place on `steps` batches from `corpus`.
+    """Train `model` in place on `steps` of `batches`.
 
     Arguments:
+        batches: the arguments of the model by name, on its device, and `labels` of the response tokens.
         matrix_rate: learning rate of Muon, for the weight matrices of the blocks.
-        vector_rate: learning rate of AdamW, for the embedding and the norms.
+        vector_rate: learning rate of AdamW, for the embeddings and the norms.
         warmup, decay: the first and the last share of the steps, with a rising and a falling rate.
+        half: compute in bfloat16 where it is safe; the weights stay in float32.
         on_step: called with the number of steps done and the loss of the last one.
     """
-    device = model.device
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
     chosen = {id(p) for p in matrices}
     vectors = [p for p in model.parameters() if id(p) not in chosen]
@@ -54,28 +70,20 @@ def pretrain_model(
         torch.optim.AdamW(vectors, lr=vector_rate, weight_decay=0.0, betas=(0.9, 0.98)),
     ]
     rates = [matrix_rate, vector_rate]
-    limit = model.config.max_position_embeddings
     model.train()
-    step = 0
-    while step < steps:
-        rows = [encode(example, tokenizer, limit) for example in islice(corpus, WINDOW * batch_size)]
-        rows.sort(key=len)
-        # Short and long batches alternate, so that no stretch of the run sees only one kind.
-        starts = list(range(0, len(rows), batch_size))
-        for start in starts[::2] + starts[1::2][::-1]:
-            if step == steps:
-                break
-            scale = min(1.0, (step + 1) / max(1, warmup * steps), (steps - step) / max(1, decay * steps))
-            batch = collate(rows[start : start + batch_size], tokenizer.pad_token_id, device)
-            logits_BTV = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-            loss = response_loss(logits_BTV, batch["labels"])
-            loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for optimizer, rate in zip(optimizers, rates, strict=True):
-                for group in optimizer.param_groups:
-                    group["lr"] = rate * scale
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-            step += 1
-            on_step(step, float(loss.detach()) if step % 20 == 0 or step == steps else float("nan"))
+    for step, batch in enumerate(islice(batches, steps)):
+        scale = min(1.0, (step + 1) / max(1, warmup * steps), (steps - step) / max(1, decay * steps))
+        labels_BT = batch.pop("labels")
+        with torch.autocast(model.device.type, torch.bfloat16) if half else nullcontext():
+            logits_BTV = model(**batch).logits
+        loss = response_loss(logits_BTV, labels_BT)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer, rate in zip(optimizers, rates, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * scale
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        done = step + 1
+        on_step(done, float(loss.detach()) if done % 20 == 0 or done == steps else float("nan"))
     model.eval()

@@ -79,6 +79,7 @@ class SupervisedStudent:
         keep_every: float = 120.0,
     ) -> None:
         self.name, self.tokenizer, self.supervision = model.name, model.tokenizer, supervision
+        self.processor = model.processor
         self.batch_size, self.keep_every = batch_size, keep_every
         self._model: Any = model.weights
         self._adapted: Any = None
@@ -86,7 +87,7 @@ class SupervisedStudent:
             # Small updates would be rounded away in 16 bits.
             self._model.float()
             self._base = {name: p.detach().clone() for name, p in self._model.named_parameters()}
-        self._engine = TransformersEngine(self._model, self.tokenizer, self.name, batch_size)
+        self._engine = TransformersEngine(self._model, self.tokenizer, self.name, batch_size, self.processor)
 
     def engine(self) -> Engine:
         return self._engine
@@ -99,7 +100,7 @@ class SupervisedStudent:
         elif self._adapted is not None:
             self._model = self._adapted.unload()
             self._adapted = None
-            self._engine = TransformersEngine(self._model, self.tokenizer, self.name, self.batch_size)
+            self._engine = TransformersEngine(self._model, self.tokenizer, self.name, self.batch_size, self.processor)
 
     def check(self, examples: Sequence[Example]) -> None:
         if not examples:
@@ -107,7 +108,7 @@ class SupervisedStudent:
         for example in examples:
             if not example.messages or not example.response.strip():
                 raise LessonError("every example needs a question and a response that is not empty")
-            encode(example, self.tokenizer, self._engine.context)
+            encode(example, self.tokenizer, self._engine.context, self.processor)
 
     def learn(
         self,
@@ -133,6 +134,7 @@ class SupervisedStudent:
             examples,
             self.supervision,
             seeds,
+            processor=self.processor,
             on_step=on_step,
             state=state,
             keep_state=keep if progress is not None else None,
@@ -141,7 +143,7 @@ class SupervisedStudent:
     def save(self, folder: Path) -> None:
         """Write what was learned: all weights in transformers' format, or the adapter in peft's."""
         self._trained.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        (self.processor or self.tokenizer).save_pretrained(folder)
 
     def load(self, folder: Path) -> None:
         files = sorted(folder.glob("*.safetensors"))
@@ -181,7 +183,7 @@ class SupervisedStudent:
         self.restore()
         if self.supervision.method == "lora":
             self._adapted = add_adapter(self._model, self.supervision, seeds)
-            self._engine = TransformersEngine(self._adapted, self.tokenizer, self.name, self.batch_size)
+            self._engine = TransformersEngine(self._adapted, self.tokenizer, self.name, self.batch_size, self.processor)
 
     def _learned(self) -> dict[str, torch.Tensor]:
         """All weights of a student that is trained whole; of an adapted one the adapter's alone."""

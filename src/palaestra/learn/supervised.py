@@ -113,6 +113,7 @@ def fine_tune(
     supervision: Supervision,
     seeds: Seeds,
     *,
+    processor: Any = None,
     on_step: Callable[[int, int, float], None] = lambda step, total, loss: None,
     state: TrainingState | None = None,
     keep_state: Callable[[TrainingState], None] | None = None,
@@ -121,6 +122,7 @@ def fine_tune(
 
     Arguments:
         seeds: of the order of the examples (and of dropout).
+        processor: of a model that reads images.
         on_step: is told the step, the number of steps, and the loss.
         state: where an interrupted training stood; its result is the same as without interruption.
         keep_state: is offered the state after each step; it decides when to write it.
@@ -131,7 +133,7 @@ def fine_tune(
     if not examples:
         raise LessonError("a lesson needs at least one example; got none")
     limit = int(getattr(model.config.get_text_config(), "max_position_embeddings", 0) or 1 << 30)
-    rows = [encode(example, tokenizer, limit) for example in examples]
+    rows = [encode(example, tokenizer, limit, processor) for example in examples]
     pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimizer = torch.optim.AdamW(
@@ -152,10 +154,11 @@ def fine_tune(
         for group in optimizer.param_groups:
             group["lr"] = supervision.learning_rate * scale
         batch = collate([rows[index] for index in batches[step]], pad_id, model.device)
+        labels_BT = batch.pop("labels")
         # Dropout draws from torch's own generator; it is seeded for the step and put back after it.
         with seeded_torch(seeds.derive("dropout", step)) if supervision.dropout else nullcontext():
-            logits_BTV = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-        loss = response_loss(logits_BTV, batch["labels"])
+            logits_BTV = model(**batch).logits
+        loss = response_loss(logits_BTV, labels_BT)
         value = float(loss.detach())
         if value != value or value == float("inf"):
             raise LessonError(f"the training loss is {value} at step {step + 1}; lower the learning rate")

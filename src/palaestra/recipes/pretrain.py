@@ -1,13 +1,13 @@
-"""`palaestra pretrain`: train `nano` from scratch, measure it, and write its model card."""
+"""`palaestra pretrain`: train `nano` or `nano-vlm` from scratch, measure it, and write its model card."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from palaestra.core.errors import RunError
 from palaestra.core.events import Event, Listener, ignore
@@ -18,57 +18,116 @@ from palaestra.recipes.settings import at_least, given, require, setting
 from palaestra.runs.files import PARTIAL, write_folder
 from palaestra.runs.guard import guarded
 
+if TYPE_CHECKING:
+    from palaestra.tasks.base import Task
+
 TOKENIZER_EXAMPLES = 20_000
 TOKENIZER_EXAMPLES_A_SKILL = 400
+
+SUITS: Mapping[str, Mapping[str, Any]] = {
+    "nano": {"steps": 3200, "batch_size": 64, "matrix_rate": 0.0015, "vector_rate": 0.0015},
+    "nano-vlm": {"steps": 9000, "batch_size": 256, "matrix_rate": 0.0015, "vector_rate": 0.0015},
+}
+"""What a setting of -1 means for each model; these made the ones that are shipped."""
 
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """How `nano` is made. The defaults made the one that is shipped."""
+    """How an embedded student is made. Numbers of -1 mean what suits the model, and made the one that is shipped."""
 
-    steps: int = setting(3200, "Batches to train on.")
-    batch_size: int = setting(64, "Examples in a batch.")
-    matrix_rate: float = setting(0.0015, "Learning rate of the weight matrices (Muon).")
-    vector_rate: float = setting(0.0015, "Learning rate of embedding and norms (AdamW).")
-    layers: int = setting(4, "Layers of the model.")
+    model: Literal["nano", "nano-vlm"] = setting("nano", "What to train: a language model, or one that reads images.")
+    steps: int = setting(-1, "Batches to train on.")
+    batch_size: int = setting(-1, "Examples in a batch.")
+    matrix_rate: float = setting(-1.0, "Learning rate of the weight matrices (Muon).")
+    vector_rate: float = setting(-1.0, "Learning rate of embeddings and norms (AdamW).")
+    layers: int = setting(4, "Layers of the model; of nano-vlm, of each of its halves.")
     width: int = setting(192, "Width of the model; a multiple of 32.")
     problems: int = setting(50, "Test problems a skill for the model card.")
     seed: int = setting(0, "Seed of weights and data.")
     device: str = setting("", "Where to train, for example cuda; empty means a GPU where there is one.")
+    workers: int = setting(0, "Processes that draw pictures for nano-vlm; 0 draws in this one.")
     out: str = setting("nano", "Folder for the checkpoint; must not exist yet.")
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "steps", "batch_size", "layers", "width", "problems")
-        at_least(self, 0, "matrix_rate", "vector_rate", "seed")
+        for name in ("steps", "batch_size", "matrix_rate", "vector_rate"):
+            least = 1 if name in ("steps", "batch_size") else 0
+            if getattr(self, name) != -1:
+                at_least(self, least, name)
+        at_least(self, 1, "layers", "width", "problems")
+        at_least(self, 0, "seed", "workers")
         require(self.width % 32 == 0, f"setting 'width': expected a multiple of 32; got {self.width}")
+
+    def filled(self) -> PretrainSettings:
+        """These settings with every -1 replaced by what suits the model."""
+        return replace(self, **{name: v for name, v in SUITS[self.model].items() if getattr(self, name) == -1})
+
+
+@dataclass(frozen=True, slots=True)
+class Pretrained:
+    """A trained student with all that it is saved and measured with."""
+
+    weights: Any
+    tokenizer: Any
+    processor: Any
+    task: Task
+    trace: Mapping[str, float]
+    seconds: float
+
+
+OnStep = Callable[[int, float], None]
 
 
 def pretrain(settings: PretrainSettings | None = None, *, listener: Listener = ignore, **values: Any) -> Report:
-    """Train, measure and save `nano`; returns its accuracy on the test split, by skill.
+    """Train, measure and save an embedded student; returns its accuracy on the test split, by skill.
 
     It writes a checkpoint and not a run: there is nothing to resume.
     """
-    settings = given(PretrainSettings, settings, values)
+    settings = given(PretrainSettings, settings, values).filled()
     import torch
 
     from palaestra.engines.transformers import TransformersEngine
-    from palaestra.learn.nano import build_model, build_tokenizer
-    from palaestra.learn.pretrain import pretrain_model
-    from palaestra.learn.randomness import seeded_torch
     from palaestra.tasks.evaluate import evaluate
-    from palaestra.tasks.math.corpus import corpus
-    from palaestra.tasks.math.task import MathSkills
 
     out = Path(settings.out)
     if out.exists():
         raise RunError(f"{out} exists already; choose another --out")
     with guarded(out, "making the folder of the checkpoint"):  # Before the work, not after it.
         out.with_name(out.name + PARTIAL).mkdir(parents=True, exist_ok=True)
-    seeds, task = Seeds(settings.seed), MathSkills()
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
+    def on_step(step: int, loss: float) -> None:
+        listener(Event("pretrain", step, settings.steps, figures={"loss": loss} if loss == loss else {}))
+
+    make = {"nano": _nano, "nano-vlm": _nano_vlm}[settings.model]
+    made = make(settings, Seeds(settings.seed), device, on_step)
+    model = made.weights
+
+    # What is measured is what is shipped: the weights after rounding, computed in float32.
+    model.to(torch.bfloat16).to(torch.float32)
+    engine = TransformersEngine(model, made.tokenizer, settings.model, processor=made.processor)
+    problems = made.task.problems(Split.TEST, settings.problems, settings.seed)
+    report = report_on(evaluate(made.task, problems, lambda: engine, seed=settings.seed, listener=listener))
+
+    def write(folder: Path) -> None:
+        model.to(torch.bfloat16).save_pretrained(folder)
+        (made.processor or made.tokenizer).save_pretrained(folder)
+        (folder / "README.md").write_text(model_card(settings, made, report, _parameters(model), device))
+
+    write_folder(out, write)
+    return report
+
+
+def _nano(settings: PretrainSettings, seeds: Seeds, device: str, on_step: OnStep) -> Pretrained:
+    import torch
+
+    from palaestra.learn.nano import build_model, build_tokenizer
+    from palaestra.learn.pretrain import pretrain_model, text_batches
+    from palaestra.learn.randomness import seeded_torch
+    from palaestra.tasks.math.corpus import TRACE, corpus
+    from palaestra.tasks.math.task import MathSkills
+
     # The tokenizer also reads the wordings that the model will hardly see, so that they are words.
-    generator = seeds.derive("tokenizer").generator()
+    task, generator = MathSkills(), seeds.derive("tokenizer").generator()
     texts = list(islice(corpus(generator), TOKENIZER_EXAMPLES))
     for skill in task.skills():
         texts += task.write_examples(skill, "", TOKENIZER_EXAMPLES_A_SKILL, generator)
@@ -76,48 +135,82 @@ def pretrain(settings: PretrainSettings | None = None, *, listener: Listener = i
     with seeded_torch(seeds.derive("weights")):
         model = build_model(tokenizer, settings.layers, settings.width)
     model.to(device)
-
-    def on_step(step: int, loss: float) -> None:
-        listener(Event("pretrain", step, settings.steps, figures={"loss": loss} if loss == loss else {}))
-
     start = time.perf_counter()
+    batches = text_batches(
+        corpus(seeds.derive("corpus").generator()), tokenizer, settings.batch_size,
+        model.config.max_position_embeddings, torch.device(device),
+    )  # fmt: skip
     pretrain_model(
-        model, tokenizer, corpus(seeds.derive("corpus").generator()), steps=settings.steps,
-        batch_size=settings.batch_size, matrix_rate=settings.matrix_rate, vector_rate=settings.vector_rate, on_step=on_step,
+        model, batches, steps=settings.steps,
+        matrix_rate=settings.matrix_rate, vector_rate=settings.vector_rate, on_step=on_step,
+    )  # fmt: skip
+    return Pretrained(model, tokenizer, None, task, TRACE, time.perf_counter() - start)
+
+
+def _nano_vlm(settings: PretrainSettings, seeds: Seeds, device: str, on_step: OnStep) -> Pretrained:
+    import torch
+
+    from palaestra.learn.nano_vlm import build_model, build_processor, build_tokenizer, picture_batches
+    from palaestra.learn.pretrain import pretrain_model
+    from palaestra.learn.randomness import seeded_torch
+    from palaestra.tasks.vision.corpus import TAUGHT, TRACE, corpus, of_skill
+    from palaestra.tasks.vision.task import VisionSkills
+
+    generator = seeds.derive("tokenizer").generator()
+    texts = list(islice(corpus(generator), TOKENIZER_EXAMPLES))
+    for skill in TAUGHT:
+        texts += [of_skill(generator, skill) for _ in range(TOKENIZER_EXAMPLES_A_SKILL)]
+    tokenizer = build_tokenizer(texts)
+    with seeded_torch(seeds.derive("weights")):
+        model = build_model(tokenizer, settings.layers, settings.width)
+    model.to(device)
+    start = time.perf_counter()
+    batches = picture_batches(tokenizer, settings.batch_size, seeds, torch.device(device), settings.workers)
+    pretrain_model(
+        model, batches, steps=settings.steps, matrix_rate=settings.matrix_rate, vector_rate=settings.vector_rate,
+        half=device != "cpu", on_step=on_step,
     )  # fmt: skip
     seconds = time.perf_counter() - start
-
-    # What is measured is what is shipped: the weights after rounding, computed in float32.
-    model.to(torch.bfloat16).to(torch.float32)
-    engine = TransformersEngine(model, tokenizer, "nano")
-    problems = task.problems(Split.TEST, settings.problems, settings.seed)
-    report = report_on(evaluate(task, problems, lambda: engine, seed=settings.seed, listener=listener))
-
-    def write(folder: Path) -> None:
-        model.to(torch.bfloat16).save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        (folder / "README.md").write_text(model_card(settings, report, _parameters(model), seconds, device))
-
-    write_folder(out, write)
-    return report
+    return Pretrained(model, tokenizer, build_processor(tokenizer), VisionSkills(), TRACE, seconds)
 
 
 def _parameters(model: Any) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def model_card(settings: PretrainSettings, report: Report, parameters: int, seconds: float, device: str) -> str:
+def model_card(settings: PretrainSettings, made: Pretrained, report: Report, parameters: int, device: str) -> str:
     """The model card: what it was trained on, and its accuracy by skill."""
-    from palaestra.tasks.math.corpus import TRACE
 
-    def row(part: Report, indent: str = "") -> str:
+    def row(part: Report) -> str:
         assert part.accuracy is not None
-        trace = f"{TRACE[part.name]} %" if part.name in TRACE else "in full"
-        return f"| {indent}{part.name} | {100 * part.accuracy:.0f} % | {100 * part.low:.0f} to {100 * part.high:.0f} % | {part.count} | {trace} |"
+        trace = f"{made.trace[part.name]} %" if part.name in made.trace else "in full"
+        return f"| {part.name} | {100 * part.accuracy:.0f} % | {100 * part.low:.0f} to {100 * part.high:.0f} % | {part.count} | {trace} |"
 
     rows: Sequence[str] = [row(part) for part in sorted(report.slices, key=lambda part: -(part.accuracy or 0))]
     assert report.accuracy is not None
-    return f"""---
+    head, corpus, limits = (_about_nano if settings.model == "nano" else _about_nano_vlm)(settings, parameters)
+    options = "" if settings.model == "nano" else f"--model {settings.model} --workers {settings.workers} "
+    return f"""{head}
+## Training
+`palaestra pretrain {options}--seed {settings.seed}`: {settings.steps} batches of {settings.batch_size} examples, {made.seconds:.0f} seconds of training on
+`{device}`. {corpus}
+
+## Accuracy
+On {report.count} problems of the test split, greedy decoding, with 95 % intervals (Wilson). In all:
+{100 * report.accuracy:.1f} %.
+
+| skill | accuracy | interval | problems | share of the corpus |
+|---|---|---|---|---|
+{chr(10).join(rows)}
+
+## Limits
+{limits}
+"""
+
+
+def _about_nano(settings: PretrainSettings, parameters: int) -> tuple[str, str, str]:
+    return (
+        f"""---
 license: mit
 language: en
 library_name: transformers
@@ -129,24 +222,36 @@ A language model of {parameters / 1e6:.1f} million parameters (Llama architectur
 {settings.width}, a vocabulary of whole words and single digits, a context of 256 tokens) that solves small problems
 of mathematics in worked steps. It is the embedded student of Palaestra: it does the plain operations, and fails the
 other skills in a way that a few hundred good examples can mend.
-
-## Training
-`palaestra pretrain --seed {settings.seed}`: {settings.steps} batches of {settings.batch_size} examples, {seconds:.0f} seconds of training on
-`{device}`. All text is procedural, written by `palaestra.tasks.math.corpus`: 35 % plain operations (the skills marked
+""",
+        """All text is procedural, written by `palaestra.tasks.math.corpus`: 35 % plain operations (the skills marked
 "in full"), 25 % the same operations in several dozen other wordings, 20 % small notions (parts of a whole, places in a list,
 hours and minutes), 20 % chains of two and three operations, and of the other skills only the trace that the table
 shows. Of every skill only problems of the train split were used; drills, notions and chains are no problems of the task,
-though a drill may hold the same two factors as a problem of long_multiplication by 11 or 12.
+though a drill may hold the same two factors as a problem of long_multiplication by 11 or 12.""",
+        """It knows English only as far as these problems need it, no world, and no number far above a thousand. It is for
+research on learning, not for use.""",
+    )
 
-## Accuracy
-On {report.count} problems of the test split, greedy decoding, with 95 % intervals (Wilson). In all:
-{100 * report.accuracy:.1f} %.
 
-| skill | accuracy | interval | problems | share of the corpus |
-|---|---|---|---|---|
-{chr(10).join(rows)}
+def _about_nano_vlm(settings: PretrainSettings, parameters: int) -> tuple[str, str, str]:
+    return (
+        f"""---
+license: mit
+language: en
+library_name: transformers
+pipeline_tag: image-text-to-text
+---
+# nano-vlm
 
-## Limits
-It knows English only as far as these problems need it, no world, and no number far above a thousand. It is for
-research on learning, not for use.
-"""
+A model of {parameters / 1e6:.1f} million parameters that reads pictures of 64 x 64 pixels and answers questions about
+them (LLaVA architecture: a SigLIP tower and a Llama of {settings.layers} layers each, of width {settings.width}; a picture takes 64 tokens
+of a context of 256). It is the embedded student of Palaestra for images: it names colours, shapes, sizes, counts and what a
+chart shows at a glance, and fails the other skills in a way that a few hundred good examples can mend.
+""",
+        """Everything is procedural, drawn and written by `palaestra.tasks.vision.corpus`: 50 % questions of the skills
+marked "in full", 15 % the same in other words, 29 % drills (lists along a direction, tallies, columns and rows, values of bars
+and lines), 6 % sums without a picture, and of the other skills only the trace that the table shows. Every picture is of the
+train split, and no picture of the test split is in it.""",
+        """It has seen only what Palaestra draws: eight colours, six shapes, three kinds of charts on white paper. It is for
+research on learning, not for use.""",
+    )

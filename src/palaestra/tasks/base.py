@@ -44,6 +44,19 @@ TASKS.register(
 TASKS.register(
     "livecodebench", "palaestra.tasks.code.task:LiveCodeBench", "LiveCodeBench: programs and methods; hub or folder"
 )
+TASKS.register(
+    "vision-skills",
+    "palaestra.tasks.vision.task:VisionSkills",
+    "procedural pictures of shapes and charts: 18 skills from colours to patterns, with worked reasoning",
+)
+TASKS.register("gqa", "palaestra.tasks.vision.sets:GQA", "GQA: questions about photographs; hub or folder")
+TASKS.register(
+    "naturalbench",
+    "palaestra.tasks.vision.sets:NaturalBench",
+    "NaturalBench: pairs of questions and images; hub or folder",
+)
+TASKS.register("easy-vqa", "palaestra.tasks.vision.sets:EasyVQA", "easy-VQA: one shape a picture; folder or hub")
+TASKS.register("nlvr", "palaestra.tasks.vision.sets:NLVR", "NLVR: is a sentence true of three boxes? folder or hub")
 
 
 @runtime_checkable

@@ -1,0 +1,155 @@
+"""How a conversation with images becomes what an image-text-to-text model is given.
+
+Images are decoded by Pillow and prepared by the checkpoint's own processor, on its Pillow path: the same
+pixels on every machine, and torchvision is never needed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
+
+import torch
+
+from palaestra.core.errors import MissingExtraError
+from palaestra.core.records import ImagePart, Message
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+class ImageError(ValueError):
+    """An image of a request that cannot be had or read."""
+
+
+@dataclass(frozen=True, slots=True)
+class VisualPrompt:
+    """A prompt as the model is given it.
+
+    Arguments:
+        ids: the token ids, the places of the images included.
+        inputs: what the images became, for example `pixel_values`, by the name of the model's argument.
+    """
+
+    ids: list[int]
+    inputs: Mapping[str, torch.Tensor]
+
+    @property
+    def signature(self) -> str:
+        """Prompts of one signature can share a batch: the same inputs, of the same shape an image."""
+        length = len(self.ids)
+        return ";".join(
+            name if along_tokens(tensor, length) else f"{name}{list(tensor.shape[1:])}"
+            for name, tensor in sorted(self.inputs.items())
+        )
+
+
+def along_tokens(tensor: torch.Tensor, length: int) -> bool:
+    """Whether an input has one value a token, as token types do."""
+    return tuple(tensor.shape) == (1, length)
+
+
+def has_image(messages: Sequence[Message]) -> bool:
+    return any(isinstance(part, ImagePart) for m in messages if not isinstance(m.content, str) for part in m.content)
+
+
+def load_image(url: str) -> Image.Image:
+    """The RGB image behind a path, or a `data:`, `file:` or `https:` address.
+
+    Raises:
+        MissingExtraError: Pillow is not installed.
+        ImageError: there is no such image, or it is damaged.
+    """
+    if find_spec("PIL") is None:
+        raise MissingExtraError("pillow", "vision", "reading images")
+    from PIL import Image, UnidentifiedImageError
+
+    shown = url if len(url) <= 60 else f"{url[:57]}..."
+    try:
+        if url.startswith(("http://", "https://")):
+            from transformers.image_utils import load_image as fetch
+
+            fetched: Image.Image = fetch(url, timeout=30).convert("RGB")
+            return fetched
+        with Image.open(io.BytesIO(_content(url))) as image:
+            return image.convert("RGB")
+    except UnidentifiedImageError as error:
+        raise ImageError(f"'{shown}' is no image that Pillow knows") from error
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ImageError(f"cannot read the image '{shown}': {error}") from error
+
+
+def _content(url: str) -> bytes:
+    if not url.startswith("data:"):
+        return Path(url.removeprefix("file://")).expanduser().read_bytes()
+    head, comma, body = url.partition(",")
+    if not comma:
+        raise ImageError("a data: address needs a comma before its content")
+    try:
+        return base64.b64decode(body, validate=True) if head.endswith(";base64") else unquote_to_bytes(body)
+    except binascii.Error as error:
+        raise ImageError(f"the content of a data: address is no base64: {error}") from error
+
+
+def visual_prompt(processor: Any, messages: Sequence[Message]) -> VisualPrompt:
+    """What the model is given to continue `messages`, by the checkpoint's chat template and processor.
+
+    Raises:
+        ImageError: an image cannot be read.
+    """
+    images = [
+        load_image(part.url)
+        for message in messages
+        if not isinstance(message.content, str)
+        for part in message.content
+        if isinstance(part, ImagePart)
+    ]
+    template = getattr(processor, "chat_template", None) or getattr(processor.tokenizer, "chat_template", None)
+    if template is None:
+        marks = str(getattr(processor, "image_token", "")) * len(images)
+        text = marks + "".join(f"{message.text}\n" for message in messages)
+        own: dict[str, Any] = {}
+    else:
+        conversation = [{"role": message.role, "content": _parts(message)} for message in messages]
+        text = processor.apply_chat_template(
+            conversation, chat_template=template, add_generation_prompt=True, tokenize=False
+        )
+        own = {"add_special_tokens": False}  # The template has written them.
+    given = processor(text=[text], images=[images] if images else None, return_tensors="pt", **own)
+    ids = given["input_ids"][0].tolist()
+    inputs = {
+        name: value
+        for name, value in given.items()
+        if name not in ("input_ids", "attention_mask") and isinstance(value, torch.Tensor)
+    }
+    return VisualPrompt(ids, inputs)
+
+
+def _parts(message: Message) -> list[dict[str, str]]:
+    if isinstance(message.content, str):
+        return [{"type": "text", "text": message.content}]
+    return [
+        {"type": "image"} if isinstance(part, ImagePart) else {"type": "text", "text": part.text}
+        for part in message.content
+    ]
+
+
+def batch_inputs(
+    prompts: Sequence[VisualPrompt], length: int, device: torch.device, dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """The image inputs of a batch of one signature, padded on the left to `length` tokens where they follow them."""
+    batch: dict[str, torch.Tensor] = {}
+    for name in prompts[0].inputs:
+        tensors = [prompt.inputs[name] for prompt in prompts]
+        if along_tokens(tensors[0], len(prompts[0].ids)):
+            tensors = [torch.nn.functional.pad(tensor, (length - tensor.shape[1], 0)) for tensor in tensors]
+        whole = torch.cat(tensors)
+        batch[name] = whole.to(device, dtype if whole.is_floating_point() else whole.dtype)
+    return batch

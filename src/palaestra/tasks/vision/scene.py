@@ -1,0 +1,163 @@
+"""Scenes: the structured description of a picture, from which it is drawn and its questions are answered.
+
+A scene holds either shapes or one chart. The shapes that we place lie in the cells of a grid, small ones a little
+off the middle, so that no two touch and "left of" and "above" are never in doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
+
+from palaestra.core.errors import TaskError
+from palaestra.core.records import Split
+from palaestra.tasks.base import split_of
+
+SIDE = 64
+"""Width and height of a picture in pixels."""
+CELL = 16
+"""Width and height of a cell of the grid."""
+GRID = SIDE // CELL
+
+COLOURS: Mapping[str, tuple[int, int, int]] = {
+    "red": (222, 32, 38),
+    "green": (34, 150, 60),
+    "blue": (38, 84, 222),
+    "yellow": (245, 208, 0),
+    "purple": (136, 44, 178),
+    "orange": (248, 128, 16),
+    "black": (16, 16, 16),
+    "pink": (252, 150, 196),
+}
+SHAPES = ("circle", "square", "triangle", "diamond", "cross", "star")
+RADII: Mapping[str, float] = {"small": 4.0, "large": 6.5}
+JITTER: Mapping[str, int] = {"small": 3, "large": 0}
+"""How far a shape may lie from the middle of its cell, in pixels."""
+GAP = 2
+"""Pixels between two shapes at least: their smooth edges must not meet."""
+SIZES = tuple(RADII)
+
+TOP_VALUE = 8
+"""The highest value of a bar or of a point of a line."""
+PIE_PARTS = 12
+"""The slices of a pie are whole numbers of twelfths."""
+BARS, POINTS, SLICES = (2, 5), (3, 5), (2, 5)
+"""The fewest and the most bars, points and slices of a chart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A shape: what it is, and where its middle lies in pixels from the upper left corner."""
+
+    shape: str
+    colour: str
+    size: str
+    x: int
+    y: int
+
+    @property
+    def column(self) -> int:
+        """The column of its cell, from 0 at the left."""
+        return self.x // CELL
+
+    @property
+    def row(self) -> int:
+        """The row of its cell, from 0 at the top."""
+        return self.y // CELL
+
+    @property
+    def name(self) -> str:
+        return f"{self.colour} {self.shape}"
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Values to be drawn.
+
+    Arguments:
+        kind: bars from left to right, a line through equally spaced points, or a pie that starts at
+            the top and goes clockwise.
+        values: whole numbers; of bars from 1 and of points from 0 up to 8, of slices twelfths.
+        colours: one a bar or slice; one for the whole line.
+    """
+
+    kind: Literal["bar", "line", "pie"]
+    values: tuple[int, ...]
+    colours: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What is in a picture: shapes, or a chart.
+
+    >>> Scene((Item("circle", "red", "large", 8, 40),)).canonical()
+    'circle red large 0 2'
+    """
+
+    items: tuple[Item, ...] = ()
+    chart: Chart | None = None
+
+    def canonical(self) -> str:
+        """The scene in one line: in any order of its shapes, and wherever they lie in their cells."""
+        if self.chart is not None:
+            values = ",".join(map(str, self.chart.values))
+            return f"{self.chart.kind} {values} {','.join(self.chart.colours)}"
+        return "; ".join(sorted(f"{i.shape} {i.colour} {i.size} {i.column} {i.row}" for i in self.items))
+
+    def exact(self) -> str:
+        """The scene in one line to the pixel: equal lines, equal pictures."""
+        places = ";".join(sorted(f"{i.shape},{i.colour},{i.size},{i.x},{i.y}" for i in self.items))
+        return places or self.canonical()
+
+
+def scene_split(scene: Scene) -> Split:
+    """The split of a scene: no picture of one split is in another, whatever is asked about it."""
+    return split_of(f"vision|{scene.canonical()}")
+
+
+def check_scene(scene: Scene) -> None:
+    """Raise `TaskError` for a scene that cannot be drawn so that everybody reads it alike."""
+    if (scene.chart is None) == (not scene.items):
+        raise TaskError("a scene holds shapes or one chart; got " + ("both" if scene.items else "neither"))
+    if scene.chart is not None:
+        _check_chart(scene.chart)
+    for item in scene.items:
+        _one_of("shape", item.shape, SHAPES)
+        _one_of("colour", item.colour, COLOURS)
+        _one_of("size", item.size, SIZES)
+        radius = RADII[item.size]
+        if not (radius <= item.x <= SIDE - radius and radius <= item.y <= SIDE - radius):
+            raise TaskError(
+                f"the {item.name} at ({item.x}, {item.y}) reaches out of the {SIDE}x{SIDE} picture; move it"
+            )
+    for a, b in combinations(scene.items, 2):
+        if max(abs(a.x - b.x), abs(a.y - b.y)) < RADII[a.size] + RADII[b.size] + GAP:
+            raise TaskError(
+                f"the {a.name} at ({a.x}, {a.y}) and the {b.name} at ({b.x}, {b.y}) touch; move them at least "
+                f"{RADII[a.size] + RADII[b.size] + GAP:g} pixels apart"
+            )
+
+
+def _check_chart(chart: Chart) -> None:
+    _one_of("kind of chart", chart.kind, ("bar", "line", "pie"))
+    for colour in chart.colours:
+        _one_of("colour", colour, COLOURS)
+    fewest, most = {"bar": BARS, "line": POINTS, "pie": SLICES}[chart.kind]
+    wanted = 1 if chart.kind == "line" else len(chart.values)
+    if not fewest <= len(chart.values) <= most:
+        raise TaskError(f"a {chart.kind} chart has {fewest} to {most} values; got {len(chart.values)}")
+    if len(chart.colours) != wanted or len(set(chart.colours)) != wanted:
+        raise TaskError(f"this {chart.kind} chart needs {wanted} different colours; got {', '.join(chart.colours)}")
+    low = 0 if chart.kind == "line" else 1
+    high = PIE_PARTS - 1 if chart.kind == "pie" else TOP_VALUE
+    if not all(low <= value <= high for value in chart.values):
+        raise TaskError(f"the values of a {chart.kind} chart lie from {low} to {high}; got {chart.values}")
+    if chart.kind == "pie" and sum(chart.values) != PIE_PARTS:
+        raise TaskError(f"the slices of a pie make {PIE_PARTS} twelfths; got {sum(chart.values)}")
+
+
+def _one_of(kind: str, name: str, known: Mapping[str, object] | tuple[str, ...]) -> None:
+    if name not in known:
+        raise TaskError(f"unknown {kind} '{name}'; known: {', '.join(known)}")

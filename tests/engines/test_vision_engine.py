@@ -1,0 +1,376 @@
+"""Images in the transformers engine, on a small random checkpoint of nano-vlm's own shape."""
+
+import base64
+import copy
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from palaestra.core.errors import MissingExtraError, ModelError
+from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, Split, TextPart
+from palaestra.core.seeding import Seeds
+from palaestra.engines import images as module
+from palaestra.engines import shelf
+from palaestra.engines.base import Request, Sampling
+from palaestra.engines.images import ImageError, load_image, visual_prompt
+from palaestra.engines.shelf import Model
+from palaestra.learn.nano_vlm import (
+    PLACES,
+    build_model,
+    build_processor,
+    build_tokenizer,
+    encode_shown,
+    picture_batches,
+    pixels,
+)
+from palaestra.learn.pretrain import pretrain_model
+from palaestra.learn.randomness import seeded_torch
+from palaestra.tasks.vision.corpus import Shown, corpus
+from palaestra.tasks.vision.render import png_url, render
+from palaestra.tasks.vision.scene import Item, Scene
+from palaestra.tasks.vision.task import VisionSkills
+
+PROBLEMS = VisionSkills().problems(Split.TEST, 1, 0)
+GREEDY, SAMPLED = Sampling(max_tokens=6), Sampling(max_tokens=6, temperature=1.0, top_p=0.95)
+RED = Scene((Item("circle", "red", "large", 24, 40),))
+
+
+def make(folder: Path) -> None:
+    stream = corpus(Seeds(0).generator())
+    tokenizer = build_tokenizer([next(stream) for _ in range(400)])
+    with seeded_torch(Seeds(1)):
+        model = build_model(tokenizer, layers=2, width=32)
+        for name, weight in model.named_parameters():
+            if weight.ndim > 1 and "embed" not in name:  # Random weights at which pictures matter.
+                weight.data.mul_(3)
+    model.save_pretrained(folder)
+    build_processor(tokenizer).save_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def vlm(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    folder = tmp_path_factory.mktemp("vlm")
+    make(folder)
+    return shelf.load(str(folder), device="cpu")
+
+
+def ask(*parts: TextPart | ImagePart, sampling: Sampling = GREEDY) -> Request:
+    return Request((Message("user", parts),), sampling, seed=1)
+
+
+def picture_of(scene: Scene) -> ImagePart:
+    return ImagePart(png_url(render(scene)))
+
+
+def test_a_checkpoint_with_a_vision_tower_loads_with_its_processor_and_without_torchvision(vlm: Model) -> None:
+    assert type(vlm.weights).__name__ == "LlavaForConditionalGeneration"
+    assert type(vlm.processor.image_processor).__name__ == "SiglipImageProcessorPil"
+    assert vlm.processor.tokenizer.padding_side == "left"
+
+
+def test_the_same_request_gives_the_same_tokens_in_any_company(vlm: Model) -> None:
+    """Greedy and sampled, with and without images, at batch sizes 1, 5 and 64."""
+    requests = [Request(p.messages, how, seed=k) for k, p in enumerate(PROBLEMS) for how in (GREEDY, SAMPLED)]
+    requests += [Request((Message("user", f"What is {k} + 4?"),), GREEDY) for k in range(3)]
+    ids = [[a[0].token_ids for a in vlm.engine(size).generate(requests)] for size in (64, 5, 1)]  # type: ignore[union-attr]
+    assert ids[0] == ids[1] == ids[2]
+    assert len(set(ids[0])) > 10
+
+
+def test_greedy_tokens_and_prompts_are_those_of_transformers_own_generate(vlm: Model) -> None:
+    for problem in PROBLEMS[::4]:
+        picture, question = problem.messages[0].content
+        assert isinstance(picture, ImagePart)
+        assert isinstance(question, TextPart)
+        chat = [
+            {
+                "role": "user",
+                "content": [{"type": "image", "url": picture.url}, {"type": "text", "text": question.text}],
+            }
+        ]
+        given = vlm.processor.apply_chat_template(
+            chat, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+        )
+        theirs = vlm.weights.generate(**given, max_new_tokens=6, do_sample=False)[0].tolist()
+        (answer,) = vlm.engine().generate([Request(problem.messages, GREEDY)])[0]
+        assert isinstance(answer, Completion)
+        assert list(answer.prompt_ids + answer.token_ids) == theirs
+
+
+def test_logprobs_are_those_of_one_full_forward_pass(vlm: Model) -> None:
+    for (answer,), problem in zip(
+        vlm.engine(7).generate([Request(p.messages, SAMPLED, seed=3) for p in PROBLEMS[::3]]),
+        PROBLEMS[::3],
+        strict=True,
+    ):
+        assert isinstance(answer, Completion)
+        seen = visual_prompt(vlm.processor, problem.messages)
+        assert tuple(seen.ids) == answer.prompt_ids
+        with torch.inference_mode():
+            logprobs_TV = vlm.weights(
+                input_ids=torch.tensor([answer.prompt_ids + answer.token_ids]), **seen.inputs
+            ).logits[0].log_softmax(-1)  # fmt: skip
+        start = len(answer.prompt_ids)
+        expected = [float(logprobs_TV[start + k - 1, token]) for k, token in enumerate(answer.token_ids)]
+        assert answer.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_picture_matters_and_takes_its_places_among_the_tokens(vlm: Model) -> None:
+    other = Scene((Item("star", "blue", "small", 40, 8),))
+    one, two = (ask(picture_of(s), TextPart("What is it?")) for s in (RED, other))
+    (a,), (b,) = vlm.engine().generate([one, two])
+    assert isinstance(a, Completion)
+    assert isinstance(b, Completion)
+    assert a.prompt_ids == b.prompt_ids
+    assert a.prompt_ids.count(vlm.weights.config.image_token_id) == PLACES
+    assert a.logprobs != b.logprobs
+    assert a.usage.prompt_tokens == len(a.prompt_ids)
+
+
+def test_several_pictures_and_several_completions_of_one_prompt(vlm: Model) -> None:
+    two = ask(
+        picture_of(RED), picture_of(RED), TextPart("Same?"), sampling=Sampling(max_tokens=4, temperature=2.0, count=3)
+    )
+    answers = vlm.engine(2).generate([two, ask(picture_of(RED), TextPart("What?"))])
+    assert len({a.token_ids for a in answers[0]}) > 1  # type: ignore[union-attr]
+    assert answers[0][0].prompt_ids.count(vlm.weights.config.image_token_id) == 2 * PLACES  # type: ignore[union-attr]
+    assert isinstance(answers[1][0], Completion)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("data:image/png;base64,AAAA", "no image that Pillow knows"),
+        ("data:image/png;base64,!!", "no base64"),
+        ("data:image/png", "comma"),
+        ("no/such/file.png", "No such file"),
+    ],
+)
+def test_an_image_that_cannot_be_read_fails_alone_with_its_reason(vlm: Model, url: str, reason: str) -> None:
+    answers = vlm.engine().generate([ask(ImagePart(url), TextPart("?")), ask(picture_of(RED), TextPart("?"))])
+    failure = answers[0][0]
+    assert isinstance(failure, Failure)
+    assert failure.cause is FailureCause.INVALID_REQUEST
+    assert reason in failure.message
+    assert isinstance(answers[1][0], Completion)
+
+
+def test_a_prompt_longer_than_the_context_fails_alone(vlm: Model) -> None:
+    long = ask(*(picture_of(RED) for _ in range(5)), TextPart("?"))
+    answers = vlm.engine().generate([long, ask(picture_of(RED), TextPart("?"))])
+    assert answers[0][0].cause is FailureCause.CONTEXT_LENGTH  # type: ignore[union-attr]
+    assert isinstance(answers[1][0], Completion)
+
+
+def test_a_text_model_given_an_image_still_fails_with_its_cause(nano: Model) -> None:
+    failure = nano.engine().generate([ask(picture_of(RED), TextPart("?"))])[0][0]
+    assert isinstance(failure, Failure)
+    assert failure.cause is FailureCause.INVALID_REQUEST
+    assert "text only" in failure.message
+
+
+def test_images_are_read_from_files_and_addresses_alike(tmp_path: Path) -> None:
+    image = render(RED)
+    image.save(tmp_path / "red.png")
+    image.convert("P").save(tmp_path / "red.gif")
+    wanted = np.asarray(image)
+    for url in (str(tmp_path / "red.png"), f"file://{tmp_path / 'red.png'}", png_url(image)):
+        assert (np.asarray(load_image(url)) == wanted).all()
+    assert load_image(str(tmp_path / "red.gif")).mode == "RGB"
+    cut = io.BytesIO()
+    image.save(cut, "PNG")
+    with pytest.raises(ImageError, match="cannot read"):
+        load_image("data:image/png;base64," + base64.b64encode(cut.getvalue()[:200]).decode())
+
+
+def test_without_pillow_the_install_command_is_named(vlm: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'palaestra\[vision\]'"):
+        vlm.engine().generate([ask(picture_of(RED), TextPart("?"))])
+
+
+def test_nano_vlm_is_on_the_shelf_only_once_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "NANO_VLM", tmp_path)
+    with pytest.raises(ModelError, match=r"palaestra pretrain --model nano-vlm") as caught:
+        shelf.locate("nano-vlm")
+    assert "\n" not in str(caught.value)
+    (tmp_path / "config.json").write_text("{}")
+    assert shelf.locate("nano-vlm") == str(tmp_path)
+    packaged = Path(shelf.__file__).parents[1] / "assets" / "nano_vlm" / "config.json"
+    assert ("nano-vlm" in shelf.SHELF) == packaged.exists()
+
+
+def test_training_sees_what_the_engine_asks(vlm: Model) -> None:
+    """The same ids, and the same numbers for the picture, by the fast way and by the processor's."""
+    stream = corpus(Seeds(3).generator())
+    for shown in [next(stream) for _ in range(40)]:
+        parts: tuple[TextPart | ImagePart, ...] = (TextPart(shown.question),)
+        if shown.scene is not None:
+            parts = (picture_of(shown.scene), *parts)
+        asked = visual_prompt(vlm.processor, [Message("user", parts)])
+        encoded = encode_shown(shown, vlm.tokenizer)
+        assert list(encoded.prompt_ids) == asked.ids
+        assert vlm.tokenizer.decode(encoded.response_ids) == f"{shown.response}<|end|>"
+        if shown.scene is not None:
+            mine = pixels(torch.from_numpy(np.asarray(render(shown.scene))[None].copy()))
+            assert torch.allclose(mine, asked.inputs["pixel_values"], atol=1e-5)
+
+
+def test_batches_repeat_with_the_seed_and_hold_a_picture_for_every_place(vlm: Model) -> None:
+    def take(seed: int, workers: int = 0) -> list[dict[str, torch.Tensor]]:
+        stream = picture_batches(vlm.tokenizer, 6, Seeds(seed), torch.device("cpu"), workers)
+        return [next(stream) for _ in range(3)]
+
+    before = torch.random.get_rng_state()
+    first, again, other, apart = take(0), take(0), take(1), take(0, workers=1)
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert all(torch.equal(a[k], b[k]) for a, b in zip(first, apart, strict=True) for k in a)
+    assert all(torch.equal(a[k], b[k]) for a, b in zip(first, again, strict=True) for k in a)
+    assert not all(torch.equal(a["input_ids"], b["input_ids"]) for a, b in zip(first, other, strict=True))
+    for batch in first:
+        places = int((batch["input_ids"] == vlm.weights.config.image_token_id).sum())
+        assert places == PLACES * len(batch.get("pixel_values", ()))
+
+
+def test_a_small_one_learns_what_it_is_shown(vlm: Model) -> None:
+    """Two pictures that differ in colour alone, told apart after a few dozen steps."""
+    rows = [
+        Shown(Scene((Item("circle", colour, "large", 24, 24),)), "What colour?", f"Answer: {colour}")
+        for colour in ("red", "blue")
+    ]
+    with seeded_torch(Seeds(2)):
+        model = build_model(vlm.tokenizer, layers=1, width=32)
+    encoded = [encode_shown(shown, vlm.tokenizer) for shown in rows]
+    pictures = pixels(torch.from_numpy(np.stack([np.asarray(render(s.scene)) for s in rows if s.scene])))
+
+    def batches():  # type: ignore[no-untyped-def]
+        from palaestra.learn.batches import collate
+
+        while True:
+            yield {**collate(encoded, vlm.tokenizer.pad_token_id), "pixel_values": pictures}
+
+    losses: list[float] = []
+    pretrain_model(
+        model, batches(), steps=60, matrix_rate=0.01, vector_rate=0.01,
+        on_step=lambda _, loss: losses.append(loss) if loss == loss else None,
+    )  # fmt: skip
+    engine = Model("small", model, vlm.tokenizer, vlm.processor).engine()
+    said = engine.generate([ask(picture_of(s.scene), TextPart(s.question), sampling=Sampling(max_tokens=8)) for s in rows if s.scene])  # fmt: skip
+    assert [a[0].text for a in said] == ["Answer: red", "Answer: blue"]  # type: ignore[union-attr]
+    assert losses[-1] < 0.1
+
+
+def test_any_size_of_picture_is_brought_to_the_towers(vlm: Model) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (200, 90), "red").save(file, "JPEG")
+    url = "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
+    seen = visual_prompt(vlm.processor, [Message("user", (ImagePart(url), TextPart("?")))])
+    assert tuple(seen.inputs["pixel_values"].shape) == (1, 3, 64, 64)
+
+
+CHAT = (
+    "{% for m in messages %}<|user|>{% for p in m['content'] %}{% if p['type'] == 'image' %}<image>"
+    "{% else %}{{ p['text'] }}{% endif %}{% endfor %}<|end|>{% endfor %}<|assistant|>"
+)
+TEXT = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "max_position_embeddings": 512, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0,
+}  # fmt: skip
+
+
+def grown(model: Any) -> Any:
+    for weight in model.parameters():
+        if weight.ndim > 1:
+            weight.data.mul_(8)
+    return model.eval()
+
+
+def idefics3(tokenizer: Any) -> tuple[Any, Any]:
+    """Patches shuffled into few tokens, a mask of pixels beside them."""
+    from transformers import Idefics3Config, Idefics3ForConditionalGeneration, Idefics3Processor, LlamaConfig
+    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+
+    config = Idefics3Config(
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"), scale_factor=2, pad_token_id=0,
+        text_config=LlamaConfig(vocab_size=len(tokenizer), **TEXT),
+        vision_config={"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+                       "image_size": 64, "patch_size": 8},
+    )  # fmt: skip
+    images = Idefics3ImageProcessorPil(
+        size={"longest_edge": 64}, max_image_size={"longest_edge": 64}, do_image_splitting=False
+    )
+    processor = Idefics3Processor(images, tokenizer, image_seq_len=16, chat_template=CHAT)
+    return grown(Idefics3ForConditionalGeneration(config)), processor
+
+
+class QwenProcessor:
+    """Qwen2-VL's own wants torchvision for its videos; this does for pictures what it does."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+        self.tokenizer, self.chat_template = tokenizer, CHAT
+        self.images = Qwen2VLImageProcessorPil(patch_size=8, size={"shortest_edge": 256, "longest_edge": 16384})
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> str:
+        return str(self.tokenizer.apply_chat_template(conversation, **options))
+
+    def __call__(self, text: list[str], images: Any, **_: Any) -> dict[str, torch.Tensor]:
+        seen = dict(self.images(images=images[0], return_tensors="pt")) if images else {}
+        places = int(seen["image_grid_thw"][0].prod()) // 4 if images else 0
+        ids = torch.tensor(
+            [self.tokenizer.encode(text[0].replace("<image>", "<image>" * places), add_special_tokens=False)]
+        )
+        if images:
+            seen["mm_token_type_ids"] = (ids == self.tokenizer.convert_tokens_to_ids("<image>")).long()
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **seen}
+
+
+def qwen2_vl(tokenizer: Any) -> tuple[Any, Any]:
+    """Positions in three directions, patches of all pictures in one row, token types beside the tokens."""
+    from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
+
+    of = tokenizer.convert_tokens_to_ids
+    rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0}
+    config = Qwen2VLConfig(
+        text_config={"vocab_size": len(tokenizer), "rope_parameters": rope, **TEXT},
+        vision_config={"depth": 2, "embed_dim": 32, "hidden_size": 64, "num_heads": 2, "mlp_ratio": 2, "patch_size": 8},
+        image_token_id=of("<image>"), video_token_id=of("<video>"), vision_start_token_id=of("<start>"),
+        vision_end_token_id=of("<stop>"),
+    )  # fmt: skip
+    return grown(Qwen2VLForConditionalGeneration(config)), QwenProcessor(tokenizer)
+
+
+@pytest.mark.parametrize("build", [idefics3, qwen2_vl])
+def test_other_architectures_answer_as_their_own_generate_does_in_any_company(nano: Model, build: Any) -> None:
+    tokenizer = copy.deepcopy(nano.tokenizer)
+    extra = [
+        "<image>",
+        "<video>",
+        "<start>",
+        "<stop>",
+        "<fake_token_around_image>",
+        "<global-img>",
+        "<end_of_utterance>",
+    ]
+    tokenizer.add_special_tokens({"additional_special_tokens": extra}, replace_extra_special_tokens=False)
+    tokenizer.chat_template = CHAT
+    with seeded_torch(Seeds(4)):
+        model, processor = build(tokenizer)
+    asked = [Request(p.messages, GREEDY) for p in PROBLEMS[::2]] + [ask(TextPart("What is 3 + 4?"))]
+    answers = [Model("other", model, tokenizer, processor).engine(size).generate(asked) for size in (32, 4, 1)]
+    ids = [[a[0].token_ids for a in several] for several in answers]  # type: ignore[union-attr]
+    assert ids[0] == ids[1] == ids[2]
+    assert len(set(ids[0])) > 5
+    for request, mine in list(zip(asked, ids[0], strict=True))[::3]:
+        seen = visual_prompt(processor, request.messages)
+        prompt = torch.tensor([seen.ids])
+        theirs = model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), **seen.inputs, max_new_tokens=6, do_sample=False
+        )
+        assert tuple(theirs[0, len(seen.ids) :].tolist()) == mine

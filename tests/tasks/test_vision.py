@@ -1,0 +1,405 @@
+"""The procedural pictures: what is drawn is read back from the pixels, and every answer is found anew from that."""
+
+import base64
+import io
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from palaestra.core.errors import MissingExtraError, TaskError, UnknownNameError
+from palaestra.core.records import Completion, ImagePart, Message, Problem, Score, Split, TextPart
+from palaestra.core.seeding import Seeds
+from palaestra.runs.records import from_json, to_json
+from palaestra.tasks.base import GenerativeTask, make_task
+from palaestra.tasks.vision import render as module
+from palaestra.tasks.vision import task as task_module
+from palaestra.tasks.vision.corpus import SEEN, TAUGHT, TRACE, corpus
+from palaestra.tasks.vision.drafts import PLURALS, Draft, place
+from palaestra.tasks.vision.objects import one
+from palaestra.tasks.vision.render import FLOOR, PAPER, STEP, agrees, png_url, render
+from palaestra.tasks.vision.scene import (
+    COLOURS,
+    RADII,
+    SHAPES,
+    Chart,
+    Item,
+    Scene,
+    check_scene,
+    scene_split,
+)
+from palaestra.tasks.vision.task import SKILLS, VisionSkills
+
+TASK = VisionSkills()
+OF_SHAPES = [name for name in SKILLS if "chart" not in name and name != "bar_values"]
+
+
+def drafts(skill: str, count: int, seed: int = 0) -> list[Draft]:
+    rng = np.random.default_rng(seed)
+    draw = list(SKILLS[skill].subskills.values())
+    return [draw[k % len(draw)](rng) for k in range(count)]
+
+
+def pixels(scene: Scene) -> np.ndarray:
+    return np.asarray(render(scene)).astype(int)
+
+
+def mask_of(picture: np.ndarray, colour: str) -> np.ndarray:
+    """Where `colour` is pure: smooth edges and everything else left out."""
+    found: np.ndarray = np.abs(picture - np.array(COLOURS[colour])).max(-1) <= 2
+    return found
+
+
+def read_items(scene: Scene) -> list[Item]:
+    """The shapes of a picture, from its pixels alone: blobs that are not paper, each against every shape."""
+    picture = pixels(scene)
+    inked = np.abs(picture - np.array(PAPER)).max(-1) > 24
+    found = []
+    while inked.any():
+        at = tuple(np.argwhere(inked)[0])
+        blob, todo = [], [at]
+        inked[at] = False
+        while todo:
+            y, x = todo.pop()
+            blob.append((y, x))
+            for near in [(y + j, x + i) for j in (-1, 0, 1) for i in (-1, 0, 1)]:
+                if 0 <= near[0] < 64 and 0 <= near[1] < 64 and inked[near]:
+                    inked[near] = False
+                    todo.append(near)
+        ys, xs = [y for y, _ in blob], [x for _, x in blob]
+        colour = max(COLOURS, key=lambda c: sum(mask_of(picture[y : y + 1, x : x + 1], c)[0, 0] for y, x in blob))
+        size = "large" if max(max(ys) - min(ys), max(xs) - min(xs)) + 1 > 9 else "small"
+        middle = (min(xs) + max(xs) + 1) / 2, (min(ys) + max(ys) + 1) / 2
+        part = np.s_[min(ys) : max(ys) + 1, min(xs) : max(xs) + 1]
+
+        def off(shape: str, near: tuple[int, int], colour: str = colour, size: str = size, part: Any = part) -> float:
+            drawn = pixels(Scene((Item(shape, colour, size, *near),)))
+            return float(np.abs(drawn[part] - picture[part]).mean())
+
+        places = [(round(middle[0]), round(middle[1]) + dy) for dy in (0, 1)]
+        places = [(min(57, max(7, x)), min(57, max(7, y))) if size == "large" else (x, y) for x, y in places]
+        shape, (x, y) = min(((s, p) for s in SHAPES for p in places), key=lambda sp: off(*sp))
+        found.append(Item(shape, colour, size, x, y))
+    return found
+
+
+def named(text: str, items: list[Item]) -> list[Item]:
+    """The items that a noun phrase such as "large red circles" means."""
+    singular = {plural: shape for shape, plural in PLURALS.items()}
+    for word in text.replace("shapes", "").replace("shape", "").split():
+        word = singular.get(word, word)
+        items = [i for i in items if word in (i.shape, i.colour, i.size)]
+    return items
+
+
+def yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+NOUN = r"((?:(?:large|small|[a-z]+) )?[a-z]+)"
+AXIS = {"left": ("column", -1), "right": ("column", 1), "above": ("row", -1), "below": ("row", 1)}
+
+
+def oracle(question: str, items: list[Item]) -> str:
+    """The answer to a question about shapes, found with nothing but the items."""
+    q = question.lower().rstrip(".?")
+
+    def only(text: str) -> Item:
+        (found,) = named(text, items)
+        return found
+
+    if m := re.search(r"(?:what|which) (colour|shape) (?:is the shape |is )(left of|right of|above|below) the (.*)", q):
+        other = only(m[3])
+        word, sign = AXIS[m[2].split()[0]]
+        (found,) = [i for i in items if sign * (getattr(i, word) - getattr(other, word)) > 0]
+        return str(getattr(found, m[1]))
+    if m := re.search(r"(?:is|does) the (.*?) (?:lie )?(left of|right of|above|below) the (.*)", q):
+        a, b = only(m[1]), only(m[3])
+        word, sign = AXIS[m[2].split()[0]]
+        return yes(sign * (getattr(a, word) - getattr(b, word)) > 0)
+    if m := re.search(r"(colour|shape) is the (leftmost|rightmost|highest|lowest)", q):
+        word = "column" if m[2].endswith("most") else "row"
+        best = (min if m[2] in ("leftmost", "highest") else max)(getattr(i, word) for i in items)
+        (found,) = [i for i in items if getattr(i, word) == best]
+        return str(getattr(found, m[1]))
+    if "differs in size" in q:
+        rare = min(Counter(i.size for i in items).items(), key=lambda pair: pair[1])[0]
+        return only(rare).colour
+    if m := re.search(r"which (colour|shape) is (?:there only once|the odd one out)", q):
+        (answer,) = [v for v, n in Counter(getattr(i, m[1]) for i in items).items() if n == 1]
+        return answer
+    if m := re.search(r"which (colour|shape) is (?:the most common|there most often)", q):
+        (first, most), *rest = Counter(getattr(i, m[1]) for i in items).most_common()
+        assert not rest or rest[0][1] < most
+        return first
+    if m := re.search(r"which (colour|shape) comes next", q):
+        shown = [getattr(i, m[1]) for i in sorted(items, key=lambda i: (i.row, i.column))]
+        period = next(p for p in (2, 3) if all(shown[k] == shown[k - p] for k in range(p, len(shown))))
+        return str(shown[len(shown) - period])
+    if m := re.search(r"are there more (.*) than (.*)", q):
+        return yes(len(named(m[1], items)) > len(named(m[2], items)))
+    if m := re.search(r"how many more (.*) than (.*) are there", q):
+        return str(len(named(m[1], items)) - len(named(m[2], items)))
+    if m := re.search(r"how many (.*) and (.*) are there together", q):
+        return str(len({id(i) for part in (m[1], m[2]) for i in named(part, items)}))
+    if m := re.search(r"how many shapes are not (.*)", q) or re.search(r"all (.*) are taken away", q):
+        return str(len(items) - len(named(m[1], items)))
+    if m := re.search(r"(?:how many (.*) are there|count the (.*)|what is the number of (.*))", q):
+        return str(len(named(next(g for g in m.groups() if g), items)))
+    if m := re.search(r"(?:the two have the same|both of the same) (\w+)|is the (\w+) of the two", q):
+        return yes(len({getattr(i, m[1] or m[2]) for i in items}) == 1)
+    if m := re.search(r"(?:is there|picture show|you see) an? (.*)", q):
+        return yes(bool(named(m[1], items)))
+    if m := re.search(r"(?:is|side is|where is) the (.*?),? (?:on the left|left or|at the top|top or)", q):
+        item = only(m[1])
+        return ("left", "right")[item.x > 32] if "left" in q else ("top", "bottom")[item.y > 32]
+    if m := re.search(r"(?:is|size is) the (.*?),? large or small", q):
+        return only(m[1]).size
+    if m := re.search(r"colour (?:is|does|of) the (.*?)(?: have)?$", q):
+        return only(m[1]).colour
+    if q in ("what shape is it", "which shape is in the picture", "name the shape"):
+        return only("shape").shape
+    if m := re.search(r"what is the (\w+) shape|which shape is (\w+)|name the (\w+) shape", q):
+        return only(next(g for g in m.groups() if g)).shape
+    raise AssertionError(f"the oracle does not know: {question}")
+
+
+@pytest.mark.parametrize("skill", OF_SHAPES)
+def test_every_answer_about_shapes_is_found_anew_from_the_pixels(skill: str) -> None:
+    for draft in drafts(skill, 6, seed=1):
+        seen = read_items(draft.scene)
+        told = sorted((i.shape, i.colour, i.size, i.column, i.row) for i in draft.scene.items)
+        assert sorted((i.shape, i.colour, i.size, i.column, i.row) for i in seen) == told
+        assert oracle(draft.question, seen) == draft.answer, draft
+
+
+@pytest.mark.parametrize("skill", OF_SHAPES)
+def test_every_answer_about_shapes_follows_from_the_scene(skill: str) -> None:
+    for draft in drafts(skill, 150, seed=2):
+        assert oracle(draft.question, list(draft.scene.items)) == draft.answer, draft
+
+
+@pytest.mark.parametrize("skill", ["bar_chart", "bar_values"])
+def test_bars_are_as_high_and_as_many_as_their_answers_say(skill: str) -> None:
+    for draft in drafts(skill, 24, seed=3):
+        picture = pixels(draft.scene)
+        heights = {c: int(mask_of(picture, c).any(1).sum()) / STEP for c in COLOURS}
+        heights = {c: round(h) for c, h in heights.items() if h}
+        q = draft.question
+        mentioned = [c for c in re.findall(r"\w+", q) if c in heights]
+        if "How many bars" in q or "Count" in q or "number of bars" in q:
+            answer = str(len(heights))
+        elif "highest" in q or "lowest" in q:
+            answer = (max if "highest" in q else min)(heights, key=lambda c: heights[c])
+        elif "add up" in q:
+            answer = str(sum(heights[c] for c in mentioned))
+        elif "higher" in q:
+            answer = str(heights[mentioned[0]] - heights[mentioned[1]])
+        else:
+            answer = str(heights[mentioned[0]])
+        assert answer == draft.answer, draft
+
+
+def test_slices_are_as_large_and_as_many_as_their_answers_say() -> None:
+    for draft in drafts("pie_chart", 40, seed=4):
+        picture = pixels(draft.scene)
+        areas = {c: int(mask_of(picture, c).sum()) for c in COLOURS}
+        areas = {c: n for c, n in areas.items() if n > 20}
+        if "largest" in draft.question or "smallest" in draft.question:
+            assert draft.answer == (max if "largest" in draft.question else min)(areas, key=lambda c: areas[c])
+        elif "half" in draft.question:
+            (colour,) = [c for c in areas if c in draft.question]
+            assert draft.answer == yes(areas[colour] > sum(areas.values()) / 2)
+        else:
+            assert draft.answer == str(len(areas))
+
+
+def test_points_of_a_line_lie_at_their_values() -> None:
+    for draft in drafts("line_chart", 45, seed=5):
+        chart = draft.scene.chart
+        assert chart is not None
+        ink = mask_of(pixels(draft.scene), chart.colours[0])
+        columns = [11 + 44 * k / (len(chart.values) - 1) for k in range(len(chart.values))]
+        for x, value in zip(columns, chart.values, strict=True):
+            assert ink[FLOOR - value * STEP, round(x)], draft
+        order = list(chart.values)
+        if "rising" in draft.question:
+            assert draft.answer == ("rising" if order == sorted(order) else "falling")
+        elif "highest" in draft.question or "lowest" in draft.question:
+            at = ("first", "second", "third", "fourth", "fifth").index(draft.answer)
+            assert order[at] == (max(order) if "highest" in draft.question else min(order))
+        else:
+            at = next(k for k, w in enumerate(("first", "second", "third", "fourth", "fifth")) if w in draft.question)
+            assert draft.answer == str(order[at])
+
+
+def test_the_task_is_registered_and_generative() -> None:
+    assert isinstance(make_task("vision-skills"), GenerativeTask)
+    assert len(TASK.skills()) == 18
+    assert all(len(parts) >= 2 for parts in TASK.skills().values())
+    assert {s.name for s in SEEN} | {s.name for s in TAUGHT} == set(SKILLS)
+    assert set(TRACE) == {s.name for s in TAUGHT}
+
+
+@pytest.mark.parametrize("skill", list(SKILLS))
+def test_worked_answers_score_full_and_every_other_choice_scores_zero(skill: str) -> None:
+    for problem in TASK.problems(Split.TRAIN, 12, 1, [skill]):
+        choices = problem.metadata["choices"]
+        assert problem.reference in choices
+        assert value(problem, problem.metadata["worked"]) == 1.0
+        for left, right in re.findall(r"([\d+-]+)=(\d+)", problem.metadata["worked"]):
+            a, sign, b = re.split(r"([+-])", left)
+            assert int(a) + int(b) * (1 if sign == "+" else -1) == int(right)
+        assert [c for c in choices if value(problem, f"Answer: {c}")] == [problem.reference]
+        assert value(problem, "I do not know") == 0.0
+
+
+def value(problem: Problem, text: str) -> float:
+    score = TASK.score(problem, Completion(text))
+    assert isinstance(score, Score)
+    return score.value
+
+
+@pytest.mark.parametrize("skill", list(SKILLS))
+def test_no_answer_of_a_question_is_right_far_too_often(skill: str) -> None:
+    """Within a subskill, guessing the most frequent answer is no way to pass."""
+    for name, draw in SKILLS[skill].subskills.items():
+        rng = np.random.default_rng(7)
+        answers = Counter(draw(rng).answer for _ in range(400))
+        assert answers.most_common(1)[0][1] / 400 <= 0.62, (name, answers)
+
+
+def test_a_problem_is_a_picture_and_a_question_and_its_bytes_and_id_are_stable() -> None:
+    first, again, other = (TASK.problems(Split.TEST, 3, seed) for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
+    assert len({p.id for p in first}) == len(first) == 54
+    for problem in first[::7]:
+        picture, question = problem.messages[0].content
+        assert isinstance(picture, ImagePart)
+        assert isinstance(question, TextPart)
+        image = Image.open(io.BytesIO(base64.b64decode(picture.url.removeprefix("data:image/png;base64,"))))
+        assert (image.size, image.mode) == ((64, 64), "RGB")
+        scene = from_json(Scene, json.dumps(problem.metadata["scene"]))
+        assert agrees(image, scene)
+        assert from_json(Problem, to_json(problem)) == problem
+
+
+@pytest.mark.parametrize("skill", list(SKILLS))
+def test_no_picture_is_in_two_splits_under_any_seed_or_question(skill: str) -> None:
+    shown: dict[Split, set[str]] = {split: set() for split in Split}
+    for draft in drafts(skill, 400, seed=6):
+        shown[scene_split(draft.scene)].add(draft.scene.canonical())
+    assert all(shown.values())
+    assert not shown[Split.TRAIN] & shown[Split.TEST]
+    assert not shown[Split.VALIDATION] & shown[Split.TEST]
+    held_out = {picture(p.messages[0]) for p in TASK.problems(Split.TEST, 15, 0, [skill])}
+    taught = TASK.write_examples(skill, "", 30, np.random.default_rng(0))
+    assert not held_out & {picture(e.messages[0]) for e in taught}
+    assert {e.subskill for e in taught} == set(SKILLS[skill].subskills)
+
+
+def picture(message: Message) -> str:
+    part = message.content[0]
+    assert isinstance(part, ImagePart)
+    return part.url
+
+
+def test_a_shape_that_lies_a_little_elsewhere_in_its_cell_is_in_the_same_split() -> None:
+    scene = Scene((Item("circle", "red", "small", 8, 8), Item("star", "blue", "large", 40, 24)))
+    moved = Scene((Item("star", "blue", "large", 40, 24), Item("circle", "red", "small", 6, 9)))
+    assert scene.canonical() == moved.canonical()
+    assert scene.exact() != moved.exact()
+    assert not agrees(render(moved), scene)
+
+
+def test_the_corpus_shows_only_train_pictures_and_only_a_trace_of_what_lessons_teach() -> None:
+    stream = corpus(Seeds(0).derive("corpus").generator())
+    seen = [next(stream) for _ in range(3_000)]
+    assert all(s.scene is None or scene_split(s.scene) is Split.TRAIN for s in seen)
+    share = sum(s.skill in TRACE for s in seen) / len(seen)
+    assert share == pytest.approx(sum(TRACE.values()) / 100, abs=0.002)
+    wordings = {d.question for skill in TAUGHT for d in drafts(skill.name, 100)}
+    assert not {s.question for s in seen if s.skill not in TRACE and s.scene is not None} & wordings - {
+        d.question for skill in SEEN for d in drafts(skill.name, 200)
+    }
+
+
+def test_unknown_names_and_too_many_problems_are_answered_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_module, "MAX_DRAWS_A_PROBLEM", 30)
+    with pytest.raises(UnknownNameError, match="did you mean 'colour'"):
+        TASK.problems(Split.TEST, 1, 0, ["colours"])
+    with pytest.raises(UnknownNameError, match="did you mean 'single'"):
+        TASK.write_examples("colour", "singel", 1, np.random.default_rng(0))
+    with pytest.raises(TaskError, match="fewer than 100000 test problems"):
+        TASK.problems(Split.TEST, 100_000, 0, ["shape"])
+
+
+RED = Item("circle", "red", "large", 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("scene", "message"),
+    [
+        (Scene(), "neither"),
+        (Scene((RED,), Chart("bar", (1, 2), ("red", "blue"))), "both"),
+        (Scene((replace(RED, shape="blob"),)), "unknown shape 'blob'"),
+        (Scene((replace(RED, colour="mauve"),)), "unknown colour"),
+        (Scene((replace(RED, size="huge"),)), "unknown size"),
+        (Scene((replace(RED, x=2),)), "reaches out"),
+        (Scene((RED, replace(RED, x=18, colour="blue"))), "touch"),
+        (Scene(chart=Chart("bar", (1, 9), ("red", "blue"))), "from 1 to 8"),
+        (Scene(chart=Chart("bar", (1,), ("red",))), "2 to 5 values"),
+        (Scene(chart=Chart("bar", (1, 2), ("red", "red"))), "different colours"),
+        (Scene(chart=Chart("pie", (5, 5), ("red", "blue"))), "make 12 twelfths"),
+        (Scene(chart=Chart("line", (1, 2, 3), ("red", "blue"))), "1 different colours"),
+        (Scene(chart=Chart("cake", (1, 2), ("red", "blue"))), "unknown kind of chart"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_scene_that_cannot_be_read_is_refused(scene: Scene, message: str) -> None:
+    with pytest.raises(TaskError, match=message) as caught:
+        render(scene)
+    assert "\n" not in str(caught.value)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 12))
+@settings(max_examples=40, deadline=None)
+def test_any_placed_scene_can_be_drawn_survives_a_file_and_shows_all_its_colours(seed: int, count: int) -> None:
+    rng = np.random.default_rng(seed)
+    scene = place(rng, [one(rng) for _ in range(count)])
+    check_scene(scene)
+    assert from_json(Scene, to_json(scene)) == scene
+    drawn = pixels(scene)
+    assert (drawn == pixels(Scene(scene.items[::-1]))).all()
+    for colour in COLOURS:
+        there = [i for i in scene.items if i.colour == colour]
+        area = int(mask_of(drawn, colour).sum())
+        assert bool(area) == bool(there)
+        assert area <= sum((2 * RADII[i.size]) ** 2 for i in there)
+
+
+def test_the_palette_is_far_apart() -> None:
+    names = list(COLOURS)
+    for k, a in enumerate(names):
+        for b in [*names[k + 1 :]]:
+            assert np.abs(np.subtract(COLOURS[a], COLOURS[b])).sum() >= 90, (a, b)
+        assert np.abs(np.subtract(COLOURS[a], PAPER)).sum() >= 120
+
+
+def test_without_pillow_the_install_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'palaestra\[vision\]'"):
+        TASK.problems(Split.TEST, 1, 0, ["colour"])
+    assert TASK.skills()
+
+
+def test_the_same_picture_packs_to_the_same_bytes() -> None:
+    scene = drafts("bar_chart", 1)[0].scene
+    assert png_url(render(scene)) == png_url(render(scene))

@@ -1,0 +1,268 @@
+"""GQA, NaturalBench, easy-VQA and NLVR from folders of their own format, and paired accuracy by its definition."""
+
+import base64
+import io
+import itertools
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from palaestra.core.errors import MissingExtraError, TaskError
+from palaestra.core.records import Attempt, Completion, Failure, FailureCause, ImagePart, Problem, Score, Split
+from palaestra.engines.mock import MockEngine
+from palaestra.tasks.base import make_task
+from palaestra.tasks.evaluate import evaluate
+from palaestra.tasks.vision import files, sets
+from palaestra.tasks.vision.pairs import Group, of_attempts, paired_accuracy
+from palaestra.tasks.vision.sets import GQA, NLVR, EasyVQA, NaturalBench
+
+DATA = Path(os.environ.get("PALAESTRA_DATA") or Path(__file__).parents[3] / "shared" / "data")
+
+
+def needs(name: str) -> pytest.MarkDecorator:
+    there = (DATA / name).is_dir()
+    return pytest.mark.skipif(not there, reason=f"{name} is not there; PALAESTRA_DATA names the folder that holds it")
+
+
+def png(colour: str) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (4, 4), colour).save(file, "PNG")
+    return file.getvalue()
+
+
+def bytes_of(problem: Problem) -> bytes:
+    part = problem.messages[0].content[0]
+    assert isinstance(part, ImagePart)
+    return base64.b64decode(part.url.partition(",")[2])
+
+
+def lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def natural(tmp_path: Path) -> Path:
+    """Forty groups; the images of each in an archive."""
+    rows = [
+        {
+            "Index": k, "Image_0": f"{k}a.png", "Image_1": f"{k}b.png", "Question_0": f"Is it red {k}?", "Question_1": f"Is it blue {k}?",
+            "Image_0_Question_0": "Yes", "Image_1_Question_0": "No", "Image_0_Question_1": "No", "Image_1_Question_1": "Yes",
+            "Question_Type": "yes_no", "Source": "test",
+        }
+        for k in range(40)
+    ]  # fmt: skip
+    lines(tmp_path / "naturalbench.jsonl", rows)
+    with zipfile.ZipFile(tmp_path / "images.zip", "w") as archive:
+        for k in range(40):
+            archive.writestr(f"{k}a.png", png("red"))
+            archive.writestr(f"{k}b.png", png("blue"))
+    return tmp_path
+
+
+def test_naturalbench_gives_whole_groups_with_their_images(natural: Path) -> None:
+    task = NaturalBench(path=str(natural))
+    problems = task.problems(Split.TRAIN, 8, 0, ["yes_no"])
+    assert len({p.id for p in problems}) == 8
+    for four in itertools.batched(problems, 4) if hasattr(itertools, "batched") else (problems[:4], problems[4:]):
+        assert len({p.metadata["group"] for p in four}) == 1
+        assert [(p.metadata["question"], p.metadata["image"]) for p in four] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+        assert [p.reference for p in four] == ["Yes", "No", "No", "Yes"]
+        assert [bytes_of(p) for p in four] == [png("red"), png("blue")] * 2
+    assert problems[0].messages[0].text.endswith("Please answer Yes or No.")
+    with pytest.raises(TaskError, match="whole groups of 4; got 6 problems a skill, ask for 8"):
+        task.problems(Split.TRAIN, 6, 0)
+    ids = [{p.metadata["group"] for p in task.problems(s, 4, 0, ["yes_no"])} for s in Split]
+    assert not ids[0] & ids[1] | ids[1] & ids[2] | ids[0] & ids[2]
+
+
+def test_whoever_does_not_look_gets_half_the_answers_and_no_question(natural: Path) -> None:
+    task = NaturalBench(path=str(natural))
+    problems = task.problems(Split.TRAIN, 40, 0, ["yes_no"])
+    blind = of_attempts(evaluate(task, problems, lambda: MockEngine(lambda request, k: "Yes.")))
+    assert (blind.accuracy, blind.question, blind.image, blind.group, blind.groups) == (0.5, 0.0, 0.0, 0.0, 10)
+    by_content = {(p.messages[0].text, bytes_of(p)): p.reference for p in problems}
+
+    def look(request: Any, k: int) -> str:
+        shown = Problem("", request.messages, "")
+        return by_content[request.messages[0].text, bytes_of(shown)]
+
+    seeing = of_attempts(evaluate(task, problems, lambda: MockEngine(look)))
+    assert (seeing.accuracy, seeing.question, seeing.image, seeing.group) == (1.0, 1.0, 1.0, 1.0)
+
+
+def test_paired_accuracy_is_what_its_definition_says_of_every_group() -> None:
+    """All sixteen groups, each counted by hand: question by its row, image by its column."""
+    for a, b, c, d in itertools.product((False, True), repeat=4):
+        group: Group = ((a, b), (c, d))
+        found = paired_accuracy([group])
+        assert found.accuracy == (a + b + c + d) / 4
+        assert found.question == ((a and b) + (c and d)) / 2
+        assert found.image == ((a and c) + (b and d)) / 2
+        assert found.group == float(a and b and c and d)
+    every: list[Group] = [((a, b), (c, d)) for a, b, c, d in itertools.product((False, True), repeat=4)]
+    whole = paired_accuracy(every)
+    assert (whole.accuracy, whole.question, whole.image, whole.group) == (0.5, 0.25, 0.25, 0.0625)
+    assert paired_accuracy([]).group is None
+
+
+def test_a_group_with_a_failure_is_left_out_and_counted(natural: Path) -> None:
+    task = NaturalBench(path=str(natural))
+    problems = task.problems(Split.TRAIN, 8, 0, ["yes_no"])
+    attempts = [Attempt(p, Completion("x"), Score(1.0)) for p in problems]
+    attempts[2] = Attempt(problems[2], None, Failure(FailureCause.ENGINE, "lost"))
+    found = of_attempts(attempts)
+    assert (found.groups, found.left_out, found.group) == (1, 1, 1.0)
+    with pytest.raises(TaskError, match="needs all 4"):
+        of_attempts(attempts[:3])
+    with pytest.raises(TaskError, match="belongs to no group"):
+        of_attempts([Attempt(Problem("p", (), ""), None, Score(1.0))])
+
+
+def test_gqa_is_read_from_its_own_files(tmp_path: Path) -> None:
+    questions = {
+        f"q{k}": {
+            "imageId": f"n{k}", "question": "Who is it?" if k % 2 else "Is it red?", "answer": "dog" if k % 2 else "no",
+            "types": {"structural": "query" if k % 2 else "verify"},
+        }
+        for k in range(6)
+    }  # fmt: skip
+    (tmp_path / "testdev_balanced_questions.json").write_text(json.dumps(questions))
+    (tmp_path / "images").mkdir()
+    for k in range(6):
+        (tmp_path / "images" / f"n{k}.jpg").write_bytes(png("red"))
+    task = GQA(path=str(tmp_path))
+    problems = task.problems(Split.TEST, 2, 0, ["verify", "query"])
+    assert [p.reference for p in problems] == ["no", "no", "dog", "dog"]
+    assert problems[0].messages[0].text == "Is it red?\nAnswer the question using a single word or phrase."
+    assert task.score(problems[2], Completion("Dogs.")).value == 1.0  # type: ignore[union-attr]
+    assert task.score(problems[2], Completion("It is a dog.")).value == 0.0  # type: ignore[union-attr]
+    assert task.score(problems[0], Completion("No, it is blue.")).value == 1.0  # type: ignore[union-attr]
+    with pytest.raises(TaskError, match=r"skill 'compare' of gqa has 0 test problems"):
+        task.problems(Split.TEST, 1, 0, ["compare"])
+    with pytest.raises(TaskError, match=r"no val_balanced_questions\.jsonl"):
+        task.problems(Split.VALIDATION, 1, 0)
+
+
+@needs("easy_vqa")
+def test_easy_vqa_is_read_whole_and_its_references_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALAESTRA_DATA", str(DATA))
+    task = make_task("easy-vqa")
+    assert isinstance(task, EasyVQA)
+    counts = {split: sum(len(rows) for rows in task._held(split).values()) for split in Split}
+    assert counts[Split.TEST] == 9673
+    assert counts[Split.TRAIN] + counts[Split.VALIDATION] == 38575
+    problems = task.problems(Split.TEST, 20, 0)
+    answers = {p.messages[0].text + str(bytes_of(p)): p.reference for p in problems}
+
+    def look(request: Any, k: int) -> str:
+        return f"It is {answers[request.messages[0].text + str(bytes_of(Problem('', request.messages, '')))]}."
+
+    attempts = evaluate(task, problems, lambda: MockEngine(look))
+    assert all(a.correct for a in attempts)
+    assert Image.open(io.BytesIO(bytes_of(problems[0]))).size == (64, 64)
+
+
+@needs("easy_vqa")
+def test_no_image_of_easy_vqa_is_in_two_splits() -> None:
+    rows = list(files.read_rows(DATA / "easy_vqa", "train"))
+    task = EasyVQA(path=str(DATA / "easy_vqa"))
+    of: dict[str, set[Split]] = {}
+    for split in (Split.TRAIN, Split.VALIDATION):
+        for question in itertools.chain(*task._held(split).values()):
+            of.setdefault(rows[int(question.id.rpartition("/")[2])]["image"], set()).add(split)
+    assert len(of) == 4000
+    assert all(len(splits) == 1 for splits in of.values())
+
+
+@needs("nlvr")
+def test_nlvr_is_read_whole_and_both_words_of_truth_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALAESTRA_DATA", str(DATA))
+    task = make_task("nlvr")
+    assert isinstance(task, NLVR)
+    assert [sum(map(len, task._held(s).values())) for s in (Split.VALIDATION, Split.TEST)] == [989, 990]
+    for problem in task.problems(Split.TEST, 10, 0):
+        said = {"true": "Yes.", "false": "No."}[problem.reference]
+        assert task.score(problem, Completion(said)).value == 1.0  # type: ignore[union-attr]
+        assert task.score(problem, Completion(f"Answer: {problem.reference}")).value == 1.0  # type: ignore[union-attr]
+        assert bytes_of(problem).startswith(b"\x89PNG")
+    with pytest.raises(TaskError, match=r"no train\.jsonl"):
+        task.problems(Split.TRAIN, 1, 0)
+
+
+def test_without_data_the_error_says_where_to_put_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("PALAESTRA_DATA", raising=False)
+    for kind in (EasyVQA, NLVR):
+        assert kind().skills()
+        with pytest.raises(TaskError, match="set PALAESTRA_DATA to a folder that holds"):
+            kind().problems(Split.TEST, 1, 0)
+    with pytest.raises(TaskError, match=r"no folder /nowhere/at/all"):
+        EasyVQA(path="/nowhere/at/all").problems(Split.TEST, 1, 0)
+    lines(tmp_path / "test.jsonl", [{"question": "q", "answer": "maroon", "image": "0.png"}])
+    with pytest.raises(TaskError, match="'maroon' is none of its 13 answers"):
+        EasyVQA(path=str(tmp_path)).problems(Split.TEST, 1, 0)
+    lines(tmp_path / "test.jsonl", [{"question": "q", "answer": "red", "image": "0.png"}])
+    with pytest.raises(TaskError, match=r"no image 0\.png"):
+        EasyVQA(path=str(tmp_path)).problems(Split.TEST, 1, 0, ["colour"])
+    (tmp_path / "test.jsonl").write_text("{broken")
+    with pytest.raises(TaskError, match=r"test\.jsonl:1 is no JSON"):
+        EasyVQA(path=str(tmp_path)).problems(Split.TEST, 1, 0)
+
+
+def test_the_hub_needs_its_extra_and_is_asked_for_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.delenv("PALAESTRA_DATA", raising=False)
+    asked: list[tuple[Any, ...]] = []
+
+    def load(name: str, config: str | None, *, split: str) -> Any:
+        asked.append((name, config, split))
+        image = {"bytes": png("red"), "path": None}
+        if config == "testdev_balanced_images":
+            held: dict[str, Any] = {"id": ["n1"], "image": [image]}
+        else:
+            held = {
+                "id": ["q1"], "imageId": ["n1"], "question": ["Is it red?"], "answer": ["yes"], "types": [{"structural": "verify"}],
+            }  # fmt: skip
+        made = datasets.Dataset.from_dict(held)
+        return made.cast_column("image", datasets.Image()) if "image" in held else made
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    (problem,) = make_task("gqa").problems(Split.TEST, 1, 0, ["verify"])
+    assert bytes_of(problem) == png("red")
+    assert asked == [
+        ("lmms-lab/GQA", "testdev_balanced_images", "testdev"),
+        ("lmms-lab/GQA", "testdev_balanced_instructions", "testdev"),
+    ]
+
+    def pairs(name: str, config: str | None, *, split: str) -> Any:
+        rows = {
+            "Index": list(range(20)), "Question_0": ["q"] * 20, "Question_1": ["r"] * 20, "Question_Type": ["multiple_choice"] * 20,
+            **{f"Image_{i}_Question_{q}": ["AB"[i != q]] * 20 for i in (0, 1) for q in (0, 1)},
+            **{f"Image_{i}": [{"bytes": png(colour), "path": None}] * 20 for i, colour in enumerate(("red", "blue"))},
+        }  # fmt: skip
+        made = datasets.Dataset.from_dict(rows)
+        return made.cast_column("Image_0", datasets.Image()).cast_column("Image_1", datasets.Image())
+
+    monkeypatch.setattr(datasets, "load_dataset", pairs)
+    four = NaturalBench().problems(Split.TRAIN, 4, 0, ["multiple_choice"])
+    assert [bytes_of(p) for p in four] == [png("red"), png("blue")] * 2
+    assert [p.reference for p in four] == ["A", "B", "B", "A"]
+    monkeypatch.setattr(files, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'palaestra\[data\]'"):
+        NaturalBench().problems(Split.TEST, 4, 0)
+
+
+def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+
+    def unreachable(*_: Any, **__: Any) -> Any:
+        raise ConnectionError("no network\nand more lines")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with pytest.raises(TaskError, match="cannot read 'owner/name'") as caught:
+        sets.NLVR(path="owner/name").problems(Split.TEST, 1, 0)
+    assert "\n" not in str(caught.value)
