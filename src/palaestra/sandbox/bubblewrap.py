@@ -166,9 +166,9 @@ class Bubblewrap:
                 child.wait()
                 raise SandboxError(_explain(child.errors()))
             limit_process(first, limits, own_users=True)
-            # The kernel does not count root's processes in any other way. It takes it some 10 ms, too long for a run,
-            # which the watch ends with all that it started; a shell must live on.
-            group = ProcessGroup.make(first, limits.processes + SPARE) if bash and os.geteuid() == 0 else None
+            # The kernel does not count root's processes in any other way. It takes some 10 ms, and without it a fork
+            # bomb on a busy machine is thousands of processes ahead of the watch.
+            group = ProcessGroup.make(first, limits.processes + SPARE) if os.geteuid() == 0 else None
             return _look_into(child, first, workspace is None, group)
         except OSError as error:
             child.close()
