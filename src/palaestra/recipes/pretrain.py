@@ -26,7 +26,7 @@ TOKENIZER_EXAMPLES_A_SKILL = 400
 
 SUITS: Mapping[str, Mapping[str, Any]] = {
     "nano": {"steps": 3200, "batch_size": 64, "matrix_rate": 0.0015, "vector_rate": 0.0015},
-    "nano-vlm": {"steps": 9000, "batch_size": 256, "matrix_rate": 0.0015, "vector_rate": 0.0015},
+    "nano-vlm": {"steps": 4000, "batch_size": 256, "matrix_rate": 0.0015, "vector_rate": 0.0015},
 }
 """What a setting of -1 means for each model; these made the ones that are shipped."""
 
