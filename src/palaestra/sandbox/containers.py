@@ -315,7 +315,7 @@ class _ContainerRoom:
     def hurry(self) -> None:
         pass
 
-    def interrupt(self) -> None:
+    def interrupt(self, pids: Collection[int]) -> None:
         pass
 
     def end_shell(self) -> None:

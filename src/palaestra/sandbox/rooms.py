@@ -128,8 +128,8 @@ class LocalRoom:
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, pid, -20)  # where we may; else the kernel holds the crowd small
 
-    def interrupt(self) -> None:
-        self.tenancy.tree.kill([self._shell_inside], signal.SIGINT)
+    def interrupt(self, pids: Collection[int]) -> None:
+        self.tenancy.tree.kill([self._shell_inside, *pids], signal.SIGINT)
 
     def end_shell(self) -> None:
         self.tenancy.tree.kill([self._shell_inside])

@@ -97,8 +97,8 @@ class Room(Protocol):
         """Let the shell and its keeper go first, before a crowd of processes; until the next start."""
         ...
 
-    def interrupt(self) -> None:
-        """Have the shell give up its command as soon as what it waits for has ended."""
+    def interrupt(self, pids: Collection[int]) -> None:
+        """Have the shell give up its command, whose processes these are, as soon as what it waits for has ended."""
         ...
 
     def end_shell(self) -> None:
@@ -308,7 +308,11 @@ class BashShell:
         reply, left = Reply(), set[int]()
         if not crowd:
             while reply.code is None and time.monotonic() < end and not room.stopped():
-                room.interrupt()
+                # Bash gives up only if what it waits for dies of the interrupt as well; whoever ignores that is killed.
+                room.interrupt(room.pids() - before)
+                reply = self._converse(room, b"", word, output, time.monotonic() + 0.01)
+                if reply.code is not None:
+                    break
                 room.kill(room.pids() - before)
                 reply = self._converse(room, b"", word, output, time.monotonic() + 0.01)
             left = _end_all(room, before, end)
