@@ -18,9 +18,9 @@ from palaestra.core.errors import MissingExtraError, TaskError, UnknownNameError
 from palaestra.core.records import Completion, ImagePart, Message, Problem, Score, Split, TextPart
 from palaestra.core.seeding import Seeds
 from palaestra.runs.records import from_json, to_json
+from palaestra.tasks import procedural as task_module
 from palaestra.tasks.base import GenerativeTask, make_task
 from palaestra.tasks.vision import render as module
-from palaestra.tasks.vision import task as task_module
 from palaestra.tasks.vision.corpus import SEEN, TAUGHT, TRACE, corpus
 from palaestra.tasks.vision.drafts import PLURALS, Draft, place
 from palaestra.tasks.vision.objects import one

@@ -9,13 +9,11 @@ from __future__ import annotations
 import builtins
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-import numpy as np
-
-from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
+from palaestra.core.errors import SettingsError, TaskError
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
 from palaestra.tasks.base import check_skills, split_of
@@ -24,15 +22,13 @@ from palaestra.tasks.code.family import FAMILY, CodeDraft
 from palaestra.tasks.code.formats import FORMATS, CodeProblem, Functions, Stdio
 from palaestra.tasks.code.judge import Allowance, Judge
 from palaestra.tasks.code.verdicts import Judgement, Outcome, Verdict
+from palaestra.tasks.procedural import Family, ProceduralTask
 from palaestra.tasks.sources import Source, read_rows
 
 FUNCTION = "Write a Python function `{name}` that {what}. Answer with the function in a fenced code block."
 PROGRAM = "Write a Python program that {what}. Answer with the program in a fenced code block."
 BEGUN = "Complete this Python function. Answer with the whole function in a fenced code block.\n\n```python\n{begun}```"
 ASKED = "{question}\n\nAnswer with Python code in a fenced code block."
-
-MAX_DRAWS_A_PROBLEM = 500
-"""How often a drawer may miss the split, or repeat itself, before its problems count as used up."""
 
 
 class CodeTask(ABC):
@@ -52,9 +48,6 @@ class CodeTask(ABC):
 
         SANDBOXES.check(sandbox)
         self._judge = Judge(None if sandbox == "bubblewrap" else make_sandbox(sandbox), Allowance(float(seconds)))
-
-    @abstractmethod
-    def skills(self) -> Mapping[str, tuple[str, ...]]: ...
 
     @abstractmethod
     def _find(self, problem: Problem) -> CodeProblem:
@@ -81,7 +74,7 @@ class CodeTask(ABC):
         return Score(float(judgement.passed), evidence)
 
 
-class CodeSkills(CodeTask):
+class CodeSkills(CodeTask, ProceduralTask[CodeDraft]):
     """Programs put together from parts: thousands of problems, each with a solution and tests.
 
     Example:
@@ -91,37 +84,29 @@ class CodeSkills(CodeTask):
 
     name = "code-skills"
 
-    def skills(self) -> Mapping[str, tuple[str, ...]]:
-        return {name: tuple(parts) for name, parts in FAMILY.items()}
+    def family(self) -> Family[CodeDraft]:
+        return FAMILY
 
-    def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
-        check_skills(self, skills)
-        found = []
-        for skill in skills or FAMILY:
-            drafts = _distinct(skill, split, Seeds(seed).derive(self.name, split, skill).generator())
-            for _ in range(per_skill):
-                try:
-                    subskill, draft = next(drafts)
-                except StopIteration:
-                    raise TaskError(
-                        f"skill '{skill}' of {self.name} has fewer than {per_skill} {split} problems; ask for fewer"
-                    ) from None
-                found.append(_drafted(skill, subskill, draft))
-        return found
+    def split_of(self, skill: str, draft: CodeDraft) -> Split:
+        return split_of(f"{skill}|{draft.key}")
 
-    def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
-        check_skills(self, [skill])
-        if subskill and subskill not in FAMILY[skill]:
-            raise UnknownNameError(f"subskill of {skill}", subskill, FAMILY[skill])
-        names = [subskill] if subskill else list(FAMILY[skill])
-        examples: list[Example] = []
-        while len(examples) < count:
-            name = names[len(examples) % len(names)]
-            draft = FAMILY[skill][name](generator)
-            if _split(skill, draft) is Split.TRAIN:
-                question = Message("user", _question(draft))
-                examples.append(Example((question,), f"```python\n{draft.solution}```", skill, name))
-        return examples
+    def key(self, draft: CodeDraft) -> Hashable:
+        return draft.key
+
+    def problem(self, skill: str, subskill: str, draft: CodeDraft) -> Problem:
+        digest = hashlib.blake2b(f"{draft.key}|{draft.name}|{draft.inputs}".encode(), digest_size=6).hexdigest()
+        return Problem(
+            id=f"{skill}/{subskill}/{digest}",
+            messages=(Message("user", _question(draft)),),
+            reference=draft.solution,
+            skill=skill,
+            subskill=subskill,
+            metadata={"solution": draft.solution, "name": draft.name, "inputs": list(draft.inputs)},
+        )
+
+    def example(self, skill: str, subskill: str, draft: CodeDraft) -> Example:
+        question = Message("user", _question(draft))
+        return Example((question,), f"```python\n{draft.solution}```", skill, subskill)
 
     def _find(self, problem: Problem) -> CodeProblem:
         made = problem.metadata
@@ -224,42 +209,11 @@ class LiveCodeBench(PublishedCode):
     slices = dict.fromkeys(("leetcode", "codeforces", "atcoder"), ("easy", "medium", "hard"))
 
 
-def _distinct(skill: str, split: Split, generator: np.random.Generator) -> Iterator[tuple[str, CodeDraft]]:
-    """Drafts of `split` with no question twice, the subskills in turn; ends when one is used up."""
-    asked: set[tuple[int | str, ...]] = set()
-    while True:
-        for name, draw in FAMILY[skill].items():
-            for _ in range(MAX_DRAWS_A_PROBLEM):
-                draft = draw(generator)
-                if _split(skill, draft) is split and draft.key not in asked:
-                    break
-            else:
-                return
-            asked.add(draft.key)
-            yield name, draft
-
-
-def _split(skill: str, draft: CodeDraft) -> Split:
-    return split_of(f"{skill}|{draft.key}")
-
-
 def _question(draft: CodeDraft) -> str:
     if not draft.name:
         return PROGRAM.format(what=draft.question)
     arguments = draft.solution[draft.solution.index("(") + 1 : draft.solution.index(")")]
     return FUNCTION.format(name=f"{draft.name}({arguments})", what=draft.question)
-
-
-def _drafted(skill: str, subskill: str, draft: CodeDraft) -> Problem:
-    digest = hashlib.blake2b(f"{draft.key}|{draft.name}|{draft.inputs}".encode(), digest_size=6).hexdigest()
-    return Problem(
-        id=f"{skill}/{subskill}/{digest}",
-        messages=(Message("user", _question(draft)),),
-        reference=draft.solution,
-        skill=skill,
-        subskill=subskill,
-        metadata={"solution": draft.solution, "name": draft.name, "inputs": list(draft.inputs)},
-    )
 
 
 def _tests(solution: str, name: str, inputs: Sequence[Any]) -> Stdio | Functions:

@@ -6,6 +6,7 @@ problem is asked for, so that listing tasks and skills needs neither data nor ne
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -51,7 +52,7 @@ class Question:
     metadata: tuple[tuple[str, str | int], ...] = ()
 
 
-class VisualSet:
+class VisualSet(ABC):
     """A data set of images with short answers. Subclasses say what their rows mean.
 
     Arguments:
@@ -103,9 +104,9 @@ class VisualSet:
         right, given = judge(completion.text, problem.reference, problem.metadata["choices"])
         return Score(float(right), {"extracted": given, "expected": problem.reference})
 
+    @abstractmethod
     def questions(self, split: Split) -> Iterator[Question]:
         """Every row of `split`; read once."""
-        raise NotImplementedError
 
     @cached_property
     def place(self) -> Path | str:

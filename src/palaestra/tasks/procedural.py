@@ -1,0 +1,102 @@
+"""Tasks that draw their problems: what they share whatever they draw.
+
+A family is skills with subskills, each of which is a function from a random generator to a draft. A draft belongs to
+one split for ever; whoever wants problems of a split draws until one comes. So the same arguments give the same
+problems, and no seed can make the splits overlap.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from palaestra.core.errors import TaskError, UnknownNameError
+from palaestra.core.records import Completion, Example, Failure, Problem, Score, Split
+from palaestra.core.seeding import Seeds
+from palaestra.tasks.base import check_skills
+
+D = TypeVar("D")
+Family = Mapping[str, Mapping[str, Callable[[np.random.Generator], D]]]
+"""Skill -> subskill -> what draws a problem of it."""
+
+MAX_DRAWS_A_PROBLEM = 500
+"""How often a drawer may miss the split, or repeat itself, before its problems count as used up."""
+
+
+class ProceduralTask(ABC, Generic[D]):
+    """A task whose problems, and whose lessons, are drawn. Subclasses say what a draft is."""
+
+    name: str
+
+    @abstractmethod
+    def family(self) -> Family[D]:
+        """Everything that can be drawn."""
+
+    @abstractmethod
+    def split_of(self, skill: str, draft: D) -> Split:
+        """The one split that a draft belongs to."""
+
+    @abstractmethod
+    def key(self, draft: D) -> Hashable:
+        """What must not be asked twice."""
+
+    @abstractmethod
+    def problem(self, skill: str, subskill: str, draft: D) -> Problem:
+        """A draft as it is asked."""
+
+    @abstractmethod
+    def example(self, skill: str, subskill: str, draft: D) -> Example:
+        """A draft as it is taught."""
+
+    @abstractmethod
+    def score(self, problem: Problem, completion: Completion) -> Score | Failure: ...
+
+    def skills(self) -> Mapping[str, tuple[str, ...]]:
+        return {name: tuple(parts) for name, parts in self.family().items()}
+
+    def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
+        check_skills(self, skills)
+        found: list[tuple[str, str, D]] = []
+        for name in skills or self.family():
+            drafts = self._distinct(name, split, Seeds(seed).derive(self.name, split, name).generator())
+            for _ in range(per_skill):
+                try:
+                    subskill, draft = next(drafts)
+                except StopIteration:
+                    raise TaskError(
+                        f"skill '{name}' of {self.name} has fewer than {per_skill} {split} problems; ask for fewer"
+                    ) from None
+                found.append((name, subskill, draft))
+        return [self.problem(*parts) for parts in found]  # Only once all are there: a picture takes time to draw.
+
+    def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
+        check_skills(self, [skill])
+        parts = self.family()[skill]
+        if subskill and subskill not in parts:
+            raise UnknownNameError(f"subskill of {skill}", subskill, parts)
+        names = [subskill] if subskill else list(parts)
+        # Lessons may repeat a problem in other words: small skills have only so many problems.
+        examples: list[Example] = []
+        while len(examples) < count:
+            name = names[len(examples) % len(names)]
+            draft = parts[name](generator)
+            if self.split_of(skill, draft) is Split.TRAIN:
+                examples.append(self.example(skill, name, draft))
+        return examples
+
+    def _distinct(self, skill: str, split: Split, generator: np.random.Generator) -> Iterator[tuple[str, D]]:
+        """Drafts of `split`, none twice, the subskills in turn; ends when one is used up."""
+        asked: set[Hashable] = set()
+        while True:
+            for name, draw in self.family()[skill].items():
+                for _ in range(MAX_DRAWS_A_PROBLEM):
+                    draft = draw(generator)
+                    if self.split_of(skill, draft) is split and self.key(draft) not in asked:
+                        break
+                else:
+                    return
+                asked.add(self.key(draft))
+                yield name, draft
