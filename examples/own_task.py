@@ -12,6 +12,8 @@ class Reversal:
     """Write a word backwards."""
 
     name = "reversal"
+    drawn = True  # without end, so that a number of problems must be given or is 25
+    max_tokens = 32  # of an answer
 
     def skills(self):
         return {"reversal": ("short", "long")}

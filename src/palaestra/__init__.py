@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from palaestra.learn.reward_model import RewardModel, load_reward_model
     from palaestra.learn.rloo import RLOOConfig
     from palaestra.recipes.agent import load_ppo_agent, train_agent
+    from palaestra.recipes.compare import compare
     from palaestra.recipes.evaluate import EvaluateSettings, evaluate
     from palaestra.recipes.pretrain import PretrainSettings, pretrain
     from palaestra.recipes.reward import RewardSettings, train_reward
@@ -49,6 +50,7 @@ __all__ = [
     "TokenVectorEnv",
     "TrainSettings",
     "__version__",
+    "compare",
     "evaluate",
     "load_ppo_agent",
     "load_reward_model",
@@ -79,6 +81,7 @@ _HOMES = {
     "TokenEnv": "palaestra.envs.token",
     "TokenVectorEnv": "palaestra.envs.token",
     "TrainSettings": "palaestra.recipes.train",
+    "compare": "palaestra.recipes.compare",
     "evaluate": "palaestra.recipes.evaluate",
     "load_ppo_agent": "palaestra.recipes.agent",
     "load_reward_model": "palaestra.learn.reward_model",

@@ -162,7 +162,7 @@ def test_the_table_of_gains_fits_eighty_columns_with_nothing_cut_off() -> None:
 
     from rich.console import Console
 
-    from palaestra.cli.progress import gain_table
+    from palaestra.cli.tables import gain_table
 
     row = {"problems": 25, "examples": 1000, "gain": -100.0, "gain_low": -100.0, "gain_high": -100.0} | {
         f"test_{when}{which}": value

@@ -1,8 +1,23 @@
+from dataclasses import replace
+from itertools import combinations
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from palaestra.core.records import Attempt, Completion, Failure, FailureCause, Message, Problem, Score
-from palaestra.core.statistics import gain_between, paired_gain, report_on, wilson_interval
+from palaestra.core.statistics import (
+    clustered_interval,
+    cuts_of,
+    gain_between,
+    mean_pass_at_k,
+    paired_gain,
+    pass_at_k,
+    rate_interval,
+    report_on,
+    wilson_interval,
+)
 
 
 def attempt(name: str, value: float | None, skill: str = "s", subskill: str = "p") -> Attempt:
@@ -82,3 +97,57 @@ def test_a_gain_compares_only_problems_scored_both_times() -> None:
 def test_a_gain_of_unequal_lengths_is_refused() -> None:
     with pytest.raises(ValueError, match="equal lengths"):
         paired_gain([True], [])
+
+
+@given(st.integers(1, 8), st.data())
+@settings(max_examples=40, deadline=None)
+def test_pass_at_k_is_the_share_of_draws_that_hold_a_pass(samples: int, data: st.DataObject) -> None:
+    passed, k = data.draw(st.integers(0, samples)), data.draw(st.integers(1, samples))
+    draws = list(combinations([True] * passed + [False] * (samples - passed), k))
+    assert pass_at_k(samples, passed, k) == pytest.approx(sum(map(any, draws)) / len(draws))
+
+
+def test_pass_at_k_of_nonsense_is_refused_and_of_too_few_samples_left_out() -> None:
+    for arguments in ((3, 4, 1), (3, 1, 4), (3, 1, 0), (3, -1, 1)):
+        with pytest.raises(ValueError, match="pass@k needs"):
+            pass_at_k(*arguments)
+    found = mean_pass_at_k([(1, 2), (2, 2), (0, 1)], 2)
+    assert (found.value, found.count) == (1.0, 2)
+
+
+def test_answers_to_one_problem_are_not_counted_as_independent() -> None:
+    one_each = wilson_interval(30, 60)
+    alike = clustered_interval([(4, 4)] * 30 + [(0, 4)] * 30)  # Four answers that say no more than one.
+    mixed = clustered_interval([(2, 4)] * 60)  # As if every answer were drawn anew.
+    assert alike == pytest.approx(one_each, abs=0.005)
+    assert mixed == wilson_interval(120, 240)
+    assert clustered_interval([(4, 4)] * 10) == wilson_interval(10, 10)
+
+
+def test_the_clustered_interval_covers_the_true_rate_about_95_percent_of_the_time() -> None:
+    rng = np.random.default_rng(2)
+    hits = []
+    for _ in range(1500):
+        hard = rng.beta(0.8, 0.8, size=50)
+        low, high = clustered_interval([(int(k), 4) for k in rng.binomial(4, hard)])
+        hits.append(low <= 0.5 <= high)
+    assert 0.92 <= np.mean(hits) <= 0.98
+
+
+def test_the_interval_of_a_mean_of_rates_is_wilsons_for_zeros_and_ones_and_narrower_between_them() -> None:
+    found = rate_interval([1.0] * 7 + [0.0] * 3)
+    assert (found.low, found.high) == pytest.approx(wilson_interval(7, 10))
+    between = rate_interval([0.6, 0.7, 0.8] * 4)
+    assert 0 <= found.low < between.low < 0.7 < between.high < found.high <= 1
+    assert rate_interval([]).count == 0
+
+
+def test_cuts_run_across_skills_and_leave_out_what_has_none() -> None:
+    hard = attempt("a", 1.0, "x"), attempt("b", 0.0, "y"), attempt("c", 0.0, "y")
+    marked = [
+        replace(a, problem=replace(a.problem, metadata={"level": n})) for a, n in zip(hard, (1, 1, 2), strict=True)
+    ]
+    cuts = cuts_of([*marked, attempt("d", 1.0)])
+    assert {cut: [(part.name, part.correct, part.count) for part in parts] for cut, parts in cuts.items()} == {
+        "level": [("1", 1, 2), ("2", 0, 1)]
+    }

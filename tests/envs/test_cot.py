@@ -163,7 +163,7 @@ def test_only_the_skills_that_were_asked_for_are_drawn_and_training_never_sees_t
         ({"format_reward": -0.1}, "format_reward is a share from 0 to 1"),
         ({"format": "("}, "format is answer, tags or a regular expression; got '('"),
         ({"problems": 10_000_000, "skills": ["addition"]}, "ask for fewer"),
-        ({"problems": 0}, "needs at least one prompt"),
+        ({"problems": 0}, "draws its problems, without end; expected at least 1 a skill, got 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(nano: Model, arguments: dict[str, Any], message: str) -> None:

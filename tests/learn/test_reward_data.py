@@ -1,5 +1,6 @@
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,8 @@ import pytest
 from palaestra.core.errors import MissingExtraError, PalaestraError, SettingsError, TaskError
 from palaestra.core.records import Message
 from palaestra.core.seeding import Seeds
-from palaestra.learn import reward_data
 from palaestra.learn.reward_data import Comparison, comparison_of, read_comparisons, split_comparisons
+from palaestra.tasks import sources
 
 PAIR = {"prompt": "2+2=", "chosen": "4", "rejected": "5"}
 FOUR = {"query": "2+2=", "sample0": "5", "sample1": "4", "sample2": "3", "sample3": "22", "best": 1}
@@ -100,6 +101,7 @@ def test_a_bad_row_is_one_line_that_names_file_and_row(tmp_path: Path, row: Any,
         ("d.json", "{", "expected a JSON list"),
         ("d.jsonl", "\n", "holds no comparisons"),
         ("d.csv", "a,b", "ends with .jsonl"),
+        ("d.parquet", "no table", "cannot read the dataset"),
         ("d.jsonl.gz", "not gzip", "cannot be read"),
     ],
 )
@@ -115,12 +117,13 @@ def test_a_missing_file_or_an_empty_folder_is_named(tmp_path: Path) -> None:
     for path, message in ((tmp_path / "no.jsonl", "no file or folder"), (tmp_path, "holds no comparisons")):
         with pytest.raises(SettingsError, match=message):
             read_comparisons(path)
-    with pytest.raises(SettingsError, match=r"no file or folder data/none\.jsonl"):
-        read_comparisons("data/none.jsonl")
+    for name in ("data/none.jsonl", "data/none.jsonl.gz", "data/none.parquet"):
+        with pytest.raises(SettingsError, match=f"no file or folder {re.escape(name)}"):
+            read_comparisons(name)
 
 
 def test_without_datasets_the_install_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reward_data, "find_spec", lambda name: None)
+    monkeypatch.setattr(sources, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'palaestra\[data\]'"):
         read_comparisons("owner/name")
 

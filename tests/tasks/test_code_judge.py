@@ -151,3 +151,21 @@ def test_options_are_checked() -> None:
         make_task("humaneval", paths="x")
     with pytest.raises(SettingsError, match="expected a number above 0"):
         make_task("code-skills", seconds=0)
+
+
+def test_mbpp_on_the_hub_is_read_by_the_splits_that_it_has_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    from palaestra.tasks.code import task as module
+
+    asked = []
+
+    def rows(source: module.Source, path: str, published: str) -> list[object]:
+        asked.append((source.hub, source.config, published))
+        return []
+
+    monkeypatch.delenv("PALAESTRA_DATA", raising=False)
+    monkeypatch.setattr(module, "read_rows", rows)
+    for whole in (False, True):
+        module.MBPP(whole=whole)._load()
+    every = "train+validation+test+prompt"
+    hub = "google-research-datasets/mbpp"
+    assert asked == [(hub, "sanitized", every), (hub, "full", every)]

@@ -7,23 +7,22 @@ import collections
 import datetime
 import decimal
 import fractions
-import itertools
 import json
 import pickle
 import zlib
-from math import comb, nan
+from math import nan
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra.core.errors import SettingsError, TaskError
+from palaestra.core.errors import TaskError
 from palaestra.core.records import Split
 from palaestra.tasks.code.comparison import first_difference, same_output
 from palaestra.tasks.code.formats import Functions, Stdio, code_contests, human_eval, live_code_bench, mbpp
 from palaestra.tasks.code.inside import codec
-from palaestra.tasks.code.verdicts import Judgement, Outcome, Verdict, mean_pass_at_k, pass_at_k
+from palaestra.tasks.code.verdicts import Judgement, Outcome, Verdict
 
 
 @pytest.mark.parametrize(
@@ -46,21 +45,6 @@ def test_outputs_are_compared_by_what_they_say(printed: str, expected: str, same
 def test_whitespace_does_not_count(words: list[Any], random: Any) -> None:
     spaced = "".join(f"{word}{random.choice([' ', '  ', chr(10), chr(9)])}" for word in words)
     assert same_output(spaced, " ".join(map(str, words)))
-
-
-@given(st.integers(1, 12), st.data())
-def test_pass_at_k_is_the_share_of_draws_that_hold_a_pass(samples: int, data: Any) -> None:
-    passed, k = data.draw(st.integers(0, samples)), data.draw(st.integers(1, samples))
-    draws = list(itertools.combinations([True] * passed + [False] * (samples - passed), k))
-    assert pass_at_k(samples, passed, k) == pytest.approx(sum(map(any, draws)) / len(draws))
-    assert len(draws) == comb(samples, k)
-
-
-def test_pass_at_k_of_nonsense_is_refused() -> None:
-    for arguments in ((3, 4, 1), (3, 1, 4), (3, -1, 1), (3, 1, 0)):
-        with pytest.raises(SettingsError, match="0 <= passed <= samples"):
-            pass_at_k(*arguments)
-    assert mean_pass_at_k([(2, 1), (2, 2)], 1) == 0.75
 
 
 def test_a_judgement_is_its_first_fault() -> None:

@@ -98,7 +98,7 @@ def value(task: Task, problem: Problem, text: str) -> float:
 
 def test_both_are_registered_generative_and_load_nothing_to_be_listed() -> None:
     code = (
-        "import sys; from palaestra.tasks.base import make_task; [make_task(n).skills() for n in ('gsm8k', 'math')]; "
+        "import sys; from palaestra.tasks.base import GenerativeTask, make_task; [make_task(n).skills() for n in ('gsm8k', 'math')]; "
         "print([m for m in ('sympy', 'math_verify', 'torch', 'datasets', 'latex2sympy2_extended') if m in sys.modules])"
     )
     assert (
@@ -161,7 +161,8 @@ def test_the_same_seed_gives_the_same_problems_and_another_seed_others(gsm8k: Pa
 
 
 def test_shots_come_first_from_train_are_the_same_for_all_and_are_not_taught(gsm8k: Path) -> None:
-    task = worked("gsm8k", path=str(gsm8k), shots=3)
+    task = make_task("gsm8k", path=str(gsm8k), shots=3)
+    assert isinstance(task, GenerativeTask)
     problems = task.problems(Split.TEST, 2, 0)
     assert {len(p.messages) for p in problems} == {7}
     assert len({p.messages[:6] for p in problems}) == 1

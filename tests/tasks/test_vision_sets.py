@@ -1,11 +1,11 @@
-"""GQA, NaturalBench, easy-VQA and NLVR from folders of their own format, and paired accuracy by its definition."""
+"""GQA, easy-VQA and NLVR from folders of their own format, and all of them from the hub."""
 
 import base64
+import gzip
 import io
 import itertools
 import json
 import os
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,12 @@ import pytest
 from PIL import Image
 
 from palaestra.core.errors import MissingExtraError, TaskError
-from palaestra.core.records import Attempt, Completion, Failure, FailureCause, ImagePart, Problem, Score, Split
+from palaestra.core.records import Completion, ImagePart, Problem, Split
+from palaestra.core.statistics import report_on
 from palaestra.engines.mock import MockEngine
+from palaestra.tasks import sources
 from palaestra.tasks.base import make_task
 from palaestra.tasks.evaluate import evaluate
-from palaestra.tasks.vision import files, sets
-from palaestra.tasks.vision.pairs import Group, of_attempts, paired_accuracy
 from palaestra.tasks.vision.sets import GQA, NLVR, EasyVQA, NaturalBench
 
 DATA = Path(os.environ.get("PALAESTRA_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -45,84 +45,6 @@ def lines(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-@pytest.fixture
-def natural(tmp_path: Path) -> Path:
-    """Forty groups; the images of each in an archive."""
-    rows = [
-        {
-            "Index": k, "Image_0": f"{k}a.png", "Image_1": f"{k}b.png", "Question_0": f"Is it red {k}?", "Question_1": f"Is it blue {k}?",
-            "Image_0_Question_0": "Yes", "Image_1_Question_0": "No", "Image_0_Question_1": "No", "Image_1_Question_1": "Yes",
-            "Question_Type": "yes_no", "Source": "test",
-        }
-        for k in range(40)
-    ]  # fmt: skip
-    lines(tmp_path / "naturalbench.jsonl", rows)
-    with zipfile.ZipFile(tmp_path / "images.zip", "w") as archive:
-        for k in range(40):
-            archive.writestr(f"{k}a.png", png("red"))
-            archive.writestr(f"{k}b.png", png("blue"))
-    return tmp_path
-
-
-def test_naturalbench_gives_whole_groups_with_their_images(natural: Path) -> None:
-    task = NaturalBench(path=str(natural))
-    problems = task.problems(Split.TRAIN, 8, 0, ["yes_no"])
-    assert len({p.id for p in problems}) == 8
-    for four in itertools.batched(problems, 4) if hasattr(itertools, "batched") else (problems[:4], problems[4:]):
-        assert len({p.metadata["group"] for p in four}) == 1
-        assert [(p.metadata["question"], p.metadata["image"]) for p in four] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-        assert [p.reference for p in four] == ["Yes", "No", "No", "Yes"]
-        assert [bytes_of(p) for p in four] == [png("red"), png("blue")] * 2
-    assert problems[0].messages[0].text.endswith("Please answer Yes or No.")
-    with pytest.raises(TaskError, match="whole groups of 4; got 6 problems a skill, ask for 8"):
-        task.problems(Split.TRAIN, 6, 0)
-    ids = [{p.metadata["group"] for p in task.problems(s, 4, 0, ["yes_no"])} for s in Split]
-    assert not ids[0] & ids[1] | ids[1] & ids[2] | ids[0] & ids[2]
-
-
-def test_whoever_does_not_look_gets_half_the_answers_and_no_question(natural: Path) -> None:
-    task = NaturalBench(path=str(natural))
-    problems = task.problems(Split.TRAIN, 40, 0, ["yes_no"])
-    blind = of_attempts(evaluate(task, problems, lambda: MockEngine(lambda request, k: "Yes.")))
-    assert (blind.accuracy, blind.question, blind.image, blind.group, blind.groups) == (0.5, 0.0, 0.0, 0.0, 10)
-    by_content = {(p.messages[0].text, bytes_of(p)): p.reference for p in problems}
-
-    def look(request: Any, k: int) -> str:
-        shown = Problem("", request.messages, "")
-        return by_content[request.messages[0].text, bytes_of(shown)]
-
-    seeing = of_attempts(evaluate(task, problems, lambda: MockEngine(look)))
-    assert (seeing.accuracy, seeing.question, seeing.image, seeing.group) == (1.0, 1.0, 1.0, 1.0)
-
-
-def test_paired_accuracy_is_what_its_definition_says_of_every_group() -> None:
-    """All sixteen groups, each counted by hand: question by its row, image by its column."""
-    for a, b, c, d in itertools.product((False, True), repeat=4):
-        group: Group = ((a, b), (c, d))
-        found = paired_accuracy([group])
-        assert found.accuracy == (a + b + c + d) / 4
-        assert found.question == ((a and b) + (c and d)) / 2
-        assert found.image == ((a and c) + (b and d)) / 2
-        assert found.group == float(a and b and c and d)
-    every: list[Group] = [((a, b), (c, d)) for a, b, c, d in itertools.product((False, True), repeat=4)]
-    whole = paired_accuracy(every)
-    assert (whole.accuracy, whole.question, whole.image, whole.group) == (0.5, 0.25, 0.25, 0.0625)
-    assert paired_accuracy([]).group is None
-
-
-def test_a_group_with_a_failure_is_left_out_and_counted(natural: Path) -> None:
-    task = NaturalBench(path=str(natural))
-    problems = task.problems(Split.TRAIN, 8, 0, ["yes_no"])
-    attempts = [Attempt(p, Completion("x"), Score(1.0)) for p in problems]
-    attempts[2] = Attempt(problems[2], None, Failure(FailureCause.ENGINE, "lost"))
-    found = of_attempts(attempts)
-    assert (found.groups, found.left_out, found.group) == (1, 1, 1.0)
-    with pytest.raises(TaskError, match="needs all 4"):
-        of_attempts(attempts[:3])
-    with pytest.raises(TaskError, match="belongs to no group"):
-        of_attempts([Attempt(Problem("p", (), ""), None, Score(1.0))])
-
-
 def test_gqa_is_read_from_its_own_files(tmp_path: Path) -> None:
     questions = {
         f"q{k}": {
@@ -144,8 +66,40 @@ def test_gqa_is_read_from_its_own_files(tmp_path: Path) -> None:
     assert task.score(problems[0], Completion("No, it is blue.")).value == 1.0  # type: ignore[union-attr]
     with pytest.raises(TaskError, match=r"skill 'compare' of gqa has 0 test problems"):
         task.problems(Split.TEST, 1, 0, ["compare"])
-    with pytest.raises(TaskError, match=r"no val_balanced_questions\.jsonl"):
+    with pytest.raises(TaskError, match=r"no 'val_balanced_questions' split; expected val_balanced_questions\.jsonl"):
         task.problems(Split.VALIDATION, 1, 0)
+
+
+def test_a_folder_like_easy_vqas_is_asked_and_scored_from_end_to_end(tmp_path: Path) -> None:
+    """An engine that sees colours alone: right about those, and about no shape."""
+    colours = {"red": "red", "blue": "blue", "green": "green"}
+    rows = []
+    for k, colour in enumerate(colours):
+        (tmp_path / f"{k}.png").write_bytes(png(colour))
+        rows += [
+            {"question": f"what color is the shape ({k})?", "answer": colour, "image": f"{k}.png"},
+            {"question": f"what shape is this ({k})?", "answer": "circle", "image": f"{k}.png"},
+            {"question": f"is there a red shape ({k})?", "answer": "yes" if colour == "red" else "no", "image": f"{k}.png"},
+        ]  # fmt: skip
+    (tmp_path / "test.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
+    by_bytes = {png(colour): colour for colour in colours}
+
+    def see(request: Any, k: int) -> str:
+        colour = by_bytes[bytes_of(Problem("", request.messages, ""))]
+        asked = request.messages[0].text
+        if "red" in asked:
+            return f"It is {colour}. Answer: {'yes' if colour == 'red' else 'no'}"
+        return f"The shape is {colour}." if "color" in asked else "triangle"
+
+    task = make_task("easy-vqa", path=str(tmp_path))
+    problems = task.problems(Split.TEST, 3, 0)
+    report = report_on(evaluate(task, problems, lambda: MockEngine(see)))
+    assert {part.name: (part.correct, part.count) for part in report.slices} == {
+        "colour": (3, 3), "shape": (0, 3), "yes_no": (3, 3),
+    }  # fmt: skip
+    assert not report.failures
+    with pytest.raises(TaskError, match="has 3 test problems, fewer than 4"):
+        task.problems(Split.TEST, 4, 0)
 
 
 @needs("easy_vqa")
@@ -169,7 +123,7 @@ def test_easy_vqa_is_read_whole_and_its_references_score(monkeypatch: pytest.Mon
 
 @needs("easy_vqa")
 def test_no_image_of_easy_vqa_is_in_two_splits() -> None:
-    rows = list(files.read_rows(DATA / "easy_vqa", "train"))
+    rows = [row for _, row in sources.read_rows(EasyVQA.source, str(DATA / "easy_vqa"), "train")]
     task = EasyVQA(path=str(DATA / "easy_vqa"))
     of: dict[str, set[Split]] = {}
     for split in (Split.TRAIN, Split.VALIDATION):
@@ -190,7 +144,7 @@ def test_nlvr_is_read_whole_and_both_words_of_truth_count(monkeypatch: pytest.Mo
         assert task.score(problem, Completion(said)).value == 1.0  # type: ignore[union-attr]
         assert task.score(problem, Completion(f"Answer: {problem.reference}")).value == 1.0  # type: ignore[union-attr]
         assert bytes_of(problem).startswith(b"\x89PNG")
-    with pytest.raises(TaskError, match=r"no train\.jsonl"):
+    with pytest.raises(TaskError, match=r"no 'train' split; expected train\.jsonl"):
         task.problems(Split.TRAIN, 1, 0)
 
 
@@ -209,7 +163,7 @@ def test_without_data_the_error_says_where_to_put_it(monkeypatch: pytest.MonkeyP
     with pytest.raises(TaskError, match=r"no image 0\.png"):
         EasyVQA(path=str(tmp_path)).problems(Split.TEST, 1, 0, ["colour"])
     (tmp_path / "test.jsonl").write_text("{broken")
-    with pytest.raises(TaskError, match=r"test\.jsonl:1 is no JSON"):
+    with pytest.raises(TaskError, match=r"test\.jsonl, row 1: expected a JSON object; "):
         EasyVQA(path=str(tmp_path)).problems(Split.TEST, 1, 0)
 
 
@@ -251,7 +205,7 @@ def test_the_hub_needs_its_extra_and_is_asked_for_bytes(monkeypatch: pytest.Monk
     four = NaturalBench().problems(Split.TRAIN, 4, 0, ["multiple_choice"])
     assert [bytes_of(p) for p in four] == [png("red"), png("blue")] * 2
     assert [p.reference for p in four] == ["A", "B", "B", "A"]
-    monkeypatch.setattr(files, "find_spec", lambda name: None)
+    monkeypatch.setattr(sources, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'palaestra\[data\]'"):
         NaturalBench().problems(Split.TEST, 4, 0)
 
@@ -263,6 +217,6 @@ def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch: pytest.MonkeyPatc
         raise ConnectionError("no network\nand more lines")
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    with pytest.raises(TaskError, match="cannot read 'owner/name'") as caught:
-        sets.NLVR(path="owner/name").problems(Split.TEST, 1, 0)
+    with pytest.raises(TaskError, match="cannot read the dataset owner/name: no network; or give a folder") as caught:
+        NLVR(path="owner/name").problems(Split.TEST, 1, 0)
     assert "\n" not in str(caught.value)

@@ -41,7 +41,7 @@ def _quiet() -> None:
 
 
 def _finish_teach(result: Any) -> None:
-    from palaestra.cli.progress import gain_table
+    from palaestra.cli.tables import gain_table
     from palaestra.report import write_report
 
     console.print(gain_table(result.summary))
@@ -56,11 +56,18 @@ def _finish_teach(result: Any) -> None:
 
 
 def _finish_evaluate(result: Any) -> None:
-    from palaestra.cli.progress import report_table
+    from palaestra.cli.tables import further_figures, report_table
     from palaestra.report import write_report
 
-    console.print(report_table(result.report))
-    console.print(f"{result.summary['seconds']:.0f} s; report: {write_report(result.folder)}", soft_wrap=True)
+    s = result.summary
+    console.print(report_table(result.report, "answers" if s["samples"] > 1 else "problems"))
+    for line in further_figures(s):
+        console.print(line, soft_wrap=True, highlight=False)
+    console.print(
+        f"{s['problems']} problems, {s['prompt_tokens']} tokens in, {s['completion_tokens']} out, {s['seconds']:.0f} s, "
+        f"${s['cost']:.2f}; report: {write_report(result.folder)}",
+        soft_wrap=True,
+    )
     console.print(f"run: {result.folder}", soft_wrap=True)
 
 
@@ -132,7 +139,8 @@ def _train_reward(settings: Any) -> None:
 
 def _pretrain(settings: Any) -> None:
     """Train the embedded student `nano` from scratch and write its model card."""
-    from palaestra.cli.progress import RunProgress, report_table
+    from palaestra.cli.progress import RunProgress
+    from palaestra.cli.tables import report_table
     from palaestra.recipes.pretrain import pretrain
 
     _quiet()
@@ -200,6 +208,25 @@ def report(run: Folder) -> None:
 
     console.print(f"report: {write_report(run)}", soft_wrap=True)
     console.print(f"run: {run}", soft_wrap=True)
+
+
+@app.command()
+def compare(
+    first: Folder,
+    second: Folder,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the comparison as a page to this file.")] = None,
+) -> None:
+    """Compare the answers of two runs, problem by problem: the second against the first, with a paired test."""
+    from palaestra.cli.tables import comparison_table
+    from palaestra.recipes.compare import compare as compare_runs
+    from palaestra.report import write_comparison
+
+    result = compare_runs(first, second)
+    console.print(comparison_table(result))
+    for note in result.notes:
+        console.print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
+    if out is not None:
+        console.print(f"page: {write_comparison(result, out)}", soft_wrap=True)
 
 
 @app.command("list")

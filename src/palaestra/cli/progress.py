@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -108,60 +106,3 @@ def rate(report: Report) -> str:
     return (
         f"{100 * report.accuracy:.1f} % [{100 * report.low:.1f}, {100 * report.high:.1f}] of {report.count}{failures}"
     )
-
-
-def report_table(report: Report) -> Table:
-    """Accuracy by skill with intervals."""
-    table = Table(
-        title=f"accuracy on {report.name}, 95 % intervals", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
-    )
-    for column, justify in (
-        ("skill", "left"),
-        ("accuracy", "right"),
-        ("interval", "right"),
-        ("problems", "right"),
-        ("failures", "right"),
-    ):
-        table.add_column(column, justify=justify)  # type: ignore[arg-type]
-    for part in (*report.slices, report):
-        accuracy = "-" if part.accuracy is None else f"{100 * part.accuracy:.1f} %"
-        style = "bold" if part is report else None
-        name = "all" if part is report else part.name
-        table.add_row(
-            name,
-            accuracy,
-            f"{100 * part.low:.0f} to {100 * part.high:.0f}",
-            str(part.count),
-            str(part.failure_count),
-            style=style,
-        )
-    return table
-
-
-def gain_table(summary: dict[str, Any]) -> Table:
-    """Before and after by skill with 95 % intervals, narrow enough for 80 columns."""
-    counts = sorted({row["problems"] for row in summary["by_skill"].values()})
-    each = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    title = f"test accuracy in % with 95 % intervals, {summary['problems']} problems ({each} a skill)"
-    table = Table(
-        title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="underline"
-    )
-    table.add_column("skill", no_wrap=True)
-    for column in ("data", "before", "after", "gain in points"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for name, row in {**summary["by_skill"], "all": summary}.items():
-        digits = 1 if name == "all" else 0
-        gain = "-"
-        if row["gain"] is not None:
-            gain = f"{row['gain']:+.{digits}f} [{row['gain_low']:+.{digits}f}, {row['gain_high']:+.{digits}f}]"
-        if name == "all":
-            table.add_row()
-        cells = (str(row["examples"]), _interval(row, "test_before"), _interval(row, "test_after"))
-        table.add_row(name, *cells, gain, style="bold" if name == "all" else None)
-    return table
-
-
-def _interval(row: dict[str, Any], name: str) -> str:
-    if row[name] is None:
-        return "-"
-    return f"{row[name]:.0f} [{row[f'{name}_low']:.0f}, {row[f'{name}_high']:.0f}]"

@@ -42,6 +42,18 @@ class ModelError(PalaestraError):
     """A model cannot be found, fetched, verified or loaded."""
 
 
+class EngineError(PalaestraError):
+    """A service cannot be used as it is set up: no key, a refused one, no such model, nobody there."""
+
+
+class BudgetSpentError(PalaestraError):
+    """The next call would pass a limit of the budget. What was answered before is stored."""
+
+
+class PromptError(PalaestraError):
+    """A prompt template is missing, is no Jinja, or uses a variable that it was not given."""
+
+
 class TaskError(PalaestraError):
     """A task cannot give what was asked of it."""
 

@@ -45,6 +45,12 @@ class FailureCause(StrEnum):
     """The request cannot be asked of this engine, for example an image of a text model."""
     ENGINE = "engine"
     """The engine broke while answering."""
+    REFUSED = "refused"
+    """The model, or a filter around it, declined to answer."""
+    UNAVAILABLE = "unavailable"
+    """A service could not be reached, or kept failing for longer than it is waited for."""
+    MALFORMED = "malformed"
+    """What came back is not what was asked for: not of the schema, or larger than is accepted."""
     SCORER = "scorer"
     """The scorer broke while judging."""
     SANDBOX = "sandbox"
@@ -158,11 +164,12 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A problem, what the model answered, and how that was judged."""
+    """A problem, what the model answered, and how that was judged; `sample` counts the answers to one problem."""
 
     problem: Problem
     completion: Completion | None
     outcome: Score | Failure
+    sample: int = 0
 
     @property
     def correct(self) -> bool | None:
@@ -204,7 +211,7 @@ class Report:
 
     Arguments:
         accuracy: from 0 to 1; `None` where nothing was scored.
-        low, high: the 95 % interval of `accuracy` (Wilson).
+        low, high: the 95 % interval of `accuracy` (Wilson; several answers to one problem are no independent ones).
         failures: attempts without a score, by cause.
         slices: the same for each skill, and below that for each subskill.
     """

@@ -1,18 +1,20 @@
-"""Intervals for rates and for paired gains, and the report of a set of attempts."""
+"""Intervals for rates, means and paired gains, and the report of a set of attempts."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from palaestra.core.records import Attempt, Failure, Report
 
 Z95 = 1.959963984540054
+CUTS = ("level", "type")
+"""What a problem's metadata may say of it, and a report is cut by, across the skills."""
 
 
-def wilson_interval(correct: int, count: int) -> tuple[float, float]:
+def wilson_interval(correct: float, count: float) -> tuple[float, float]:
     """The 95 % Wilson interval of a rate. With nothing counted, everything is possible.
 
     >>> low, high = wilson_interval(8, 10)
@@ -28,6 +30,52 @@ def wilson_interval(correct: int, count: int) -> tuple[float, float]:
     return max(0.0, min(rate, centre - half)), min(1.0, max(rate, centre + half))
 
 
+def clustered_interval(counts: Sequence[tuple[int, int]]) -> tuple[float, float]:
+    """The 95 % interval of a rate over problems with several answers each, given `(correct, answers)` of each.
+
+    Answers to one problem resemble each other. Wilson's interval is taken at the count of independent answers that
+    would vary as much as these do between problems: at least the number of problems, at most that of answers.
+
+    >>> clustered_interval([(1, 1), (0, 1), (1, 1)]) == wilson_interval(2, 3)
+    True
+    """
+    correct, count = sum(c for c, _ in counts), sum(n for _, n in counts)
+    problems = sum(1 for _, n in counts if n)
+    if count == problems:
+        return wilson_interval(correct, count)
+    rate = correct / count
+    spread = math.fsum((c - rate * n) ** 2 for c, n in counts)
+    effective = float(problems)
+    if 0 < rate < 1 and problems > 1:
+        variance = spread / count**2 * problems / (problems - 1)
+        effective = min(max(rate * (1 - rate) / variance, problems), count) if variance else float(count)
+    return wilson_interval(rate * effective, effective)
+
+
+def pass_at_k(samples: int, passed: int, k: int) -> float:
+    """The chance that at least one of `k` answers is right, from `samples` of which `passed` were.
+
+    Unbiased (Chen et al., 2021): one minus the share of the draws of `k` that hold no right answer.
+
+    >>> pass_at_k(10, 3, 1), round(pass_at_k(10, 3, 5), 4)
+    (0.3, 0.9167)
+    """
+    if not 0 <= passed <= samples or not 1 <= k <= samples:
+        raise ValueError(f"pass@k needs 0 <= passed <= samples and 1 <= k <= samples; got {passed}, {samples}, {k}")
+    draws = math.comb(samples, k)
+    return (draws - math.comb(samples - passed, k)) / draws
+
+
+def mean_pass_at_k(counts: Sequence[tuple[int, int]], k: int) -> Mean:
+    """Pass@k over problems, given `(passed, samples)` of each; those with fewer than `k` samples are left out.
+
+    Raises:
+        ValueError: a count makes no sense.
+    """
+    values = [pass_at_k(samples, passed, k) for passed, samples in counts if samples >= k]
+    return rate_interval(values)
+
+
 @dataclass(frozen=True, slots=True)
 class Gain:
     """A change of accuracy in points (percent), measured on the same problems, with its interval."""
@@ -38,11 +86,12 @@ class Gain:
     count: int
 
 
-def paired_gain(before: Sequence[bool], after: Sequence[bool]) -> Gain:
+def paired_gain(before: Sequence[float], after: Sequence[float]) -> Gain:
     """How much `after` is above `before`, problem by problem, with a 95 % interval.
 
-    The interval is Agresti and Min's: half a problem is added to each of the four cells of the
-    paired table, which keeps the coverage right for small counts and for changes near 0 or 100 %.
+    A problem's value is whether it was solved, or the share of its answers that were right. The interval is Agresti
+    and Min's: half a problem is added to each of the four cells of the paired table, which keeps the coverage right
+    for small counts and for changes near 0 or 100 %. For shares the same sums are taken.
 
     Raises:
         ValueError: the two do not have the same length.
@@ -52,12 +101,11 @@ def paired_gain(before: Sequence[bool], after: Sequence[bool]) -> Gain:
     count = len(before)
     if count == 0:
         return Gain(0.0, -100.0, 100.0, 0)
-    gained = sum(1 for b, a in zip(before, after, strict=True) if a and not b)
-    lost = sum(1 for b, a in zip(before, after, strict=True) if b and not a)
-    up, down, total = gained + 0.5, lost + 0.5, count + 2.0
-    centre = (up - down) / total
-    half = Z95 * math.sqrt((up + down) - (up - down) ** 2 / total) / total
-    points = 100.0 * (gained - lost) / count
+    changes = [float(a) - float(b) for b, a in zip(before, after, strict=True)]
+    change, squares, total = math.fsum(changes), math.fsum(c * c for c in changes) + 1.0, count + 2.0
+    centre = change / total
+    half = Z95 * math.sqrt(squares - change**2 / total) / total
+    points = 100.0 * change / count
     return Gain(
         points,
         max(-100.0, min(points, 100.0 * (centre - half))),
@@ -79,6 +127,29 @@ def report_on(attempts: Sequence[Attempt], name: str = "all") -> Report:
     return _report(attempts, name, ("skill", "subskill"))
 
 
+def cuts_of(attempts: Sequence[Attempt]) -> Mapping[str, tuple[Report, ...]]:
+    """Accuracy by level and by type, across the skills, as far as the problems' metadata tell them."""
+    found: dict[str, tuple[Report, ...]] = {}
+    for cut in CUTS:
+        groups: dict[str, list[Attempt]] = {}
+        for attempt in attempts:
+            if (value := attempt.problem.metadata.get(cut)) is not None:
+                groups.setdefault(str(value), []).append(attempt)
+        if groups:
+            found[cut] = tuple(_report(group, key, ()) for key, group in sorted(groups.items()))
+    return found
+
+
+def by_problem(attempts: Iterable[Attempt]) -> Mapping[str, tuple[int, int]]:
+    """`(correct, answers)` of every problem with an answer that was scored."""
+    found: dict[str, tuple[int, int]] = {}
+    for attempt in attempts:
+        if attempt.correct is not None:
+            correct, count = found.get(attempt.problem.id, (0, 0))
+            found[attempt.problem.id] = correct + attempt.correct, count + 1
+    return found
+
+
 def _report(attempts: Sequence[Attempt], name: str, levels: tuple[str, ...]) -> Report:
     scored = [a.correct for a in attempts if a.correct is not None]
     failures = Counter(str(a.outcome.cause) for a in attempts if isinstance(a.outcome, Failure))
@@ -90,7 +161,7 @@ def _report(attempts: Sequence[Attempt], name: str, levels: tuple[str, ...]) -> 
         if set(groups) != {""}:
             slices = tuple(_report(group, key, levels[1:]) for key, group in sorted(groups.items()))
     correct = sum(scored)
-    low, high = wilson_interval(correct, len(scored))
+    low, high = clustered_interval(list(by_problem(attempts).values()))
     return Report(
         name=name,
         accuracy=correct / len(scored) if scored else None,
@@ -129,6 +200,22 @@ def mean_interval(values: Sequence[float]) -> Mean:
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
     half = _t95(count - 1) * deviation / math.sqrt(count)
     return Mean(mean, mean - half, mean + half, count)
+
+
+def rate_interval(values: Sequence[float]) -> Mean:
+    """The mean of `values` that lie between 0 and 1, with a 95 % interval that stays there.
+
+    Where the values are 0 and 1 it is Wilson's. Values between them vary less: Wilson's is then taken at the count of
+    zeros and ones whose mean would vary as little.
+    """
+    count = len(values)
+    if count == 0:
+        return Mean(math.nan, 0.0, 1.0, 0)
+    mean = math.fsum(values) / count
+    variance = math.fsum((value - mean) ** 2 for value in values) / count
+    effective = max(mean * (1 - mean) / variance, 1.0) * count if variance > 0 else float(count)
+    low, high = wilson_interval(mean * effective, effective)
+    return Mean(mean, low, high, count)
 
 
 _T95_SMALL = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706)

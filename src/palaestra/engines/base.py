@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 from palaestra.core.errors import SettingsError
-from palaestra.core.records import Completion, Failure, Message
+from palaestra.core.records import Completion, Failure, Message, Usage
 from palaestra.core.registry import Registry
 
 ENGINES = Registry("engine", "palaestra.engines")
@@ -15,6 +16,11 @@ ENGINES.register(
     "transformers", "palaestra.engines.transformers:TransformersEngine", "a transformers model in this process"
 )
 ENGINES.register("mock", "palaestra.engines.mock:MockEngine", "scripted answers, for tests")
+ENGINES.register(
+    "openai",
+    "palaestra.engines.openai:OpenAIEngine",
+    "OpenAI, Azure OpenAI, or any server that speaks their chat format",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +61,21 @@ class Request:
     """One prompt, how to answer it, and the seed that its random choices belong to.
 
     The same request gives the same tokens whatever else is in the batch.
+
+    Arguments:
+        schema: the JSON schema, as JSON text, that the answer is to follow; empty for none. An engine that
+            can hold its model to one says so by an attribute `reads_schema`; the others ignore it.
     """
 
     messages: tuple[Message, ...]
     sampling: Sampling = Sampling()
     seed: int = 0
+    schema: str = ""
 
 
 Answer = Completion | Failure
+Slot = tuple[int, int]
+"""The place of one answer: the index of its request, and which of the request's completions it is."""
 
 
 @runtime_checkable
@@ -73,4 +86,37 @@ class Engine(Protocol):
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
         """Answer every request, in order, with `sampling.count` completions or failures each."""
+        ...
+
+
+class Watch(Protocol):
+    """Is told of every call of a `WatchedEngine`, in the thread that makes it."""
+
+    def before(self, slot: Slot) -> bool:
+        """A call for `slot` is about to be made; false means: not now, ask again a little later.
+
+        Raises:
+            BudgetSpentError: not at all. The engine starts no further call, lets those that are under way
+                end, and raises the error then.
+        """
+        ...
+
+    def after(self, slot: Slot, usage: Usage | None, seconds: float, answer: Answer | None) -> None:
+        """The call has ended.
+
+        Arguments:
+            usage: what it was billed for; `None` where that is not known, as of a connection that broke.
+            answer: what the slot gets; `None` where the call brought nothing and another one follows.
+        """
+        ...
+
+
+@runtime_checkable
+class WatchedEngine(Engine, Protocol):
+    """An engine whose calls cost money: it reports each of them as it ends, not the batch when it is over."""
+
+    def generate_watched(
+        self, requests: Sequence[Request], watch: Watch, known: Mapping[Slot, Answer] = MappingProxyType({})
+    ) -> list[list[Answer]]:
+        """As `generate`; what is `known` is not asked."""
         ...

@@ -6,6 +6,7 @@ fetched once. Everything else is a folder with a transformers checkpoint, or an 
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palaestra.core.errors import MissingExtraError, ModelError, UnknownNameError
+from palaestra.core.errors import MissingExtraError, ModelError, SettingsError, UnknownNameError
 from palaestra.core.events import Event, Listener, ignore
 
 if TYPE_CHECKING:
@@ -42,10 +43,21 @@ class Model:
     tokenizer: Any
     processor: Any = None
 
-    def engine(self, batch_size: int = 128) -> TransformersEngine:
+    def engine(self, batch_size: int = 128, *, plain: bool = False) -> TransformersEngine:
+        """What answers with this model; `plain` asks by the bare text, whatever template the model has.
+
+        Raises:
+            SettingsError: the model reads images, whose places only its template knows.
+        """
         from palaestra.engines.transformers import TransformersEngine
 
-        return TransformersEngine(self.weights, self.tokenizer, self.name, batch_size, self.processor)
+        tokenizer = self.tokenizer
+        if plain:
+            if self.processor is not None:
+                raise SettingsError(f"{self.name} reads images by its chat template; leave the prompt at 'chat'")
+            tokenizer = copy.deepcopy(tokenizer)
+            tokenizer.chat_template = None
+        return TransformersEngine(self.weights, tokenizer, self.name, batch_size, self.processor)
 
 
 def cache_folder() -> Path:

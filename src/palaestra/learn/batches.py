@@ -33,6 +33,12 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.prompt_ids) + len(self.response_ids)
 
+    @property
+    def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Of what an image became, by the name of the argument; empty where there is none."""
+        length = len(self.prompt_ids)
+        return tuple((n, tuple(t.shape[1:])) for n, t in sorted(self.images.items()) if not along_tokens(t, length))
+
 
 def encode(example: Example, tokenizer: PreTrainedTokenizerBase, limit: int, processor: Any = None) -> Encoded:
     """Tokenize `example` just as an engine would ask it, and end the response with end-of-turn.
@@ -87,6 +93,24 @@ def collate(rows: Sequence[Encoded], pad_id: int, device: Any = None) -> dict[st
         else:
             batch[name] = torch.cat([tensor for _, tensor in held if tensor is not None])
     return {name: tensor.to(device) for name, tensor in batch.items()}
+
+
+def of_one_shape(batch: Sequence[int], rows: Sequence[Encoded]) -> Iterator[list[int]]:
+    """`batch` cut where the images of its rows became inputs of different shapes, which `collate` cannot join.
+
+    Some models stack the images of a prompt, so that two of them have another shape than one. Rows without
+    images fit every batch, and go with the first part.
+    """
+    parts: dict[Any, list[int]] = {}
+    for index in batch:
+        parts.setdefault(rows[index].shapes, []).append(index)
+    if len(parts) <= 1 + (() in parts):
+        yield list(batch)
+        return
+    plain = parts.pop((), [])
+    for part in parts.values():
+        yield part + plain
+        plain = []
 
 
 def response_loss(logits_BTV: torch.Tensor, labels_BT: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """Comparisons, the data of a reward model: several responses to one prompt, and which is the best.
 
-Two kinds of rows are read, from JSON lines, JSON, a folder of `datasets.save_to_disk`, or the hub:
+Two kinds of rows are read, from JSON lines, JSON, parquet, a folder of `datasets.save_to_disk`, or the hub:
 
 - pairs: `chosen` and `rejected`, and `prompt` where there is one. Each is a text or a list of messages
   in the OpenAI format; two lists share all but their last message, the assistant's.
@@ -9,20 +9,19 @@ Two kinds of rows are read, from JSON lines, JSON, a folder of `datasets.save_to
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
-from palaestra.core.errors import MissingExtraError, SettingsError, TaskError
+from palaestra.core.errors import SettingsError, TaskError
 from palaestra.core.records import Message, Role
 from palaestra.core.seeding import Seeds
+from palaestra.tasks.sources import ENDINGS, LINES, Rows, file_rows, hub_rows, is_hub_id, is_saved, saved_rows, shown
 
-LINES = (".jsonl", ".jsonl.gz")
 EXPECTED = "'chosen' and 'rejected', or 'query', 'sample0', 'sample1', ... and 'best'"
 
 Prompt = str | tuple[Message, ...]
@@ -57,12 +56,12 @@ def read_comparisons(source: str | Path) -> list[Comparison]:
     """All comparisons of a file, a folder or a dataset on the hub.
 
     Arguments:
-        source: a `.jsonl`, `.jsonl.gz` or `.json` file; a folder with JSON lines or made by
+        source: a `.jsonl`, `.jsonl.gz`, `.json` or `.parquet` file; a folder with JSON lines or made by
             `datasets.save_to_disk`; or a hub id such as `owner/name`, of which `train` is read.
 
     Raises:
-        SettingsError: there is nothing of that name, or it cannot be opened.
-        TaskError: a row is no comparison; the message names the file and the row.
+        SettingsError: there is nothing of that name.
+        TaskError: it cannot be read, or a row is no comparison; the message names the file and the row.
         MissingExtraError: `datasets` is needed and not installed.
     """
     comparisons = [comparison_of(row, where) for where, row in _rows(str(source))]
@@ -71,11 +70,9 @@ def read_comparisons(source: str | Path) -> list[Comparison]:
     return comparisons
 
 
-def comparison_of(row: Any, where: str = "row") -> Comparison:
+def comparison_of(row: Mapping[str, Any], where: str = "row") -> Comparison:
     """One row as a comparison; `where` names it in errors."""
     try:
-        if not isinstance(row, Mapping):
-            raise TaskError(f"expected an object; got {_shown(row)}")
         if "chosen" in row or "rejected" in row:
             return _pair(row)
         if "best" in row or "sample0" in row:
@@ -148,7 +145,7 @@ def _answered(value: Any, prompt: Prompt, name: str) -> tuple[Prompt, str]:
     """The conversation before the last message, and the text of that."""
     messages = _messages(value, name)
     if not messages or messages[-1].role != "assistant":
-        raise TaskError(f"expected '{name}' to end with a message of the assistant; got {_shown(value)}")
+        raise TaskError(f"expected '{name}' to end with a message of the assistant; got {shown(value)}")
     before, said = messages[:-1], messages[-1].text
     if not before:
         return prompt, said
@@ -162,11 +159,11 @@ def _best_of_k(row: Mapping[str, Any]) -> Comparison:
     samples: list[str] = []
     while (sample := row.get(f"sample{len(samples)}")) is not None:
         if not isinstance(sample, str):
-            raise TaskError(f"expected 'sample{len(samples)}' to be a text; got {_shown(sample)}")
+            raise TaskError(f"expected 'sample{len(samples)}' to be a text; got {shown(sample)}")
         samples.append(sample)
     best = row.get("best")
     if not isinstance(best, int) or isinstance(best, bool):
-        raise TaskError(f"expected 'best' to be the number of the best sample; got {_shown(best)}")
+        raise TaskError(f"expected 'best' to be the number of the best sample; got {shown(best)}")
     return Comparison(_prompt(row.get("query"), "query"), tuple(samples), best)
 
 
@@ -178,91 +175,32 @@ def _prompt(value: Any, name: str) -> Prompt:
 
 def _messages(value: Any, name: str) -> tuple[Message, ...]:
     if not isinstance(value, list | tuple):
-        raise TaskError(f"expected '{name}' to be a text or a list of messages; got {_shown(value)}")
+        raise TaskError(f"expected '{name}' to be a text or a list of messages; got {shown(value)}")
     messages = []
     for message in value:
         fine = isinstance(message, Mapping) and isinstance(message.get("content"), str)
         if not fine or message.get("role") not in get_args(Role):
             raise TaskError(
                 f"expected messages in '{name}' with a 'content' that is a text and a 'role' of "
-                f"{', '.join(get_args(Role))}; got {_shown(message)}"
+                f"{', '.join(get_args(Role))}; got {shown(message)}"
             )
         messages.append(Message(message["role"], message["content"]))
     return tuple(messages)
 
 
-def _shown(value: Any) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _rows(source: str) -> Iterator[tuple[str, Any]]:
+def _rows(source: str) -> Rows:
     """Each row with its name for errors."""
     path = Path(source).expanduser()
     if path.is_file():
-        yield from _file_rows(path)
-    elif path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.name.endswith(LINES))
-        for file in files:
-            yield from _file_rows(file)
-        if not files:
-            yield from _dataset_rows(source, saved=True)
-    elif source.count("/") == 1 and not source.startswith((".", "/", "~")) and not path.suffix.startswith(".json"):
-        yield from _dataset_rows(source, saved=False)
-    else:
-        raise SettingsError(f"there is no file or folder {source or '(empty)'} with comparisons, and it is no hub id")
-
-
-def _file_rows(path: Path) -> Iterator[tuple[str, Any]]:
-    if not path.name.endswith((*LINES, ".json")):
-        raise SettingsError(f"cannot tell what {path} is; expected a name that ends with .jsonl, .jsonl.gz or .json")
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") as file:
-            if path.suffix == ".json":
-                yield from _array(path, file.read())
-            else:
-                yield from _lines(path, file)
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise SettingsError(f"the file {path} cannot be read: {error}") from error
-
-
-def _lines(path: Path, lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            where = f"{path}, row {number}"
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise TaskError(f"{where}: expected a JSON object; {error}") from error
-            yield where, row
-
-
-def _array(path: Path, text: str) -> Iterator[tuple[str, Any]]:
-    try:
-        rows = json.loads(text)
-    except ValueError as error:
-        raise TaskError(f"{path}: expected a JSON list of objects (JSON lines end with .jsonl); {error}") from error
-    if not isinstance(rows, list):
-        raise TaskError(f"{path}: expected a JSON list of objects; got {_shown(rows)}")
-    yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, start=1))
-
-
-def _dataset_rows(source: str, saved: bool) -> Iterator[tuple[str, Any]]:
-    if saved and not any((Path(source).expanduser() / name).exists() for name in ("dataset_dict.json", "state.json")):
+        return file_rows(path)
+    if path.is_dir():
+        if files := sorted(file for file in path.iterdir() if file.name.endswith(LINES)):
+            return chain.from_iterable(map(file_rows, files))
+        if is_saved(path):
+            return saved_rows(path)
         raise SettingsError(
             f"the folder {source} holds no comparisons; expected JSON lines (.jsonl) or a dataset of save_to_disk"
         )
-    if find_spec("datasets") is None:
-        raise MissingExtraError("datasets", "data", f"reading {source}")
-    import datasets
-
-    try:
-        data = datasets.load_from_disk(str(Path(source).expanduser())) if saved else datasets.load_dataset(source)
-    except Exception as error:  # datasets, pyarrow and the hub each raise their own.
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise SettingsError(f"cannot read the dataset {source}: {reason}") from error
-    if isinstance(data, Mapping):
-        if "train" not in data and len(data) != 1:
-            raise SettingsError(f"the dataset {source} has no split 'train'; it has {', '.join(map(str, data))}")
-        data = data["train"] if "train" in data else next(iter(data.values()))
-    yield from ((f"{source}, row {number}", row) for number, row in enumerate(data, start=1))
+    if is_hub_id(source) and not source.endswith(ENDINGS):
+        return hub_rows(source)
+    raise SettingsError(f"there is no file or folder {source or '(empty)'} with comparisons, and it is no hub id")

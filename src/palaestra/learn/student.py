@@ -162,11 +162,23 @@ class SupervisedStudent:
 
                 strangers = set_peft_model_state_dict(self._adapted, weights).unexpected_keys
             else:
-                strangers = self._model.load_state_dict(weights, strict=False).unexpected_keys
+                strangers = self._load_whole(weights)
         except RuntimeError as error:  # The shapes do not fit.
             raise RunError(f"the checkpoint {folder} belongs to another model than {self.name}") from error
         if strangers:
             raise RunError(f"the checkpoint {folder} belongs to another model than {self.name}")
+
+    def _load_whole(self, weights: dict[str, torch.Tensor]) -> list[str]:
+        """Take over the weights of a checkpoint; returns the names among them that the model does not have."""
+        strangers = self._model.load_state_dict(weights, strict=False).unexpected_keys
+        if strangers:
+            # Some architectures are written under other names than they have in memory; transformers translates.
+            loaded, found = type(self._model).from_pretrained(
+                None, config=self._model.config, state_dict=weights, dtype=self._model.dtype, output_loading_info=True
+            )
+            strangers = sorted(found["unexpected_keys"] | found["missing_keys"])
+            self._model.load_state_dict(loaded.state_dict())
+        return list(strangers)
 
     def weights_sha256(self) -> str:
         digest = hashlib.sha256()

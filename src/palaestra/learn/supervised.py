@@ -21,7 +21,7 @@ import torch
 from palaestra.core.errors import LessonError, MissingExtraError
 from palaestra.core.records import Example
 from palaestra.core.seeding import Seeds
-from palaestra.learn.batches import batch_plan, collate, encode, response_loss
+from palaestra.learn.batches import Encoded, batch_plan, collate, encode, of_one_shape, response_loss
 from palaestra.learn.randomness import seeded_torch
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def fine_tune(
     optimizer = torch.optim.AdamW(
         trainable.values(), lr=supervision.learning_rate, weight_decay=supervision.weight_decay, fused=True
     )
-    batches = list(_all_batches([len(row) for row in rows], supervision, seeds))
+    batches = list(_all_batches(rows, supervision, seeds))
     curve: list[tuple[int, float]] = []
     done = 0
     if state is not None and state.step:
@@ -175,9 +175,11 @@ def fine_tune(
     return curve
 
 
-def _all_batches(lengths: Sequence[int], supervision: Supervision, seeds: Seeds) -> Iterator[list[int]]:
+def _all_batches(rows: Sequence[Encoded], supervision: Supervision, seeds: Seeds) -> Iterator[list[int]]:
+    lengths = [len(row) for row in rows]
     for epoch in range(supervision.epochs):
-        yield from batch_plan(lengths, supervision.batch_size, seeds.derive("order", epoch).generator())
+        for batch in batch_plan(lengths, supervision.batch_size, seeds.derive("order", epoch).generator()):
+            yield from of_one_shape(batch, rows)
 
 
 def _schedule(step: int, total: int, warmup: float) -> float:

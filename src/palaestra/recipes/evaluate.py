@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from palaestra.core.events import Event, Listener, ignore
-from palaestra.core.records import Report, Split
-from palaestra.core.statistics import report_on
+from palaestra.core.records import Problem, Report, Split, StopReason
+from palaestra.core.statistics import cuts_of, report_on
 from palaestra.recipes.settings import at_least, given, named_values, of_run, require, setting, to_plain
 from palaestra.runs.records import to_data
 from palaestra.runs.run import Run, new_folder
 
 if TYPE_CHECKING:
     from palaestra.engines.base import Engine
+    from palaestra.tasks.base import Task
 
 RECIPE = "evaluate"
 
@@ -29,24 +30,38 @@ class EvaluateSettings:
     task_options: tuple[str, ...] = setting((), "Options of the task, each as name=value, for example path=FOLDER.")
     model: str = setting("nano", "Who is asked: a name of the shelf, a folder, or a hub id.")
     split: Literal["train", "validation", "test"] = setting("test", "Which problems.")
-    problems: int = setting(25, "Problems a skill.")
+    problems: int = setting(0, "Problems a skill; 0: all of a published data set, 25 of a task that draws its own.")
+    limit: int = setting(0, "Most problems in all, of the skills in turn; 0: no limit.")
     skills: tuple[str, ...] = setting((), "Only these skills; all if none is given.")
-    max_tokens: int = setting(72, "Most tokens of an answer.")
+    shots: int = setting(0, "Worked problems of the train split that are shown before each question.")
+    samples: int = setting(1, "Answers to each problem; with several, pass@k is reported.")
+    max_tokens: int = setting(0, "Most tokens of an answer; 0: as many as the task needs.")
     temperature: float = setting(0.0, "0 takes the likeliest token; above, answers are sampled.")
     top_p: float = setting(1.0, "Sample from the likeliest tokens of this probability.")
+    stop: tuple[str, ...] = setting((), "Texts that end an answer, beside the model's own end.")
+    prompt: Literal["chat", "plain"] = setting(
+        "chat", "chat: by the model's own chat template, where it has one; plain: the bare text, whatever it has."
+    )
     engine_batch: int = setting(128, "Answers that are generated side by side.")
     device: str = setting("", "Where to compute, for example cuda; empty means a GPU where there is one.")
     seed: int = setting(0, "Seed of problems and sampling.")
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "problems", "max_tokens", "engine_batch")
+        at_least(self, 1, "samples", "engine_batch")
         require(0 < self.top_p <= 1, f"setting 'top_p': expected above 0 and at most 1; got {self.top_p}")
-        at_least(self, 0, "temperature", "seed")
+        at_least(self, 0, "problems", "limit", "shots", "max_tokens", "temperature", "seed")
+        require(all(self.stop), "setting 'stop': expected texts that are not empty")
+        require(
+            self.samples == 1 or self.temperature > 0,
+            f"setting 'samples': {self.samples} answers at temperature 0 would all be the same; set a temperature",
+        )
 
     @property
     def options(self) -> dict[str, Any]:
         """The task's own options."""
-        return named_values(self.task_options, "task_options")
+        options = named_values(self.task_options, "task_options")
+        require("shots" not in options, "setting 'task_options': give shots as the setting 'shots'")
+        return {"shots": self.shots, **options}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,38 +99,50 @@ def resume(run: Run, *, listener: Listener = ignore) -> EvaluateResult:
 def check(settings: EvaluateSettings) -> None:
     """Raise for every name that does not exist, before anything is loaded or written."""
     from palaestra.engines import shelf
+
+    shelf.check(settings.model)
+    _asked(settings)
+
+
+@lru_cache(maxsize=1)
+def _asked(settings: EvaluateSettings) -> tuple[Task, list[Problem]]:
+    """The task and its problems. Kept, because published data takes time to read and pictures to draw."""
     from palaestra.tasks.base import check_skills, make_task
+    from palaestra.tasks.evaluate import choose
 
     task = make_task(settings.task, **settings.options)
     check_skills(task, settings.skills)
-    shelf.check(settings.model)
-    task.problems(Split(settings.split), settings.problems, settings.seed, settings.skills)
+    split = Split(settings.split)
+    return task, choose(task, split, settings.problems, settings.seed, settings.skills, settings.limit)
 
 
 def _load(settings: EvaluateSettings, listener: Listener) -> Engine:
     from palaestra.engines import shelf
 
     listener(Event("load"))
-    return shelf.load(settings.model, device=settings.device, listener=listener).engine(settings.engine_batch)
+    model = shelf.load(settings.model, device=settings.device, listener=listener)
+    return model.engine(settings.engine_batch, plain=settings.prompt == "plain")
 
 
 def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], listener: Listener) -> EvaluateResult:
     """Ask what the store does not know yet; `engine` is loaded at most once."""
     from palaestra.engines.base import Sampling
-    from palaestra.tasks.base import make_task
+    from palaestra.tasks.base import longest_answer
     from palaestra.tasks.evaluate import evaluate as ask
+    from palaestra.tasks.evaluate import measures, outcomes
 
-    task = make_task(settings.task, **settings.options)
-    problems = task.problems(Split(settings.split), settings.problems, settings.seed, settings.skills)
+    task, problems = _asked(settings)
+    phase = f"0/{settings.split}"
+    longest = settings.max_tokens or longest_answer(task)
     attempts = ask(
         task,
         problems,
         cache(engine),
-        sampling=Sampling(settings.max_tokens, settings.temperature, settings.top_p),
+        sampling=Sampling(longest, settings.temperature, settings.top_p, stop=settings.stop, count=settings.samples),
         seed=settings.seed,
-        phase=f"0/{settings.split}",
-        known=run.store.attempts(f"0/{settings.split}"),
-        keep=lambda made, cost: run.store.add_attempts(f"0/{settings.split}", made, cost),
+        phase=phase,
+        known=run.store.attempts(phase),
+        keep=lambda made, cost: run.store.add_attempts(phase, made, cost),
         listener=listener,
     )
     report = report_on(attempts, settings.split)
@@ -126,7 +153,15 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
         "model": settings.model,
         "split": settings.split,
         "seed": settings.seed,
+        "problems": len(problems),
+        "samples": settings.samples,
+        "shots": settings.shots,
+        "max_tokens": longest,
         "report": to_data(report),
+        "cuts": {cut: [to_data(part) for part in parts] for cut, parts in cuts_of(attempts).items()},
+        "measures": {name: to_data(mean) for name, mean in measures(task, attempts, settings.samples).items()},
+        "outcomes": outcomes(attempts),
+        "truncated": sum(a.completion.stop_reason is StopReason.LENGTH for a in attempts if a.completion),
         "failures": dict(report.failures),
         "seconds": round(total.seconds, 1),
         "prompt_tokens": total.prompt_tokens,

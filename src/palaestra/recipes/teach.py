@@ -40,7 +40,7 @@ class TeachSettings:
     budget: int = setting(0, "Most examples in all; 0 means rounds times lesson size.")
     validation: int = setting(12, "Validation problems a skill: what the teacher sees.")
     test: int = setting(25, "Test problems a skill: what the gain is measured on.")
-    max_tokens: int = setting(72, "Most tokens of an answer.")
+    max_tokens: int = setting(0, "Most tokens of an answer; 0: as many as the task needs.")
     method: Literal["auto", "full", "lora"] = setting(
         "auto", "Train all weights or a LoRA adapter; auto: all up to 20 M parameters."
     )
@@ -62,13 +62,12 @@ class TeachSettings:
             "lesson_size",
             "validation",
             "test",
-            "max_tokens",
             "epochs",
             "batch_size",
             "rank",
             "engine_batch",
         )
-        at_least(self, 0, "budget", "learning_rate", "threads", "checkpoint_seconds", "seed")
+        at_least(self, 0, "budget", "max_tokens", "learning_rate", "threads", "checkpoint_seconds", "seed")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -168,7 +167,7 @@ def _play(
     """The episode, from its start. What the store knows already passes in an instant."""
     from palaestra.engines.base import Sampling
     from palaestra.envs.lesson import LessonEnv
-    from palaestra.tasks.base import GenerativeTask, make_task
+    from palaestra.tasks.base import GenerativeTask, longest_answer, make_task
     from palaestra.teachers.base import make_teacher
 
     task = make_task(settings.task, **settings.options)
@@ -183,7 +182,7 @@ def _play(
         validation=settings.validation,
         test=settings.test,
         skills=settings.skills,
-        sampling=Sampling(max_tokens=settings.max_tokens),
+        sampling=Sampling(max_tokens=settings.max_tokens or longest_answer(task)),
         journal=journal,
         listener=listener,
     )

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from palaestra.report.page import write_report
+from palaestra.report.page import write_comparison, write_report
 
-__all__ = ["write_report"]
+__all__ = ["write_comparison", "write_report"]

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from palaestra.core.records import Report
-from palaestra.core.statistics import report_on
+from palaestra.core.records import Report, StopReason
+from palaestra.core.statistics import Mean, cuts_of, report_on
 from palaestra.recipes.evaluate import EvaluateSettings
 from palaestra.report.appendix import Appendix, appendix_of
 from palaestra.report.bars import axis, interval_bar
 from palaestra.report.samples import Group, right_and_wrong
 from palaestra.runs.run import Run
+from palaestra.tasks.evaluate import measures, outcomes
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,14 @@ class SliceRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """The slices by something that runs across the skills."""
+
+    name: str
+    rows: tuple[SliceRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EvaluatePage:
     """Everything on the page of an evaluate run."""
 
@@ -33,10 +42,16 @@ class EvaluatePage:
     model: str
     split: str
     seed: int
+    samples_each: int
+    shots: int
     report: Report
     picture: Markup
     axis: Markup
     rows: tuple[SliceRow, ...]
+    cuts: tuple[Cut, ...]
+    measures: dict[str, Mean]
+    outcomes: tuple[tuple[str, int], ...]
+    truncated: int
     samples: tuple[Group, ...]
     appendix: Appendix
 
@@ -44,7 +59,7 @@ class EvaluatePage:
 def evaluate_page(run: Run) -> EvaluatePage:
     """Read what an evaluate run has asked so far."""
     # The summary is written last: asked for first, it cannot promise what the store does not hold yet.
-    ended = run.summary is not None
+    summary = run.summary
     attempts = [attempt for phase in run.store.phases() for attempt in run.store.attempts(phase)]
     report = report_on(attempts, "all problems")
     rows = []
@@ -52,16 +67,28 @@ def evaluate_page(run: Run) -> EvaluatePage:
         rows.append(SliceRow(skill, False, interval_bar(skill)))
         rows += [SliceRow(part, True, interval_bar(part)) for part in skill.slices]
     settings = run.settings
+    samples = int(settings.get("samples", 1))
+    # A task's own figures are in the summary; before that, those that follow from the answers.
+    said = {name: Mean(**mean) for name, mean in (summary or {}).get("measures", {}).items()}
+    cuts = cuts_of(attempts).items()
     return EvaluatePage(
-        ended=ended,
+        ended=summary is not None,
         task=str(settings.get("task", "")),
         model=str(settings.get("model", "")),
         split=str(settings.get("split", "")),
         seed=int(settings.get("seed", 0)),
+        samples_each=samples,
+        shots=int(settings.get("shots", 0)),
         report=report,
         picture=interval_bar(report),
         axis=axis(),
         rows=tuple(rows),
+        cuts=tuple(
+            Cut(name, tuple(SliceRow(part, False, interval_bar(part)) for part in parts)) for name, parts in cuts
+        ),
+        measures=said or measures(None, attempts, samples),
+        outcomes=tuple(outcomes(attempts).items()),
+        truncated=sum(a.completion.stop_reason is StopReason.LENGTH for a in attempts if a.completion),
         samples=right_and_wrong(attempts),
         appendix=appendix_of(run, EvaluateSettings),
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from palaestra.core.records import Report
-from palaestra.core.statistics import Gain
+from palaestra.core.statistics import Gain, Mean
 
 NOTHING = "–"
 """Stands where there is no figure, as opposed to a figure of 0."""
@@ -30,6 +30,29 @@ def interval(report: Report | None) -> str:
     if report is None or report.accuracy is None:
         return NOTHING
     return f"{100 * report.low:.1f}–{100 * report.high:.1f} %"
+
+
+def mean_percent(mean: Mean) -> str:
+    """A rate that is a mean over problems.
+
+    >>> mean_percent(Mean(0.5, 0.3, 0.7, 10))
+    '50.0 %'
+    """
+    return f"{100 * mean.value:.1f} %" if mean.count else NOTHING
+
+
+def mean_interval(mean: Mean) -> str:
+    """Its 95 % interval in percent."""
+    return f"{100 * mean.low:.1f}–{100 * mean.high:.1f} %" if mean.count else NOTHING
+
+
+def chance(p_value: float) -> str:
+    """A p-value, as finely as it means anything.
+
+    >>> chance(0.0312), chance(0.00001), chance(1.0)
+    ('p = 0.031', 'p < 0.001', 'p = 1.000')
+    """
+    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
 
 
 def counts(report: Report | None) -> str:
@@ -138,6 +161,9 @@ def phase_name(phase: str) -> str:
 FILTERS: dict[str, Callable[..., Any]] = {
     "percent": percent,
     "interval": interval,
+    "mean_percent": mean_percent,
+    "mean_interval": mean_interval,
+    "chance": chance,
     "counts": counts,
     "signed": signed,
     "points": points,

@@ -10,7 +10,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from palaestra.core.errors import RunError
+from palaestra.recipes.compare import CompareResult
 from palaestra.report import figures, lines
+from palaestra.report.compare import compare_page
 from palaestra.report.evaluate import evaluate_page
 from palaestra.report.teach import teach_page
 from palaestra.report.train import train_page
@@ -45,6 +47,18 @@ def write_report(folder: Path) -> Path:
         text = template.render(page=page, folder=folder.resolve().name, version=__version__)
     path = folder / "report.html"
     write_text(path, text)
+    return path
+
+
+def write_comparison(result: CompareResult, path: Path) -> Path:
+    """Write the comparison of two runs as one page to `path`.
+
+    Raises:
+        StorageError: the page cannot be written.
+    """
+    template = _environment().get_template("compare.html.j2")
+    names = f"{result.first.folder.resolve().name} and {result.second.folder.resolve().name}"
+    write_text(path, template.render(page=compare_page(result), folder=names, version=__version__))
     return path
 
 

@@ -12,6 +12,8 @@ SHOWN = 9
 """How many samples of a kind are shown."""
 LONGEST = 4000
 """Characters of one text that are shown."""
+LARGEST = 400_000
+"""Characters of an image's address: a larger picture would make the page slow to open."""
 
 T = TypeVar("T")
 
@@ -27,13 +29,14 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One problem with the responses to it."""
+    """One problem with the responses to it; `images` are `data:` addresses."""
 
     skill: str
     subskill: str
     question: str
     reference: str
     responses: tuple[Response, ...]
+    images: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,9 @@ class Group:
     samples: tuple[Sample, ...]
 
 
-def compare(before: Sequence[Attempt], after: Sequence[Attempt]) -> tuple[Group, ...]:
+def compare(
+    before: Sequence[Attempt], after: Sequence[Attempt], names: tuple[str, str] = ("Before", "After")
+) -> tuple[Group, ...]:
     """What became right, what stayed wrong and what was lost, over the problems scored both times."""
     first = {attempt.problem.id: attempt for attempt in before}
     pairs = [(first[attempt.problem.id], attempt) for attempt in after if attempt.problem.id in first]
@@ -56,13 +61,14 @@ def compare(before: Sequence[Attempt], after: Sequence[Attempt]) -> tuple[Group,
     def group(title: str, explanation: str, was: bool, is_: bool) -> Group:
         chosen = [(b, a) for b, a in scored if (b.correct, a.correct) == (was, is_)]
         shown = spread(chosen, lambda pair: pair[0].problem.skill)
-        samples = tuple(_sample(b.problem, (_response(b, "Before"), _response(a, "After"))) for b, a in shown)
+        samples = tuple(_sample(b.problem, (_response(b, names[0]), _response(a, names[1]))) for b, a in shown)
         return Group(title, explanation, len(chosen), len(scored), samples)
 
+    first_, second_ = (name.lower() if names == ("Before", "After") else f"by {name}" for name in names)
     return (
-        group("Now right", "wrong before, right after", False, True),
-        group("Still wrong", "wrong before and after", False, False),
-        group("Lost", "right before, wrong after", True, False),
+        group("Now right", f"wrong {first_}, right {second_}", False, True),
+        group("Still wrong", f"wrong {first_} and {second_}", False, False),
+        group("Lost", f"right {first_}, wrong {second_}", True, False),
     )
 
 
@@ -102,7 +108,15 @@ def spread(items: Sequence[T], kind: Callable[[T], str], most: int = SHOWN) -> l
 
 
 def _sample(problem: Problem, responses: tuple[Response, ...]) -> Sample:
-    return Sample(problem.skill, problem.subskill, _question(problem), _cut(problem.reference), responses)
+    question, reference = _question(problem), _cut(problem.reference)
+    return Sample(problem.skill, problem.subskill, question, reference, responses, _images(problem))
+
+
+def _images(problem: Problem) -> tuple[str, ...]:
+    """The images that the page itself can hold: one from elsewhere would not be there without a network."""
+    parts = (part for m in problem.messages if not isinstance(m.content, str) for part in m.content)
+    urls = (part.url for part in parts if isinstance(part, ImagePart))
+    return tuple(url for url in urls if url.startswith("data:image/") and len(url) <= LARGEST)
 
 
 def _question(problem: Problem) -> str:
@@ -114,7 +128,6 @@ def _question(problem: Problem) -> str:
 def _content(message: Message) -> str:
     if isinstance(message.content, str):
         return message.content
-    # A page that shows an image from elsewhere would not be whole by itself.
     return "".join("[image]" if isinstance(part, ImagePart) else part.text for part in message.content)
 
 

@@ -19,10 +19,11 @@ from palaestra.runs.guard import guarded
 from palaestra.runs.ledger import LedgerEntry, LedgerTotal
 from palaestra.runs.records import from_json, to_json
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE attempts (phase TEXT, problem TEXT, correct INTEGER, data TEXT NOT NULL, PRIMARY KEY (phase, problem));
+CREATE TABLE attempts (phase TEXT, problem TEXT, sample INTEGER, correct INTEGER, data TEXT NOT NULL,
+                       PRIMARY KEY (phase, problem, sample));
 CREATE TABLE lessons (round INTEGER PRIMARY KEY, decisions TEXT NOT NULL);
 CREATE TABLE examples (round INTEGER, position INTEGER, skill TEXT, subskill TEXT, data TEXT NOT NULL,
                        PRIMARY KEY (round, position));
@@ -91,8 +92,8 @@ class Store:
         """Record attempts of one phase (`"2/validation"`, say) together with what they cost."""
         with self._transaction("storing attempts") as db:
             db.executemany(
-                "INSERT INTO attempts VALUES (?, ?, ?, ?)",
-                [(phase, a.problem.id, a.correct, to_json(a)) for a in attempts],
+                "INSERT INTO attempts VALUES (?, ?, ?, ?, ?)",
+                [(phase, a.problem.id, a.sample, a.correct, to_json(a)) for a in attempts],
             )
             _insert_cost(db, cost)
 

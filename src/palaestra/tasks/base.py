@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -59,11 +59,26 @@ TASKS.register("easy-vqa", "palaestra.tasks.vision.sets:EasyVQA", "easy-VQA: one
 TASKS.register("nlvr", "palaestra.tasks.vision.sets:NLVR", "NLVR: is a sentence true of three boxes? folder or hub")
 
 
+EVERY = 0
+"""As a number of problems: all that there are."""
+LONGEST_ANSWER = 512
+"""Tokens that an answer may take, where its task does not say."""
+
+T = TypeVar("T")
+
+
 @runtime_checkable
 class Task(Protocol):
     """Named problem sets with splits, a prompt and a scorer.
 
-    A task never sees a model. It hands out problems, and judges what came back.
+    A task never sees a model. It hands out problems, and judges what came back. It may also have
+
+    - `max_tokens`: how long an answer may be, where the user does not say;
+    - `drawn = True`: its problems are drawn and without end, so that `EVERY` of them cannot be had;
+    - `metrics(attempts)`: figures beside the accuracy, each a `palaestra.core.statistics.Mean`, by name;
+    - `shown(skill, count)`: worked examples to show before a problem of `skill` (see `palaestra.tasks.shots`).
+
+    In a problem's metadata `level` and `type` cut the reports, and problems with one `group` are never separated.
     """
 
     name: str
@@ -73,7 +88,7 @@ class Task(Protocol):
         ...
 
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
-        """`per_skill` different problems of each skill (of `skills`, if given) from `split`.
+        """`per_skill` different problems of each skill (of `skills`, if given) from `split`; or `EVERY` problem.
 
         The same arguments give the same problems. Raises `TaskError` if there are not that many.
         """
@@ -96,8 +111,11 @@ class GenerativeTask(Task, Protocol):
         ...
 
 
-def make_task(name: str, **options: Any) -> Task:
+def make_task(name: str, *, shots: int = 0, **options: Any) -> Task:
     """Build the task that is registered under `name`.
+
+    Arguments:
+        shots: worked problems of the train split that come before each question, as earlier turns.
 
     Raises:
         SettingsError: the task does not take one of the options; names those that it takes.
@@ -106,10 +124,33 @@ def make_task(name: str, **options: Any) -> Task:
     known = inspect.signature(kind).parameters
     for option in options:
         if option not in known:
-            takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise SettingsError(f"task '{name}' has no option '{option}'; {takes}")
+            raise SettingsError(f"task '{name}' has no option '{option}'; it takes {', '.join((*known, 'shots'))}")
     task: Task = kind(**options)
-    return task
+    if not shots:
+        return task
+    from palaestra.tasks.shots import few_shot
+
+    return few_shot(task, shots)
+
+
+def is_drawn(task: Task) -> bool:
+    """Whether a task draws its problems, so that there is no end of them."""
+    return bool(getattr(task, "drawn", False))
+
+
+def longest_answer(task: Task) -> int:
+    """How many tokens an answer to `task` may take, where the user does not say."""
+    return int(getattr(task, "max_tokens", LONGEST_ANSWER))
+
+
+def take(problems: Sequence[T], per_skill: int, task: Task, split: Split, skill: str) -> Sequence[T]:
+    """The first `per_skill` of a skill's problems, or every one; raises `TaskError` where there are too few."""
+    if len(problems) < per_skill:
+        raise TaskError(
+            f"skill '{skill}' of {task.name} has {len(problems)} {split} problems, fewer than {per_skill}; "
+            "ask for fewer, or leave the skill out"
+        )
+    return problems if per_skill == EVERY else problems[:per_skill]
 
 
 def check_skills(task: Task, names: Sequence[str]) -> None:

@@ -2,21 +2,69 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 from palaestra.core.errors import TaskError
 from palaestra.core.events import Event, Listener, ignore
-from palaestra.core.records import Attempt, Completion, Failure, FailureCause, Problem, Score, Usage
+from palaestra.core.records import Attempt, Completion, Failure, FailureCause, Problem, Score, Split, Usage
 from palaestra.core.seeding import Seeds
+from palaestra.core.statistics import Mean, by_problem, mean_pass_at_k
 from palaestra.engines.base import Answer, Engine, Request, Sampling
 from palaestra.runs.ledger import LedgerEntry
-from palaestra.tasks.base import Task
+from palaestra.tasks.base import EVERY, Task, is_drawn
 
 CHUNK = 256
-"""Problems that are asked at once, and whose attempts are stored in one transaction."""
+"""Most problems that are asked at once, and whose attempts are stored in one transaction."""
+CHUNK_TOKENS = CHUNK * 72
+"""Where answers may be long, fewer problems make a chunk: a stop loses one chunk, and progress is told by chunks."""
+DRAWN = 25
+"""Problems a skill of a task that draws its problems, where no number is given."""
 
 Keep = Callable[[Sequence[Attempt], LedgerEntry], None]
+
+
+def choose(
+    task: Task, split: Split, per_skill: int, seed: int, skills: Sequence[str] = (), limit: int = 0
+) -> list[Problem]:
+    """The problems of an evaluation.
+
+    Arguments:
+        per_skill: how many of each skill; 0 takes all that a published data set has, and `DRAWN` of a task that
+            draws its problems.
+        limit: most problems in all, from the skills in turn; 0 for no limit.
+    """
+    count = len(skills or task.skills())
+    if per_skill == EVERY and is_drawn(task):
+        per_skill = math.ceil(limit / count) if limit else DRAWN
+    problems = task.problems(split, per_skill, seed, skills)
+    if not problems:
+        raise TaskError(f"task '{task.name}' has no {split} problems; ask for another split")
+    return problems if not 0 < limit < len(problems) else _in_turn(task, problems, limit)
+
+
+def _in_turn(task: Task, problems: Sequence[Problem], limit: int) -> list[Problem]:
+    """`limit` of `problems`, as many of each skill as there are; what belongs together stays together."""
+    skills: dict[str, list[list[Problem]]] = {}
+    units: dict[str, list[Problem]] = {}
+    for problem in problems:
+        unit = str(problem.metadata.get("group") or problem.id)
+        if unit not in units:
+            units[unit] = []
+            skills.setdefault(problem.skill, []).append(units[unit])
+        units[unit].append(problem)
+    left, chosen = limit, set()
+    for turn in range(max(map(len, skills.values()))):
+        for several in skills.values():
+            if turn < len(several) and len(several[turn]) <= left:
+                chosen |= {problem.id for problem in several[turn]}
+                left -= len(several[turn])
+    if not chosen:
+        smallest = min(map(len, units.values()))
+        raise TaskError(f"task '{task.name}' is asked in whole groups of {smallest} problems; got a limit of {limit}")
+    return [problem for problem in problems if problem.id in chosen]
 
 
 def evaluate(
@@ -32,7 +80,7 @@ def evaluate(
     keep: Keep = lambda attempts, cost: None,
     listener: Listener = ignore,
 ) -> list[Attempt]:
-    """Attempts at all `problems`, in their order.
+    """Attempts at all `problems`, in their order, `sampling.count` at each.
 
     Arguments:
         engine: gives the engine when it is first needed; never called if everything is `known`.
@@ -44,29 +92,52 @@ def evaluate(
     """
     if len({problem.id for problem in problems}) < len(problems):
         raise TaskError(f"task '{task.name}' gave two problems the same id; every id must be unique")
-    attempts = list(known)
-    listener(Event(phase, len(attempts), len(problems), round_))
-    while len(attempts) < len(problems):
-        chunk = problems[len(attempts) : len(attempts) + CHUNK]
+    attempts, samples = list(known), sampling.count
+    size = max(1, min(CHUNK, CHUNK_TOKENS // (sampling.max_tokens * samples)))
+    listener(Event(phase, len(attempts), samples * len(problems), round_))
+    while len(attempts) < samples * len(problems):
+        at = len(attempts) // samples
+        chunk = problems[at : at + size]
         working = engine()
         start = time.perf_counter()
         requests = [Request(p.messages, sampling, Seeds(seed).derive("request", p.id).integer()) for p in chunk]
-        answers = [several[0] for several in working.generate(requests)]
-        made = [_attempt(task, problem, answer) for problem, answer in zip(chunk, answers, strict=True)]
-        usage = sum((answer.usage for answer in answers if isinstance(answer, Completion)), Usage())
-        cost = LedgerEntry(phase, working.name, len(chunk), usage, time.perf_counter() - start)
+        answers = working.generate(requests)
+        made = [
+            _attempt(task, problem, answer, sample)
+            for problem, several in zip(chunk, answers, strict=True)
+            for sample, answer in enumerate(several)
+        ]
+        usage = sum((a.usage for several in answers for a in several if isinstance(a, Completion)), Usage())
+        cost = LedgerEntry(phase, working.name, len(chunk) * samples, usage, time.perf_counter() - start)
         keep(made, cost)
         attempts += made
-        listener(Event(phase, len(attempts), len(problems), round_))
+        listener(Event(phase, len(attempts), samples * len(problems), round_))
     return attempts
 
 
-def _attempt(task: Task, problem: Problem, answer: Answer) -> Attempt:
+def measures(task: Task | None, attempts: Sequence[Attempt], samples: int) -> dict[str, Mean]:
+    """Figures beside the accuracy: pass@k where there are several answers a problem, and the task's own, if given."""
+    found: dict[str, Mean] = {}
+    if samples > 1:
+        counts = list(by_problem(attempts).values())
+        powers = [2**power for power in range(samples.bit_length()) if 2**power < samples]
+        found |= {f"pass@{k}": mean_pass_at_k(counts, k) for k in (*powers, samples)}
+    own = getattr(task, "metrics", None)
+    return found | dict(own(attempts)) if own is not None else found
+
+
+def outcomes(attempts: Sequence[Attempt]) -> Mapping[str, int]:
+    """What scorers say became of the answers (`passed`, `wrong_answer`, `time`, ...), where they say it."""
+    said = (a.outcome.evidence.get("outcome") for a in attempts if isinstance(a.outcome, Score))
+    return dict(Counter(outcome for outcome in said if outcome).most_common())
+
+
+def _attempt(task: Task, problem: Problem, answer: Answer, sample: int) -> Attempt:
     if isinstance(answer, Failure):
-        return Attempt(problem, None, answer)
+        return Attempt(problem, None, answer, sample)
     outcome: Score | Failure
     try:
         outcome = task.score(problem, answer)
     except Exception as error:  # A scorer is a plugin: whatever it raises is its failure, not a score.
         outcome = Failure(FailureCause.SCORER, f"{type(error).__name__}: {error}")
-    return Attempt(problem, answer, outcome)
+    return Attempt(problem, answer, outcome, sample)

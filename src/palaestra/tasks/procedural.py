@@ -30,6 +30,7 @@ class ProceduralTask(ABC, Generic[D]):
     """A task whose problems, and whose lessons, are drawn. Subclasses say what a draft is."""
 
     name: str
+    drawn = True
 
     @abstractmethod
     def family(self) -> Family[D]:
@@ -59,6 +60,10 @@ class ProceduralTask(ABC, Generic[D]):
 
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
         check_skills(self, skills)
+        if per_skill < 1:
+            raise TaskError(
+                f"{self.name} draws its problems, without end; expected at least 1 a skill, got {per_skill}"
+            )
         found: list[tuple[str, str, D]] = []
         for name in skills or self.family():
             drafts = self._distinct(name, split, Seeds(seed).derive(self.name, split, name).generator())
@@ -86,6 +91,10 @@ class ProceduralTask(ABC, Generic[D]):
             if self.split_of(skill, draft) is Split.TRAIN:
                 examples.append(self.example(skill, name, draft))
         return examples
+
+    def shown(self, skill: str, count: int) -> list[Example]:
+        """Examples of the skill itself, the same for everybody."""
+        return self.write_examples(skill, "", count, Seeds(0).derive(self.name, "shown", skill).generator())
 
     def _distinct(self, skill: str, split: Split, generator: np.random.Generator) -> Iterator[tuple[str, D]]:
         """Drafts of `split`, none twice, the subskills in turn; ends when one is used up."""

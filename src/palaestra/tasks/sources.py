@@ -1,8 +1,9 @@
-"""Rows of a published dataset: from a folder, or from the hub.
+"""Rows of published data: from a file, a folder or the hub. Every task, and the data of reward models, is read here.
 
 A folder holds, for each published split, one of
 
-- `train.jsonl`, `train.jsonl.gz`, `train.json` (a list of objects) or `train.parquet` (also `train-*.parquet`);
+- `train.jsonl`, `train.jsonl.gz`, `train.json` (a list of objects, or objects by their id, as GQA has them) or
+  `train.parquet` (also `train-*.parquet`);
 - a folder `train` of JSON files with one object each, at any depth (MATH as its authors publish it);
 
 or is what `datasets.save_to_disk` wrote. Without a folder the environment variable `PALAESTRA_DATA` may name
@@ -14,7 +15,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +25,12 @@ from typing import Any
 from palaestra.core.errors import MissingExtraError, TaskError
 
 VARIABLE = "PALAESTRA_DATA"
+LINES = (".jsonl", ".jsonl.gz")
+ENDINGS = (*LINES, ".json", ".parquet")
+HUB_ADVICE = "; or give a folder that holds it"
+
+Rows = Iterator[tuple[str, Mapping[str, Any]]]
+"""Every row with its name for errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,126 +39,189 @@ class Source:
 
     Arguments:
         folder: its name below `PALAESTRA_DATA`.
-        hub: its id on the hub; `config` is the configuration to load there.
+        hub: its id on the hub, empty where it has none; `config` is the configuration to load there.
     """
 
     folder: str
-    hub: str
+    hub: str = ""
     config: str = ""
 
 
-def read_rows(source: Source, path: str, published: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every row of a published split (`train` or `test`) with its name for errors.
+@dataclass(frozen=True, slots=True)
+class StoredImage:
+    """What a row of a table holds for an image: it is read when asked for, as all of them may weigh gigabytes."""
+
+    column: Any
+    number: int
+
+    def read(self) -> Any:
+        """The stored value, not decoded: `bytes`, and the `path` of the file that they were."""
+        (value,) = self.column[self.number].values()
+        return value
+
+
+def locate(source: Source, path: str = "") -> Path | str:
+    """The folder of a dataset, or its id on the hub.
 
     Arguments:
         path: a folder, or a hub id such as `owner/name`; empty for the dataset's own place.
 
     Raises:
+        TaskError: there is no such folder, or no place is known.
+    """
+    folder = Path(path or Path(os.environ.get(VARIABLE, "")) / source.folder).expanduser()
+    if (path or os.environ.get(VARIABLE)) and folder.is_dir():
+        return folder
+    if path and not is_hub_id(path):
+        example = source.hub or "owner/name"
+        raise TaskError(f"there is no folder {path} with {source.folder}; give a folder, or a hub id such as {example}")
+    if not path and not source.hub:
+        raise TaskError(
+            f"the data of {source.folder} is not here: set {VARIABLE} to a folder that holds {source.folder}/, "
+            "or give path= of the folder or of a dataset on the hub"
+        )
+    return path or source.hub
+
+
+def read_rows(source: Source, path: str, published: str, config: str = "") -> Rows:
+    """Every row of a published split (`train` or `test`).
+
+    Arguments:
+        path: as `locate` takes it.
+        config: of the hub; empty means the source's own.
+
+    Raises:
         TaskError: there is nothing there, or it is no such dataset.
         MissingExtraError: `datasets` is needed and not installed.
     """
-    place = path or str(_below_variable(source) or "")
-    folder = Path(place).expanduser()
-    if place and folder.is_dir():
-        return _folder_rows(folder, published)
-    if path and (path.count("/") != 1 or path.startswith((".", "/", "~"))):
-        raise TaskError(
-            f"there is no folder {path} with {source.folder}; give a folder, or a hub id such as {source.hub}"
-        )
-    return _hub_rows(path or source.hub, "" if path else source.config, published)
+    place = locate(source, path)
+    if isinstance(place, Path):
+        return _folder_rows(place, published)
+    return hub_rows(place, config or ("" if path else source.config), published)
 
 
-def _below_variable(source: Source) -> Path | None:
-    root = os.environ.get(VARIABLE, "")
-    folder = Path(root).expanduser() / source.folder
-    return folder if root and folder.is_dir() else None
+def is_hub_id(name: str) -> bool:
+    return name.count("/") == 1 and not name.startswith((".", "/", "~"))
 
 
-def _folder_rows(folder: Path, published: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    if (folder / "dataset_dict.json").is_file():
-        return _checked(_saved_rows(folder, published))
-    for ending in (".jsonl", ".jsonl.gz", ".json"):
+def file_rows(file: Path) -> Rows:
+    """The rows of a `.jsonl`, `.jsonl.gz`, `.json` or `.parquet` file; raises `TaskError` if it is none, or damaged."""
+    if file.suffix == ".parquet":
+        return _table_rows(lambda datasets: datasets.Dataset.from_parquet(str(file)), str(file))
+    if file.suffix == ".json":
+        return _checked(_whole(file))
+    if file.name.endswith(LINES):
+        return _checked(_lines(file))
+    raise TaskError(f"cannot tell what {file} is; expected a name that ends with {', '.join(ENDINGS)}")
+
+
+def saved_rows(folder: Path, published: str = "") -> Rows:
+    """The rows of a split that `datasets.save_to_disk` wrote; without a name `train`, or the only one."""
+    return _table_rows(lambda datasets: datasets.load_from_disk(str(folder)), str(folder), published)
+
+
+def hub_rows(hub: str, config: str = "", published: str = "") -> Rows:
+    """The rows of a split on the hub; without a name `train`, or the only one. Images are `StoredImage`s."""
+    return _table_rows(
+        lambda datasets: datasets.load_dataset(hub, config or None, split=published or None), hub, published, HUB_ADVICE
+    )
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether `datasets.save_to_disk` wrote it: a table, or a table for each split."""
+    return any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
+
+
+def field(row: Mapping[str, Any], where: str, *names: str) -> Any:
+    """The value under the first of `names` that `row` has; raises `TaskError` if it has none."""
+    for name in names:
+        if row.get(name) is not None:
+            return row[name]
+    raise TaskError(f"{where}: expected the field '{names[0]}'; got {', '.join(row)}")
+
+
+def shown(value: Any) -> str:
+    """A value in an error: on one line, and not long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _folder_rows(folder: Path, published: str) -> Rows:
+    for saved in (folder, folder / published):
+        if is_saved(saved):
+            return saved_rows(saved, published)
+    for ending in (*LINES, ".json"):
         if (file := folder / f"{published}{ending}").is_file():
-            return _checked(_list_rows(file) if ending == ".json" else _line_rows(file))
-    if (folder / published).is_dir() and (files := sorted((folder / published).rglob("*.json"))):
-        return _checked(_object_rows(files))
-    if tables := sorted([*folder.glob(f"{published}.parquet"), *folder.glob(f"**/{published}-*.parquet")]):
-        return _checked(_table_rows(tables))
+            return file_rows(file)
+    if files := sorted((folder / published).rglob("*.json")):
+        return _checked((str(file), _parsed(_text(file), str(file), "a JSON object")) for file in files)
+    if files := sorted([*folder.glob(f"{published}.parquet"), *folder.glob(f"**/{published}-*.parquet")]):
+        return (row for file in files for row in file_rows(file))
     raise TaskError(
         f"the folder {folder} holds no '{published}' split; expected {published}.jsonl, .jsonl.gz, .json or .parquet, "
         f"a folder {published} of JSON files, or what datasets.save_to_disk wrote"
     )
 
 
-def _checked(rows: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _checked(rows: Iterator[tuple[str, Any]]) -> Rows:
     for where, row in rows:
         if not isinstance(row, Mapping):
-            raise TaskError(f"{where}: expected an object; got {type(row).__name__}")
+            raise TaskError(f"{where}: expected an object; got {shown(row)}")
         yield where, row
+
+
+def _lines(file: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else open(file, encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield (where := f"{file}, row {number}"), _parsed(line, where, "a JSON object")
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise TaskError(f"the file {file} cannot be read: {error}") from error
+
+
+def _whole(file: Path) -> Iterator[tuple[str, Any]]:
+    expected = "a JSON list of objects, or objects by their id (JSON lines end with .jsonl)"
+    rows = _parsed(_text(file), str(file), expected)
+    if isinstance(rows, dict) and rows and all(isinstance(row, dict) for row in rows.values()):
+        rows = [{"id": key, **row} for key, row in rows.items()]
+    if not isinstance(rows, list):
+        raise TaskError(f"{file}: expected {expected}; got {shown(rows)}")
+    yield from ((f"{file}, row {number}", row) for number, row in enumerate(rows, start=1))
 
 
 def _text(file: Path) -> str:
     try:
-        with (
-            gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else open(file, encoding="utf-8") as opened
-        ):
-            return opened.read()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise TaskError(f"the file {file} cannot be read: {error}") from error
 
 
-def _parsed(text: str, where: str) -> Any:
+def _parsed(text: str, where: str, expected: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise TaskError(f"{where}: expected JSON; {error}") from error
+        raise TaskError(f"{where}: expected {expected}; {error}") from error
 
 
-def _line_rows(file: Path) -> Iterator[tuple[str, Any]]:
-    for number, line in enumerate(_text(file).split("\n"), start=1):
-        if line.strip():
-            yield (where := f"{file}, row {number}"), _parsed(line, where)
-
-
-def _list_rows(file: Path) -> Iterator[tuple[str, Any]]:
-    rows = _parsed(_text(file), str(file))
-    if not isinstance(rows, list):
-        raise TaskError(f"{file}: expected a JSON list of objects; got {type(rows).__name__}")
-    yield from ((f"{file}, row {number}", row) for number, row in enumerate(rows, start=1))
-
-
-def _object_rows(files: list[Path]) -> Iterator[tuple[str, Any]]:
-    yield from ((str(file), _parsed(_text(file), str(file))) for file in files)
-
-
-def _table_rows(files: list[Path]) -> Iterator[tuple[str, Any]]:
-    datasets = _datasets(str(files[0]))
-    for file in files:
-        yield from _dataset_rows(lambda file=file: datasets.Dataset.from_parquet(str(file)), str(file))
-
-
-def _saved_rows(folder: Path, published: str) -> Iterator[tuple[str, Any]]:
-    datasets = _datasets(str(folder))
-    yield from _dataset_rows(lambda: datasets.load_from_disk(str(folder))[published], str(folder))
-
-
-def _hub_rows(hub: str, config: str, published: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    datasets = _datasets(hub)
-    return _checked(_dataset_rows(lambda: datasets.load_dataset(hub, config or None, split=published), hub))
-
-
-def _dataset_rows(load: Any, where: str) -> Iterator[tuple[str, Any]]:
-    try:
-        data = load()
-    except Exception as error:  # datasets, pyarrow and the hub each raise their own.
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise TaskError(f"cannot read the dataset {where}: {reason}; or give a folder: path=FOLDER") from error
-    yield from ((f"{where}, row {number}", row) for number, row in enumerate(data, start=1))
-
-
-def _datasets(where: str) -> Any:
+def _table_rows(load: Callable[[Any], Any], where: str, published: str = "", advice: str = "") -> Rows:
     if find_spec("datasets") is None:
         raise MissingExtraError("datasets", "data", f"reading {where}")
     import datasets
 
-    return datasets
+    try:
+        table = load(datasets)
+    except Exception as error:  # datasets, pyarrow and the hub each raise their own.
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise TaskError(f"cannot read the dataset {where}: {reason}{advice}") from error
+    if isinstance(table, Mapping):  # A table for each split.
+        name = published or ("train" if len(table) != 1 else next(iter(table)))
+        if name not in table:
+            raise TaskError(f"the dataset {where} has no split '{name}'; it has {', '.join(map(str, table))}")
+        table = table[name]
+    images = [
+        name for name, kind in (getattr(table, "features", None) or {}).items() if isinstance(kind, datasets.Image)
+    ]
+    columns = {n: table.select_columns([n]).cast_column(n, datasets.Image(decode=False)) for n in images}
+    for number, row in enumerate(table.remove_columns(images) if images else table):
+        yield f"{where}, row {number + 1}", {**row, **{name: StoredImage(c, number) for name, c in columns.items()}}

@@ -29,7 +29,7 @@ class CoTVectorEnv(TokenVectorEnv):
     Arguments:
         task: a name (`palaestra list tasks`), or a task.
         split: which problems; the train split is disjoint from those that results are measured on.
-        problems: how many problems a skill.
+        problems: how many problems a skill; 0 takes all of a published data set.
         skills: only these; all if none is given.
         format_reward: the share `f`, from 0 to 1.
         format: `"answer"`, `"tags"`, or a regular expression that the whole response must match.

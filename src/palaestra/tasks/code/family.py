@@ -95,14 +95,19 @@ LETTERS = (
     Part("digits", "c.isdigit()"),
     Part("letters", "c.isalpha()"),
     Part("letters before '{k}' in the alphabet", "'a' <= c < '{k}'", tuple("dgkmpt")),
-    Part("letters of the word '{k}'", "c in '{k}'", ("amber", "olive", "queen", "wolf", "jars")),
+    Part("letters after '{k}' in the alphabet", "'{k}' < c <= 'z'", tuple("cfjlos")),
+    Part("letters of the word '{k}'", "c in '{k}'", ("amber", "olive", "queen", "wolf", "jars", "kites", "roses")),
 )
 WORDS = (
     Part("with more than {k} letters", "len(w) > {k}", (2, 3, 4, 5)),
+    Part("with fewer than {k} letters", "len(w) < {k}", (4, 5, 6)),
     Part("with an even number of letters", "len(w) % 2 == 0"),
+    Part("with an odd number of letters", "len(w) % 2 == 1"),
     Part("that start with a vowel", "w[0] in 'aeiou'"),
-    Part("that end with 's'", "w.endswith('s')"),
-    Part("that contain 'a'", "'a' in w"),
+    Part("that start with no vowel", "w[0] not in 'aeiou'"),
+    Part("that end with '{k}'", "w.endswith('{k}')", tuple("set")),
+    Part("that contain '{k}'", "'{k}' in w", tuple("aeiosl")),
+    Part("that do not contain '{k}'", "'{k}' not in w", tuple("aeios")),
 )
 WORD_CHANGES = (
     Part("in capitals", "w.upper()"),
@@ -110,6 +115,9 @@ WORD_CHANGES = (
     Part("with their first letter doubled", "w[0] + w"),
     Part("without their last letter", "w[:-1]"),
     Part("followed by their number of letters", "w + str(len(w))"),
+    Part("without any '{k}'", "w.replace('{k}', '')", tuple("aes")),
+    Part("with their last letter put first", "w[-1] + w[:-1]"),
+    Part("with '{k}' behind them", "w + '{k}'", ("!", "-", "?")),
 )
 TALLY_BY = (
     ("the length", "len(w)"), ("the first letter", "w[0]"), ("the last letter", "w[-1]"),
@@ -196,12 +204,16 @@ def characters(rng: Rng) -> CodeDraft:
     """Counting and keeping characters."""
     (kind, write), name = _pick(rng, LETTERS).with_number(rng), _name(rng)
     way, say = _pick(rng, (("count", "how many {what} there are in `text`"), ("keep", "`text` with only its {what}"),
-                           ("drop", "`text` without its {what}"), ("places", "the places (from 0) of the {what} in `text`, as a list")))  # fmt: skip
+                           ("drop", "`text` without its {what}"), ("places", "the places (from 0) of the {what} in `text`, as a list"),
+                           ("stars", "`text` with '*' in place of each of its {what}"),
+                           ("last", "the place (from 0) of the last of the {what} in `text`, or -1 if there are none")))  # fmt: skip
     line = {
         "count": f"return sum(1 for c in text if {write})",
         "keep": f"return ''.join(c for c in text if {write})",
         "drop": f"return ''.join(c for c in text if not ({write}))",
         "places": f"return [i for i, c in enumerate(text) if {write}]",
+        "stars": f"return ''.join('*' if {write} else c for c in text)",
+        "last": f"return max((i for i, c in enumerate(text) if {write}), default=-1)",
     }[way]
     question = f"takes `text`, which has no capitals, and returns {say.replace('{what}', kind)}"
     return CodeDraft(question, _function(name, "text", line), name, _texts(rng), ("characters", kind, way))
@@ -262,7 +274,7 @@ def integers(rng: Rng) -> CodeDraft:
 
 def grids(rng: Rng) -> CodeDraft:
     """Lists of lists."""
-    name, whole = _name(rng), _pick(rng, TOGETHER[:4])
+    name, whole = _name(rng), _pick(rng, TOGETHER)
     (say, write) = _pick(rng, WHICH).with_number(rng)
     by = _pick(rng, ("row", "column"))
     lines_of = "grid" if by == "row" else "zip(*grid)"

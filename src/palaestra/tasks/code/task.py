@@ -10,20 +10,21 @@ import builtins
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from palaestra.core.errors import SettingsError, TaskError
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
-from palaestra.tasks.base import check_skills, split_of
+from palaestra.tasks.base import check_skills, split_of, take
 from palaestra.tasks.code.extraction import extract_code
 from palaestra.tasks.code.family import FAMILY, CodeDraft
 from palaestra.tasks.code.formats import FORMATS, CodeProblem, Functions, Stdio
 from palaestra.tasks.code.judge import Allowance, Judge
 from palaestra.tasks.code.verdicts import Judgement, Outcome, Verdict
 from palaestra.tasks.procedural import Family, ProceduralTask
-from palaestra.tasks.sources import Source, read_rows
+from palaestra.tasks.sources import Source, locate, read_rows
 
 FUNCTION = "Write a Python function `{name}` that {what}. Answer with the function in a fenced code block."
 PROGRAM = "Write a Python program that {what}. Answer with the program in a fenced code block."
@@ -83,6 +84,7 @@ class CodeSkills(CodeTask, ProceduralTask[CodeDraft]):
     """
 
     name = "code-skills"
+    max_tokens = 256
 
     def family(self) -> Family[CodeDraft]:
         return FAMILY
@@ -125,6 +127,8 @@ class PublishedCode(CodeTask):
 
     source: ClassVar[Source]
     published: ClassVar[tuple[str, ...]] = ("test",)
+    on_hub: ClassVar[tuple[str, ...]] = ()
+    """Its splits on the hub, where they are other than in a folder."""
     slices: ClassVar[Mapping[str, tuple[str, ...]]] = {"functions": ()}
 
     def __init__(self, path: str = "", sandbox: str = "bubblewrap", seconds: float = 10.0) -> None:
@@ -140,13 +144,17 @@ class PublishedCode(CodeTask):
         found = []
         for skill in skills or self.skills():
             own = [p for p in self._load().values() if p.split is split and p.skill == skill]
-            if len(own) < per_skill:
-                raise TaskError(
-                    f"skill '{skill}' of {self.name} has {len(own)} {split} problems, fewer than {per_skill}; ask for fewer"
-                )
             order = Seeds(seed).derive(self.name, split, skill).generator().permutation(len(own))
-            found += [self._problem(own[int(place)]) for place in order[:per_skill]]
+            found += [self._problem(own[place]) for place in take(order.tolist(), per_skill, self, split, skill)]
         return found
+
+    def shown(self, skill: str, count: int) -> list[Example]:
+        """The first problems of the train split that come with a solution; most of these sets have none."""
+        train = [p for p in self._load().values() if p.split is Split.TRAIN and p.solution]
+        return [
+            Example(self._problem(one).messages, f"```python\n{one.solution.strip()}\n```", one.skill, one.subskill)
+            for one in train[:count]
+        ]
 
     def _find(self, problem: Problem) -> CodeProblem:
         known = self._load()
@@ -156,13 +164,15 @@ class PublishedCode(CodeTask):
 
     def _problem(self, one: CodeProblem) -> Problem:
         asked = BEGUN.format(begun=one.begun) if one.begun else ASKED.format(question=one.question)
-        return Problem(one.id, (Message("user", asked),), one.solution, one.skill, one.subskill)
+        level = {"level": one.subskill} if one.subskill else {}
+        return Problem(one.id, (Message("user", asked),), one.solution, one.skill, one.subskill, level)
 
     def _load(self) -> dict[str, CodeProblem]:
         if self._known is None:
             read = FORMATS[self.name]
             known: dict[str, CodeProblem] = {}
-            for published in self.published:
+            in_folder = isinstance(locate(self.source, self.path), Path)
+            for published in self.published if in_folder or not self.on_hub else self.on_hub:
                 for where, row in read_rows(self.source, self.path, published):
                     try:
                         problem = read(row, Split.TEST)
@@ -186,17 +196,19 @@ class MBPP(PublishedCode):
     name = "mbpp"
     source = Source("mbpp", "google-research-datasets/mbpp", "sanitized")
     published = ("sanitized",)
+    on_hub = ("train+validation+test+prompt",)  # the number of a problem tells its split
 
     def __init__(self, path: str = "", sandbox: str = "bubblewrap", seconds: float = 10.0, whole: bool = False) -> None:
         super().__init__(path, sandbox, seconds)
         if whole:
-            self.published = ("mbpp",)  # type: ignore[misc]
+            self.published, self.source = ("mbpp",), Source("mbpp", self.source.hub, "full")  # type: ignore[misc]
 
 
 class CodeContests(PublishedCode):
     """DeepMind's competition problems: programs that read and print."""
 
     name = "code-contests"
+    max_tokens = 2048
     source = Source("code_contests_test", "deepmind/code_contests")
     slices: ClassVar[Mapping[str, tuple[str, ...]]] = {"competition": ()}
 
@@ -205,6 +217,7 @@ class LiveCodeBench(PublishedCode):
     """Competition problems with the date they were published on, programs and methods."""
 
     name = "livecodebench"
+    max_tokens = 2048
     source = Source("livecodebench", "livecodebench/code_generation_lite")
     slices = dict.fromkeys(("leetcode", "codeforces", "atcoder"), ("easy", "medium", "hard"))
 

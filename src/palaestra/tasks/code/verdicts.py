@@ -1,14 +1,9 @@
-"""What became of a program under its tests, and the chance that one of k would pass."""
+"""What became of a program under its tests."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-
-import numpy as np
-
-from palaestra.core.errors import SettingsError
 
 
 class Outcome(StrEnum):
@@ -62,28 +57,3 @@ class Judgement:
     @property
     def detail(self) -> str:
         return next((v.detail for v in self.verdicts if not v.passed), "")
-
-
-def pass_at_k(samples: int, passed: int, k: int) -> float:
-    """The chance that at least one of `k` programs passes, from `samples` of which `passed` did.
-
-    Unbiased (Chen et al. 2021): 1 - C(samples - passed, k) / C(samples, k), as a product that does not overflow.
-
-    >>> pass_at_k(10, 3, 1)
-    0.3
-    >>> round(pass_at_k(10, 3, 5), 4)
-    0.9167
-    """
-    if not 0 <= passed <= samples or not 1 <= k <= samples:
-        raise SettingsError(f"pass@k needs 0 <= passed <= samples and 1 <= k <= samples; got {passed}, {samples}, {k}")
-    if samples - passed < k:
-        return 1.0
-    # Rounded so that 1 - 0.7 is 0.3: beyond the twelfth digit there is only the rounding of the product.
-    return round(float(1.0 - np.prod(1.0 - k / np.arange(samples - passed + 1, samples + 1))), 12)
-
-
-def mean_pass_at_k(counts: Sequence[tuple[int, int]], k: int) -> float:
-    """The mean over problems, each with its `(samples, passed)`."""
-    if not counts:
-        raise SettingsError("pass@k needs at least one problem; got none")
-    return float(np.mean([pass_at_k(samples, passed, k) for samples, passed in counts]))

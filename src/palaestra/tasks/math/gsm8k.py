@@ -28,7 +28,7 @@ class GSM8K(WorkedTask):
     r"""Grade-school mathematics by hub id or path; needs no extra to score.
 
     Example:
-        >>> task = GSM8K(path="data/gsm8k", shots=4)                     # doctest: +SKIP
+        >>> task = GSM8K(path="data/gsm8k")                              # doctest: +SKIP
         >>> problem = task.problems(Split.TEST, per_skill=10, seed=0)[0] # doctest: +SKIP
     """
 
@@ -47,6 +47,9 @@ class GSM8K(WorkedTask):
         reference = final.strip()
         worked = f"{_CALCULATION.sub('', solution).strip()}\nThe answer is \\boxed{{{reference}}}."
         return Item(question, worked, reference, STEPS[min(max(len(lines), 2), 6) - 2], _operations(solution))
+
+    def _cuts(self, item: Item) -> Mapping[str, str]:
+        return {"type": item.subskill}
 
     def _compare(self, answer: str | None, reference: str) -> Verdict | Failure:
         verdict = compare_numbers(answer, reference)

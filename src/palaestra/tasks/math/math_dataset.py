@@ -39,9 +39,10 @@ class MATH(WorkedTask):
 
     name = "math"
     source = Source("math", "DigitalLearningGmbH/MATH-lighteval")
+    max_tokens = 1024
 
-    def __init__(self, path: str = "", shots: int = 0, limit: float = LIMIT) -> None:
-        super().__init__(path, shots)
+    def __init__(self, path: str = "", limit: float = LIMIT) -> None:
+        super().__init__(path)
         if not isinstance(limit, int | float) or limit <= 0:
             raise SettingsError(f"option 'limit' of {self.name}: expected seconds above 0; got {limit!r}")
         self.limit = float(limit)
@@ -67,6 +68,9 @@ class MATH(WorkedTask):
             raise TaskError(f"{where}: expected a solution with its answer in \\boxed{{}}; got ...{solution[-40:]!r}")
         digits = re.sub(r"\D", "", level)
         return Item(problem, solution.strip(), found.text, TYPES.get(kind, kind), f"level_{digits}" if digits else "")
+
+    def _cuts(self, item: Item) -> Mapping[str, str]:
+        return {"level": item.subskill}
 
     def _compare(self, answer: str | None, reference: str) -> Verdict | Failure:
         return compare(answer, reference, limit=self.limit)

@@ -33,6 +33,7 @@ class MathSkills(ProceduralTask[Draft]):
     """
 
     name = "math-skills"
+    max_tokens = 72
 
     def family(self) -> Family[Draft]:
         return {name: skill.subskills for name, skill in SKILLS.items()}

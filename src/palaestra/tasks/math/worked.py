@@ -3,8 +3,7 @@ r"""What GSM8K and MATH share: published problems with worked solutions, as a ta
 - TEST is the published test split. VALIDATION is carved from the published train split by a hash of the
   question, so it is the same everywhere and never overlaps TRAIN. A question of TEST that also stands in the
   published train split is in neither of the other two.
-- Everybody is asked alike, base model or tuned: one instruction, in `INSTRUCTION`, and `shots` worked problems
-  of TRAIN as earlier turns if asked for. Those are then not taught.
+- Everybody is asked alike, base model or tuned: one instruction, in `INSTRUCTION`.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
+from palaestra.core.errors import TaskError, UnknownNameError
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
-from palaestra.tasks.base import check_skills
+from palaestra.tasks.base import check_skills, take
 from palaestra.tasks.math.equivalence import Verdict
 from palaestra.tasks.math.extraction import Extracted, extract
 from palaestra.tasks.sources import Source, read_rows
@@ -55,7 +54,6 @@ class WorkedTask(ABC):
 
     Arguments:
         path: a folder or a hub id; empty for the folder below `PALAESTRA_DATA`, else the hub (see `sources`).
-        shots: how many worked problems of TRAIN come before each question as earlier turns.
 
     The data is read when the first problem is asked for, and kept.
     """
@@ -63,12 +61,9 @@ class WorkedTask(ABC):
     name: str
     source: Source
 
-    def __init__(self, path: str = "", shots: int = 0) -> None:
-        if not isinstance(shots, int) or isinstance(shots, bool) or shots < 0:
-            raise SettingsError(f"option 'shots' of {self.name}: expected at least 0; got {shots!r}")
-        self.path, self.shots = str(path), shots
+    def __init__(self, path: str = "") -> None:
+        self.path = str(path)
         self._items: dict[Split, list[Item]] | None = None
-        self._first: list[Item] | None = None
 
     @abstractmethod
     def skills(self) -> Mapping[str, tuple[str, ...]]: ...
@@ -76,6 +71,10 @@ class WorkedTask(ABC):
     @abstractmethod
     def _item(self, row: Mapping[str, Any], where: str) -> Item:
         """One row as a problem; raises `TaskError` that starts with `where`."""
+
+    def _cuts(self, item: Item) -> Mapping[str, str]:
+        """What reports are cut by, across the skills."""
+        return {}
 
     @abstractmethod
     def _compare(self, answer: str | None, reference: str) -> Verdict | Failure:
@@ -89,11 +88,7 @@ class WorkedTask(ABC):
             chosen = list(
                 _in_turn(self._of(split, skill), self.skills()[skill], Seeds(seed).derive(self.name, split, skill))
             )
-            if len(chosen) < per_skill:
-                raise TaskError(
-                    f"skill '{skill}' of {self.name} has {len(chosen)} {split} problems, fewer than {per_skill}; ask for fewer"
-                )
-            found += [self._problem(item) for item in chosen[:per_skill]]
+            found += [self._problem(item) for item in take(chosen, per_skill, self, split, skill)]
         return found
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
@@ -115,8 +110,7 @@ class WorkedTask(ABC):
         if subskill and subskill not in self.skills()[skill]:
             raise UnknownNameError(f"subskill of {skill}", subskill, self.skills()[skill])
         names = (subskill,) if subskill else self.skills()[skill]
-        shown = {item.digest for item in self._shown()}
-        items = [i for i in self._of(Split.TRAIN, skill) if i.subskill in names and i.digest not in shown]
+        items = [item for item in self._of(Split.TRAIN, skill) if item.subskill in names]
         if not items:
             raise TaskError(
                 f"{self.name} has no train problems of {skill}{f' / {subskill}' if subskill else ''} to teach from"
@@ -124,10 +118,15 @@ class WorkedTask(ABC):
         examples: list[Example] = []
         while len(examples) < count:
             for item in _in_turn(items, names, Seeds(int(generator.integers(1 << 62)))):
-                examples.append(Example(self._messages(item), item.worked, item.skill, item.subskill))
+                examples.append(_example(item))
                 if len(examples) == count:
                     break
         return examples
+
+    def shown(self, skill: str, count: int) -> list[Example]:
+        """Worked problems of all skills in turn, whatever is asked: how hard a question is must not be told."""
+        train = sorted(self._load()[Split.TRAIN], key=lambda item: item.digest)
+        return [_example(item) for item in list(_in_turn(train, tuple(self.skills()), None, by_skill=True))[:count]]
 
     def _verdict(self, extracted: Extracted | None, problem: Problem) -> Verdict | Failure:
         given, expected = extracted.text if extracted else None, problem.reference
@@ -146,30 +145,12 @@ class WorkedTask(ABC):
     def _problem(self, item: Item) -> Problem:
         return Problem(
             id=f"{self.name}/{item.skill}/{item.subskill}/{item.digest}",
-            messages=self._messages(item),
+            messages=_messages(item),
             reference=item.answer,
             skill=item.skill,
             subskill=item.subskill,
-            metadata={"worked": item.worked, "question": item.question},
+            metadata={"worked": item.worked, "question": item.question} | dict(self._cuts(item)),
         )
-
-    def _messages(self, item: Item) -> tuple[Message, ...]:
-        turns = []
-        for shown in self._shown():
-            turns += [Message("user", _asked(shown.question)), Message("assistant", shown.worked)]
-        return (*turns, Message("user", _asked(item.question)))
-
-    def _shown(self) -> list[Item]:
-        """The worked problems that come first: the same for everybody, of the skills in turn."""
-        if self._first is not None or not self.shots:
-            return self._first or []
-        train = sorted(self._load()[Split.TRAIN], key=lambda item: item.digest)
-        names = tuple(self.skills())
-        shown = list(_in_turn(train, names, None, by_skill=True))[: self.shots]
-        if len(shown) < self.shots:
-            raise TaskError(f"{self.name} has {len(shown)} train problems; expected at least shots={self.shots}")
-        self._first = shown
-        return shown
 
     def _of(self, split: Split, skill: str) -> list[Item]:
         return [item for item in self._load()[split] if item.skill == skill]
@@ -206,8 +187,12 @@ def text_field(row: Mapping[str, Any], name: str, where: str) -> str:
     return value
 
 
-def _asked(question: str) -> str:
-    return f"{question.strip()}\n\n{INSTRUCTION}"
+def _messages(item: Item) -> tuple[Message, ...]:
+    return (Message("user", f"{item.question.strip()}\n\n{INSTRUCTION}"),)
+
+
+def _example(item: Item) -> Example:
+    return Example(_messages(item), item.worked, item.skill, item.subskill)
 
 
 def _asking(question: str) -> str:

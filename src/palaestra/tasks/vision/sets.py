@@ -7,18 +7,31 @@ problem is asked for, so that listing tasks and skills needs neither data nor ne
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import TaskError
-from palaestra.core.records import Completion, Failure, ImagePart, Message, Problem, Score, Split, TextPart
+from palaestra.core.records import (
+    Attempt,
+    Completion,
+    Failure,
+    ImagePart,
+    Message,
+    Problem,
+    Score,
+    Split,
+    TextPart,
+)
 from palaestra.core.seeding import Seeds
-from palaestra.tasks.base import check_skills, split_of
+from palaestra.core.statistics import Mean
+from palaestra.tasks.base import check_skills, split_of, take
+from palaestra.tasks.sources import Rows, Source, field, locate, read_rows
 from palaestra.tasks.vision.answers import judge
-from palaestra.tasks.vision.files import Images, field, find_data, hub_image, hub_rows, read_rows
+from palaestra.tasks.vision.images import Images
+from palaestra.tasks.vision.pairs import PLACES, paired_means
 
 YES_NO = ("yes", "no")
 TRUE_FALSE = ("true", "false")
@@ -62,8 +75,7 @@ class VisualSet(ABC):
     """
 
     name: str
-    folder: str
-    hub = ""
+    source: Source
     own_instruction = ""
     unit_size = 1
     kinds: tuple[str, ...]
@@ -77,27 +89,22 @@ class VisualSet(ABC):
         return dict.fromkeys(self.kinds, ())
 
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
+        """`per_skill` different problems of each skill, rounded down to whole units, and at least one; or `EVERY` one.
+
+        A unit is what is asked together (`unit_size` problems: the four of a group of NaturalBench, else one).
+        """
         check_skills(self, skills)
-        if per_skill % self.unit_size:
-            raise TaskError(
-                f"{self.name} is asked in whole groups of {self.unit_size}; got {per_skill} problems a skill, "
-                f"ask for {-(-per_skill // self.unit_size) * self.unit_size}"
-            )
+        whole = max(per_skill // self.unit_size, min(1, per_skill)) * self.unit_size
         held = self._held(split)
         found = []
         for skill in skills or self.kinds:
             units: dict[str, list[Question]] = {}
             for question in held.get(skill, ()):
                 units.setdefault(question.unit or question.id, []).append(question)
-            if len(units) * self.unit_size < per_skill:
-                raise TaskError(
-                    f"skill '{skill}' of {self.name} has {len(units) * self.unit_size} {split} problems; "
-                    f"got a request for {per_skill}; ask for fewer, or leave the skill out"
-                )
             order = Seeds(seed).derive(self.name, split, skill).generator().permutation(len(units))
             names = list(units)
-            for k in order[: per_skill // self.unit_size]:
-                found += [self._problem(question) for question in units[names[int(k)]]]
+            questions = [question for k in order for question in units[names[int(k)]]]
+            found += [self._problem(question) for question in take(questions, whole, self, split, skill)]
         return found
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
@@ -111,25 +118,19 @@ class VisualSet(ABC):
     @cached_property
     def place(self) -> Path | str:
         """The folder of the data, or its id on the hub."""
-        return find_data(self.name, self.folder, self.path, self.hub)
+        return locate(self.source, self.path)
 
-    def rows(self, file: str, config: str | None = None) -> Iterable[Mapping[str, Any]]:
-        """The rows of a file of the folder, or of a split on the hub."""
-        if isinstance(self.place, Path):
-            return read_rows(self.place, file)
-        rows: Iterable[Mapping[str, Any]] = hub_rows(self.name, self.place, file, config)
-        return rows
+    def rows(self, published: str, config: str = "") -> Rows:
+        """The rows of a file of the folder, or of a split on the hub, each with its name for errors."""
+        return read_rows(self.source, self.path, published, config)
 
     @cached_property
     def images(self) -> Images:
-        assert isinstance(self.place, Path)
-        return Images(self.place)
+        return Images(self.place if isinstance(self.place, Path) else None)
 
     def picture(self, held: Any, where: str) -> Callable[[], str]:
-        """What gives the address of the image `held`: a name in the folder, or a value of the hub's column."""
-        if isinstance(self.place, Path):
-            return lambda: self.images.url(str(held))
-        return lambda: hub_image(held, where)
+        """What gives the address of the image `held`: a name in the folder, or what a table stores."""
+        return partial(self.images.url, held, where)
 
     def _held(self, split: Split) -> dict[str, list[Question]]:
         if split not in self._rows:
@@ -157,83 +158,67 @@ class GQA(VisualSet):
     testdev, whose answers are public.
     """
 
-    name, folder, hub = "gqa", "gqa", "lmms-lab/GQA"
+    name, source = "gqa", Source("gqa", "lmms-lab/GQA")
     own_instruction = "Answer the question using a single word or phrase."
     kinds = ("verify", "query", "choose", "logical", "compare")
 
     def questions(self, split: Split) -> Iterator[Question]:
         part = {Split.TRAIN: "train", Split.VALIDATION: "val", Split.TEST: "testdev"}[split]
         if isinstance(self.place, Path):
-            for row in self.rows(f"{part}_balanced_questions"):
-                image = self.picture(f"{field(row, self.name, 'imageId')}.jpg", self.name)
-                yield self._question(row, image)
+            for where, row in self.rows(f"{part}_balanced_questions"):
+                yield self._question(where, row, f"{field(row, where, 'imageId')}.jpg")
             return
-        pictures = hub_rows(self.name, self.place, part, f"{part}_balanced_images")
-        at = {str(key): k for k, key in enumerate(pictures["id"])}
+        pictures = {
+            str(field(row, at, "id")): row.get("image") for at, row in self.rows(part, f"{part}_balanced_images")
+        }
+        for where, row in self.rows(part, f"{part}_balanced_instructions"):
+            name = str(field(row, where, "imageId"))
+            if name not in pictures:
+                raise TaskError(f"{where}: the data set has no image '{name}'")
+            yield self._question(where, row, pictures[name])
 
-        def fetch(name: str) -> Callable[[], str]:
-            if name not in at:
-                raise TaskError(f"gqa: the data set {self.place} has no image '{name}'")
-            return lambda: hub_image(pictures[at[name]]["image"], self.name)
-
-        for row in self.rows(part, f"{part}_balanced_instructions"):
-            yield self._question(row, fetch(str(field(row, self.name, "imageId"))))
-
-    def _question(self, row: Mapping[str, Any], image: Callable[[], str]) -> Question:
+    def _question(self, where: str, row: Mapping[str, Any], held: Any) -> Question:
         kind = str((row.get("types") or {}).get("structural", "query"))
-        answer = str(field(row, self.name, "answer"))
+        text, answer = str(field(row, where, "question")), str(field(row, where, "answer"))
         closed = YES_NO if answer.lower() in YES_NO else ()
-        return Question(
-            f"gqa/{field(row, self.name, 'id')}", str(field(row, self.name, "question")), answer, kind, image, closed
-        )
+        return Question(f"gqa/{field(row, where, 'id')}", text, answer, kind, self.picture(held, where), closed)
 
 
 class NaturalBench(VisualSet):
     """NaturalBench (Li et al., 2024): two questions about two images, four answers a group.
 
-    `palaestra.tasks.vision.pairs.of_attempts` gives question, image and group accuracy. The hub holds
-    one set of groups; its hash decides the split of each. A folder holds `naturalbench.jsonl` with the
-    columns of the hub, the images as names of files.
+    Problems come in whole groups, and `metrics` tells question, image and group accuracy. The hub holds one
+    set of groups; its hash decides the split of each. A folder holds `naturalbench.jsonl` with the columns
+    of the hub, the images as names of files, or the hub's own split `train`.
     """
 
-    name, folder, hub = "naturalbench", "naturalbench", "BaiqiL/NaturalBench"
+    name, source = "naturalbench", Source("naturalbench", "BaiqiL/NaturalBench")
     unit_size = 4
     kinds = ("yes_no", "multiple_choice")
 
+    def metrics(self, attempts: Sequence[Attempt]) -> Mapping[str, Mean]:
+        """Question, image and group accuracy; the accuracy of single answers is the report's own."""
+        return paired_means(attempts)
+
     def questions(self, split: Split) -> Iterator[Question]:
-        if isinstance(self.place, Path):
-            for number, row in enumerate(self.rows("naturalbench")):
-                yield from self._group(number, row, split, partial(self._of_folder, row))
-            return
-        whole = hub_rows(self.name, self.place, "train")
-        # The images weigh a gigabyte: each is read when it is asked about.
-        for number, row in enumerate(whole.remove_columns([c for c in ("Image_0", "Image_1") if c in whole.features])):
-            yield from self._group(number, row, split, partial(self._of_hub, whole, number))
+        alone = isinstance(self.place, Path) and any(self.place.glob("naturalbench.*"))
+        for number, (where, row) in enumerate(self.rows("naturalbench" if alone else "train")):
+            group = f"naturalbench/{row.get('Index', number)}"
+            if split_of(group) is split:
+                yield from self._group(group, where, row)
 
-    def _of_folder(self, row: Mapping[str, Any], image: int) -> str:
-        return self.images.url(str(field(row, self.name, f"Image_{image}")))
-
-    def _of_hub(self, rows: Any, number: int, image: int) -> str:
-        return hub_image(rows[number].get(f"Image_{image}"), f"{self.name}, row {number}")
-
-    def _group(
-        self, number: int, row: Mapping[str, Any], split: Split, picture: Callable[[int], str]
-    ) -> Iterator[Question]:
-        group = f"naturalbench/{row.get('Index', number)}"
-        if split_of(group) is not split:
-            return
-        kind = str(field(row, group, "Question_Type", "Question Type")).lower().replace(" ", "_")
+    def _group(self, group: str, where: str, row: Mapping[str, Any]) -> Iterator[Question]:
+        kind = str(field(row, where, "Question_Type", "Question Type")).lower().replace(" ", "_")
         if kind not in _NATURAL:
-            raise TaskError(f"{group}: expected the type yes_no or multiple_choice; got '{kind}'")
+            raise TaskError(f"{where}: expected the type yes_no or multiple_choice; got '{kind}'")
         instruction, choices = _NATURAL[kind]
-        for q in (0, 1):
-            text = f"{field(row, group, f'Question_{q}')} {instruction}"
-            for i in (0, 1):
-                answer = str(field(row, group, f"Image_{i}_Question_{q}"))
-                yield Question(
-                    f"{group}/q{q}i{i}", text, answer, kind, partial(picture, i), choices, group,
-                    (("group", group), ("question", q), ("image", i)),
-                )  # fmt: skip
+        for q, i in PLACES:
+            text = f"{field(row, where, f'Question_{q}')} {instruction}"
+            answer, picture = str(field(row, where, f"Image_{i}_Question_{q}")), field(row, where, f"Image_{i}")
+            yield Question(
+                f"{group}/q{q}i{i}", text, answer, kind, self.picture(picture, where), choices, group,
+                (("group", group), ("question", q), ("image", i)),
+            )  # fmt: skip
 
 
 class EasyVQA(VisualSet):
@@ -242,21 +227,21 @@ class EasyVQA(VisualSet):
     The training file gives the train and validation splits, whole images to one or the other.
     """
 
-    name, folder = "easy-vqa", "easy_vqa"
+    name, source = "easy-vqa", Source("easy_vqa")
     kinds = tuple(_EASY)
 
     def questions(self, split: Split) -> Iterator[Question]:
         file = "test" if split is Split.TEST else "train"
-        for number, row in enumerate(self.rows(file)):
-            held = field(row, f"{self.name} {file} {number}", "image")
-            name = str(held) if isinstance(self.place, Path) else str(row.get("image_id", number))
+        for number, (where, row) in enumerate(self.rows(file)):
+            held = field(row, where, "image")
+            name = held if isinstance(held, str) else str(row.get("image_id", number))
             if split is not Split.TEST and (split_of(f"easy-vqa|{name}") is Split.TEST) == (split is Split.TRAIN):
                 continue
-            answer = str(field(row, name, "answer")).lower()
+            text, answer = str(field(row, where, "question")), str(field(row, where, "answer")).lower()
             skill = next((kind for kind, choices in _EASY.items() if answer in choices), "")
             if not skill:
-                raise TaskError(f"easy-vqa, {file} row {number}: '{answer}' is none of its 13 answers")
-            text, image = str(field(row, name, "question")), self.picture(held, name)
+                raise TaskError(f"{where}: '{answer}' is none of its 13 answers")
+            image = self.picture(held, where)
             yield Question(f"easy-vqa/{file}/{number}", text, answer, skill, image, _EASY[skill])
 
 
@@ -266,23 +251,23 @@ class NLVR(VisualSet):
     Development rows are the validation split; a train split needs a `train` file.
     """
 
-    name, folder = "nlvr", "nlvr"
+    name, source = "nlvr", Source("nlvr")
     own_instruction = "Is this true or false of the picture? Answer true or false."
     kinds = ("tower", "scatter")
 
     def questions(self, split: Split) -> Iterator[Question]:
         file = {Split.TRAIN: "train", Split.VALIDATION: "dev", Split.TEST: "test"}[split]
         seen: set[str] = set()
-        for number, row in enumerate(self.rows(file)):
-            where = f"nlvr/{file}/{row.get('id') or row.get('identifier') or number}"
-            held = field(row, where, "image")
+        for number, (where, row) in enumerate(self.rows(file)):
+            name = f"nlvr/{file}/{row.get('id') or row.get('identifier') or number}"
             label = str(field(row, where, "label")).lower()
             if label not in TRUE_FALSE:
                 raise TaskError(f"{where}: expected the label true or false; got '{label}'")
-            sentence, image = str(field(row, where, "sentence")), self.picture(held, where)
-            question = Question(where, sentence, label, _boxes(row), image, TRUE_FALSE)
-            yield replace(question, id=f"{where}/{number}") if where in seen else question
-            seen.add(where)
+            sentence, image = str(field(row, where, "sentence")), self.picture(field(row, where, "image"), where)
+            yield Question(
+                f"{name}/{number}" if name in seen else name, sentence, label, _boxes(row), image, TRUE_FALSE
+            )
+            seen.add(name)
 
 
 def _boxes(row: Mapping[str, Any]) -> str:

@@ -32,6 +32,7 @@ class VisionSkills(ProceduralTask[Draft]):
     """
 
     name = "vision-skills"
+    max_tokens = 72
 
     def family(self) -> Family[Draft]:
         return {name: skill.subskills for name, skill in SKILLS.items()}

@@ -1,0 +1,115 @@
+"""Results as tables on a terminal: what `evaluate`, `teach` and `compare` end with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from palaestra.core.comparison import Comparison
+from palaestra.core.records import Report
+from palaestra.recipes.compare import CompareResult
+
+
+def report_table(report: Report, counted: str = "problems") -> Table:
+    """Accuracy by skill with intervals; `counted` says what the rates are of."""
+    table = Table(
+        title=f"accuracy on {report.name}, 95 % intervals", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+    )
+    for column, justify in (
+        ("skill", "left"),
+        ("accuracy", "right"),
+        ("interval", "right"),
+        (counted, "right"),
+        ("failures", "right"),
+    ):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    for part in (*report.slices, report):
+        accuracy = "-" if part.accuracy is None else f"{100 * part.accuracy:.1f} %"
+        style = "bold" if part is report else None
+        name = "all" if part is report else part.name
+        table.add_row(
+            name,
+            accuracy,
+            f"{100 * part.low:.0f} to {100 * part.high:.0f}",
+            str(part.count),
+            str(part.failure_count),
+            style=style,
+        )
+    return table
+
+
+def gain_table(summary: dict[str, Any]) -> Table:
+    """Before and after by skill with 95 % intervals, narrow enough for 80 columns."""
+    counts = sorted({row["problems"] for row in summary["by_skill"].values()})
+    each = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    title = f"test accuracy in % with 95 % intervals, {summary['problems']} problems ({each} a skill)"
+    table = Table(
+        title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="underline"
+    )
+    table.add_column("skill", no_wrap=True)
+    for column in ("data", "before", "after", "gain in points"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, row in {**summary["by_skill"], "all": summary}.items():
+        digits = 1 if name == "all" else 0
+        gain = "-"
+        if row["gain"] is not None:
+            gain = f"{row['gain']:+.{digits}f} [{row['gain_low']:+.{digits}f}, {row['gain_high']:+.{digits}f}]"
+        if name == "all":
+            table.add_row()
+        cells = (str(row["examples"]), _interval(row, "test_before"), _interval(row, "test_after"))
+        table.add_row(name, *cells, gain, style="bold" if name == "all" else None)
+    return table
+
+
+def _interval(row: dict[str, Any], name: str) -> str:
+    if row[name] is None:
+        return "-"
+    return f"{row[name]:.0f} [{row[f'{name}_low']:.0f}, {row[f'{name}_high']:.0f}]"
+
+
+def further_figures(summary: dict[str, Any]) -> Iterator[str]:
+    """What an evaluation found beside the accuracy, a line each: pass@k, levels, types, outcomes, failures."""
+    for name, mean in summary["measures"].items():
+        if mean["count"]:
+            yield f"{name}: {100 * mean['value']:.1f} % [{100 * mean['low']:.1f}, {100 * mean['high']:.1f}] of {mean['count']}"
+    for cut, parts in summary["cuts"].items():
+        rates = (f"{p['name']} {100 * p['accuracy']:.1f} % of {p['count']}" for p in parts if p["count"])
+        yield f"by {cut}: {', '.join(rates)}"
+    for title, counts in (("answers", summary["outcomes"]), ("failures", summary["failures"])):
+        if counts:
+            said = (f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
+            yield f"{title}: {', '.join(said)}"
+    if summary["truncated"]:
+        yield f"cut off at the limit of {summary['max_tokens']} tokens, or of the model's context: {summary['truncated']}"
+
+
+def comparison_table(result: CompareResult) -> Table:
+    """Two runs by skill, with the difference, its interval and its p-value."""
+    first, second = result.first.folder.resolve().name, result.second.folder.resolve().name
+    table = Table(
+        title=f"accuracy in % of {first} (first) and {second} (second), paired, 95 % intervals",
+        title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="underline",
+    )  # fmt: skip
+    table.add_column("skill", no_wrap=True)
+    for column in ("first", "second", "difference in points", "p", "problems"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for part in result.comparison.parts:
+        table.add_row(*_compared(part))
+    if result.comparison.parts:
+        table.add_row()
+    table.add_row(*_compared(result.comparison), style="bold")
+    return table
+
+
+def _compared(part: Comparison) -> tuple[str, ...]:
+    gain = part.gain
+    return (
+        part.name,
+        *("-" if r.accuracy is None else f"{100 * r.accuracy:.1f}" for r in (part.first, part.second)),
+        f"{gain.points:+.1f} [{gain.low:+.1f}, {gain.high:+.1f}]",
+        "<0.001" if part.p_value < 0.001 else f"{part.p_value:.3f}",
+        str(gain.count),
+    )

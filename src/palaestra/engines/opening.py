@@ -1,0 +1,69 @@
+"""Any model by its name: of the shelf, a folder, the hub, or a service; with a memory where one is given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from palaestra.core.events import Listener, ignore
+from palaestra.engines.base import Engine
+from palaestra.engines.budget import Budget
+from palaestra.engines.cached import CachedEngine
+from palaestra.engines.endpoints import Endpoint, is_remote
+from palaestra.engines.prices import Prices
+from palaestra.runs.cache import Cache, digest
+from palaestra.runs.files import sha256_of
+
+
+def check_model(name: str) -> None:
+    """Raise now, before anything is written, if `name` cannot be a model, or its service cannot be asked."""
+    if is_remote(name):
+        Endpoint.of(name).check()
+    else:
+        from palaestra.engines import shelf
+
+        shelf.check(name)
+
+
+def open_engine(name: str, *, device: str = "", listener: Listener = ignore, **service: Any) -> Engine:
+    """The engine of a model.
+
+    Arguments:
+        name: `openai:MODEL`, `azure:DEPLOYMENT`, `http://HOST:PORT/v1#MODEL`, or what the shelf knows.
+        device: of weights that are loaded here.
+        service: settings of `OpenAIEngine`, for example `in_flight`; only of a service.
+    """
+    if is_remote(name):
+        from palaestra.engines.openai import OpenAIEngine
+
+        return OpenAIEngine(name, **service)
+    from palaestra.engines import shelf
+
+    return shelf.load(name, device=device, listener=listener).engine()
+
+
+def open_cached(
+    name: str,
+    cache: Cache,
+    *,
+    budget: Budget | None = None,
+    prices: Prices | None = None,
+    owner: str = "",
+    phase: str = "",
+    **settings: Any,
+) -> CachedEngine:
+    """The same with a cache, a ledger and a budget; weights are known to the cache by their hash."""
+    engine = open_engine(name, **settings)
+    identity = "" if is_remote(name) else _weights(name)
+    return CachedEngine(engine, cache, budget=budget, prices=prices, owner=owner, phase=phase, identity=identity)
+
+
+def _weights(name: str) -> str:
+    """What a checkpoint's answers depend on: the content of its files; of the hub's, its name."""
+    from palaestra.engines import shelf
+
+    folder = Path(shelf.locate(name))
+    if not folder.is_dir():
+        return f"hub:{name}"
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".json", ".jinja"))
+    return digest({path.name: sha256_of(path) for path in files})

@@ -1,0 +1,82 @@
+"""How long to wait before a call is made again, and when to stop trying."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+
+from palaestra.core.errors import SettingsError
+from palaestra.core.seeding import Seeds
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How a call that failed for the moment is repeated.
+
+    Arguments:
+        first: seconds before the second try; they double from try to try, less up to a half by chance.
+        longest: most seconds between two tries. A server that names its own wish is given that instead.
+        total: most seconds from the first try to the last. A wish beyond that ends the trying at once.
+        tries: most calls for one answer.
+    """
+
+    first: float = 0.5
+    longest: float = 60.0
+    total: float = 600.0
+    tries: int = 10
+
+    def __post_init__(self) -> None:
+        if not (self.first >= 0 and self.longest >= 0 and self.total >= 0 and self.tries >= 1):
+            raise SettingsError(f"patience needs seconds of 0 or more and at least 1 try; got {self}")
+
+    def wait(self, tried: int, elapsed: float, wish: float | None, seeds: Seeds) -> float | None:
+        """Seconds until the next try; `None` where there is to be none.
+
+        Arguments:
+            tried: calls that were made already.
+            elapsed: seconds since the first of them.
+            wish: what the server asked for, if it did.
+            seeds: whose chance it is.
+
+        >>> Patience(first=1.0, total=30.0).wait(1, 0.0, 7.0, Seeds(0))
+        7.0
+        >>> Patience(first=1.0, total=30.0).wait(1, 25.0, 7.0, Seeds(0)) is None
+        True
+        """
+        if tried >= self.tries:
+            return None
+        if wish is not None:
+            seconds = wish
+        else:
+            chance = seeds.derive("retry", tried).generator().random()
+            seconds = min(self.longest, self.first * 2.0 ** min(tried - 1, 60)) * (1.0 - 0.5 * float(chance))
+        return seconds if elapsed + seconds <= self.total else None
+
+
+def server_wish(headers: Mapping[str, str], now: float | None = None) -> float | None:
+    """Seconds that a server asks to wait, by `retry-after-ms` or `retry-after` (seconds or a date).
+
+    Arguments:
+        headers: with names in lower case, or of a kind that does not care.
+        now: seconds since 1970; for a wish that is a date.
+
+    >>> server_wish({"retry-after": "2"}), server_wish({"retry-after-ms": "150"}), server_wish({})
+    (2.0, 0.15, None)
+    """
+    for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        said = headers.get(name)
+        if said is None:
+            continue
+        try:
+            seconds = float(said) * scale
+        except ValueError:
+            try:
+                seconds = parsedate_to_datetime(said).timestamp() - (time.time() if now is None else now)
+            except (ValueError, TypeError, OverflowError):
+                continue
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
+    return None

@@ -1,0 +1,222 @@
+"""What goes over the wire and what comes back, in the chat format that OpenAI set. No network here."""
+
+from __future__ import annotations
+
+import base64
+import mimetypes
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from palaestra.core.errors import EngineError
+from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, StopReason, TextPart, Usage
+from palaestra.core.seeding import Seeds
+from palaestra.engines.base import Answer, Request
+from palaestra.engines.endpoints import Endpoint
+from palaestra.engines.retry import server_wish
+from palaestra.engines.schemas import instruct, response_format
+
+OPTIONAL = ("temperature", "top_p", "seed", "stop", "logprobs", "response_format", "return_token_ids")
+"""What can be left out of a request where a server refuses it. `stop` is then applied to the text that comes back,
+and a schema is asked for in words; of the others the engine says that they have no effect."""
+LIMITS = ("max_completion_tokens", "max_tokens")
+"""The two names of the token limit. Some servers know only the one, some only the other."""
+_TOO_LONG = re.compile(
+    r"context.{0,12}(length|window|size)|too many tokens|maximum.{0,20}tokens|too long", re.IGNORECASE
+)
+_FILTERED = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
+
+
+class BrokenAnswerError(Exception):
+    """The server sent something that is no chat completion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """Which of the format's options a server understands: learned from what it refuses."""
+
+    limit: str = "max_tokens"
+    without: frozenset[str] = frozenset()
+
+
+def body(
+    endpoint: Endpoint, request: Request, sample: int, dialect: Dialect, extra: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The JSON of one call: one completion of the request.
+
+    Raises:
+        ValueError: an image of the request cannot be read.
+    """
+    sampling, messages = request.sampling, request.messages
+    options: dict[str, Any] = {"temperature": sampling.temperature, **extra}
+    if sampling.top_p < 1:
+        options["top_p"] = sampling.top_p
+    if sampling.top_k:
+        options["top_k"] = sampling.top_k
+    if sampling.temperature > 0:
+        # Some servers keep 32 bits of a seed, and some refuse more.
+        options["seed"] = Seeds(request.seed).derive("completion", sample).integer() & 0x7FFFFFFF
+    if sampling.stop:
+        options["stop"] = list(sampling.stop)
+    if request.schema:
+        options["response_format"] = response_format(request.schema)
+        if "response_format" in dialect.without:
+            messages = instruct(messages, request.schema)
+    return {
+        "model": endpoint.model,
+        "messages": [_message(message) for message in messages],
+        dialect.limit: sampling.max_tokens,
+        **{name: value for name, value in options.items() if name not in dialect.without},
+    }
+
+
+def _message(message: Message) -> dict[str, Any]:
+    # Our tool messages answer no call by number, which the format demands; to the model they are what it is told.
+    role = "user" if message.role == "tool" else message.role
+    if isinstance(message.content, str):
+        return {"role": role, "content": message.content}
+    parts = [
+        {"type": "text", "text": part.text}
+        if isinstance(part, TextPart)
+        else {"type": "image_url", "image_url": {"url": image_address(part)}}
+        for part in message.content
+    ]
+    return {"role": role, "content": parts}
+
+
+def image_address(part: ImagePart) -> str:
+    """The image as an address that a server far away can read: a file becomes a `data:` address.
+
+    Raises:
+        ValueError: there is no such file.
+    """
+    if part.url.startswith(("http://", "https://", "data:")):
+        return part.url
+    path = Path(unquote(urlsplit(part.url).path) if part.url.startswith("file:") else part.url)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"the image {path} cannot be read: {error.strerror or error}") from error
+    kind = mimetypes.guess_type(path.name)[0] or "image/png"
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def read(data: Any, stop: Sequence[str] = ()) -> tuple[Answer, Usage | None]:
+    """The answer in a server's JSON, and what it was billed for, if that is said.
+
+    Raises:
+        BrokenAnswerError: it is no chat completion.
+    """
+    try:
+        usage = _usage(data.get("usage"))
+        choice = data["choices"][0]
+        message, finish = choice["message"], choice.get("finish_reason")
+        text = message.get("content")
+        if message.get("refusal"):
+            return Failure(FailureCause.REFUSED, f"the model refused: {str(message['refusal'])[:300]}"), usage
+        if finish == "content_filter":
+            return Failure(FailureCause.REFUSED, "a content filter stopped the answer"), usage
+        if isinstance(text, list):  # Some servers answer in parts.
+            text = "".join(part.get("text", "") for part in text)
+        if text is not None and not isinstance(text, str):
+            raise TypeError(f"the content is of type {type(text).__name__}")
+        text, ids = text or "", tuple(int(token) for token in choice.get("token_ids") or ())
+        listed = (choice.get("logprobs") or {}).get("content") or ()
+        logprobs = tuple(float(token["logprob"]) for token in listed)
+        prompt = tuple(int(token) for token in data.get("prompt_token_ids") or ())
+        stopped = isinstance(choice.get("stop_reason"), str)  # vLLM: the string that ended it.
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        raise BrokenAnswerError(f"no chat completion: {type(error).__name__}: {error}") from error
+    for end in stop:
+        before, found, _ = text.partition(end)
+        if found:
+            text, stopped = before, True
+    reason = StopReason.LENGTH if finish == "length" and not stopped else StopReason.STOP if stopped else StopReason.END
+    return Completion(text, ids, logprobs, reason, usage or Usage(), prompt), usage
+
+
+def _usage(said: Any) -> Usage | None:
+    if not isinstance(said, dict):
+        return None
+    return Usage(int(said.get("prompt_tokens") or 0), int(said.get("completion_tokens") or 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What a call that failed means.
+
+    Arguments:
+        failure: what the slot gets, if this was its last call.
+        again: whether the same call may go well later.
+        wish: seconds that the server asks to wait.
+        refused: an option of the call that the server does not understand.
+        fatal: what ends the run, because every other call will fail in the same way.
+        billed: whether tokens may have been billed that nobody knows of.
+        connected: whether there was somebody at the other end.
+    """
+
+    failure: Failure
+    again: bool = False
+    wish: float | None = None
+    refused: str = ""
+    fatal: EngineError | None = None
+    billed: bool = False
+    connected: bool = True
+
+
+def trouble(error: Exception, endpoint: Endpoint, sent: Mapping[str, Any]) -> Trouble:
+    """Read the error of a call: the client's, the network's, or `BrokenAnswerError`."""
+    status = getattr(error, "status_code", None)
+    if not isinstance(status, int):
+        # No answer, or none that can be read: the connection, a time limit, a proxy. It may go well next time.
+        cause = error.__cause__ if error.__cause__ is not None else error
+        said = str(error) if isinstance(error, BrokenAnswerError) else f"{type(cause).__name__}: {cause}"
+        failure = Failure(FailureCause.UNAVAILABLE, f"{endpoint.name}: {said.strip().rstrip(':')[:300]}")
+        connected = type(cause).__name__ not in ("ConnectError", "ConnectTimeout")
+        return Trouble(failure, again=True, billed=connected, connected=connected)
+    said, code = _said(error), str(getattr(error, "code", None) or "")
+    line = f"{endpoint.name} answered {status}: {said}"
+    if status in (401, 403):
+        fatal = EngineError(f"{endpoint.name} does not accept the key in {endpoint.variable} ({status}: {said})")
+        return Trouble(Failure(FailureCause.ENGINE, line), fatal=fatal)
+    if status == 404:
+        fatal = EngineError(f"there is no model '{endpoint.model}' at {endpoint.url} ({status}: {said})")
+        return Trouble(Failure(FailureCause.ENGINE, line), fatal=fatal)
+    if code == "insufficient_quota":
+        fatal = EngineError(f"the account behind {endpoint.variable} has no credit left ({status}: {said})")
+        return Trouble(Failure(FailureCause.UNAVAILABLE, line), fatal=fatal)
+    if status in (408, 409, 429) or status >= 500:
+        wish = server_wish(getattr(getattr(error, "response", None), "headers", {}))
+        return Trouble(Failure(FailureCause.UNAVAILABLE, line), again=True, wish=wish)
+    if code in _FILTERED:
+        return Trouble(Failure(FailureCause.REFUSED, line))
+    if code == "context_length_exceeded":
+        return Trouble(Failure(FailureCause.CONTEXT_LENGTH, line))
+    if refused := _refused(error, said, sent):
+        return Trouble(Failure(FailureCause.INVALID_REQUEST, line), refused=refused)
+    cause_of = FailureCause.CONTEXT_LENGTH if _TOO_LONG.search(said) else FailureCause.INVALID_REQUEST
+    return Trouble(Failure(cause_of, line))
+
+
+def _said(error: Exception) -> str:
+    """What the server said, in one line."""
+    found = getattr(error, "body", None)
+    if isinstance(found, dict):
+        found = found.get("message") or found.get("error") or found.get("detail")
+    return " ".join(str(found or error).split())[:300]
+
+
+def _refused(error: Exception, said: str, sent: Mapping[str, Any]) -> str:
+    """Which option of the call the server's words are about, if it is one that can be changed or left out."""
+    names = [name for name in (*LIMITS, *OPTIONAL) if name in sent]
+    parameter = str(getattr(error, "param", None) or "").split(".")[0]
+    if not re.search(
+        r"support|unknown|unrecogni[sz]ed|unexpected|not permitted|not allowed|extra|invalid schema", said, re.I
+    ):
+        return ""
+    if parameter in names:
+        return parameter
+    return next((name for name in names if re.search(rf"\b{name}\b", said)), "")

@@ -1,0 +1,57 @@
+"""What the page of a comparison shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from palaestra.core.comparison import Comparison
+from palaestra.recipes.compare import CompareResult
+from palaestra.report.bars import axis, dumbbell
+from palaestra.report.samples import Group
+from palaestra.report.samples import compare as both
+
+
+@dataclass(frozen=True, slots=True)
+class PartRow:
+    """A skill, or all of them, with the two rates above each other."""
+
+    part: Comparison
+    picture: Markup
+
+
+@dataclass(frozen=True, slots=True)
+class ComparePage:
+    """Everything on the page of a comparison."""
+
+    task: str
+    names: tuple[str, str]
+    models: tuple[str, str]
+    whole: PartRow
+    rows: tuple[PartRow, ...]
+    axis: Markup
+    notes: tuple[str, ...]
+    samples: tuple[Group, ...]
+
+
+def compare_page(result: CompareResult) -> ComparePage:
+    """Put the comparison of two runs on a page."""
+    first, second = result.first, result.second
+    names = first.folder.resolve().name, second.folder.resolve().name
+    # Of several answers to a problem the first is shown.
+    left, right = ([a for a in side.attempts if a.sample == 0] for side in (first, second))
+    return ComparePage(
+        task=first.task or second.task,
+        names=names,
+        models=(first.model, second.model),
+        whole=_row(result.comparison),
+        rows=tuple(_row(part) for part in result.comparison.parts),
+        axis=axis(),
+        notes=result.notes,
+        samples=both(left, right, names),
+    )
+
+
+def _row(part: Comparison) -> PartRow:
+    return PartRow(part, dumbbell(part.first, part.second))

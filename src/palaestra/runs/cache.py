@@ -1,0 +1,202 @@
+"""The cache of completions, and the ledger of the calls that brought them: one SQLite file.
+
+An answer and what it cost are one transaction, made when the answer arrives. A call is noted before it
+is made. So a kill at any instant loses the calls under way and nothing else, and those are still counted.
+Several processes may share one file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from palaestra.core.errors import RunError
+from palaestra.core.records import Completion, Failure, Usage
+from palaestra.runs.guard import guarded
+from palaestra.runs.ledger import Spending
+from palaestra.runs.records import from_json, to_json
+
+SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, model TEXT, kind TEXT, data TEXT NOT NULL, made REAL)
+    WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS calls (id INTEGER PRIMARY KEY, owner TEXT, phase TEXT, model TEXT, key TEXT, started REAL,
+                    ended INTEGER DEFAULT 0, measured INTEGER DEFAULT 0, priced INTEGER DEFAULT 1,
+                    prompt_tokens INTEGER DEFAULT 0, completion_tokens INTEGER DEFAULT 0,
+                    seconds REAL DEFAULT 0, money REAL DEFAULT 0);
+CREATE TABLE IF NOT EXISTS hits (owner TEXT, phase TEXT, model TEXT, count INTEGER, PRIMARY KEY (owner, phase, model));
+CREATE INDEX IF NOT EXISTS calls_of ON calls (owner, phase);
+"""
+_KINDS: dict[str, type[Completion] | type[Failure]] = {"completion": Completion, "failure": Failure}
+
+
+def digest(parts: Any) -> str:
+    """The key of what is asked: a hash of plain data, the same in every process."""
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
+
+
+class Cache:
+    """Answers by key, and every call by its owner.
+
+    Arguments:
+        path: the SQLite file, made if it does not exist; `":memory:"` keeps everything in this process.
+
+    An owner is a run, whatever name it goes by; a phase is a part of it, as in the run's ledger.
+
+    Raises:
+        RunError: the file is something else, damaged, or of another version.
+        StorageError: it cannot be written to.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._lock = threading.RLock()
+        with guarded(self.path, "opening the cache"):
+            if str(path) != ":memory:":
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=30.0, check_same_thread=False)
+        try:
+            with guarded(self.path, "opening the cache"):
+                self._db.execute("PRAGMA journal_mode=WAL")
+                # A kill loses nothing that is committed. A power cut may lose the last few: they are asked again.
+                self._db.execute("PRAGMA synchronous=NORMAL")
+                version = self._prepare()
+        except RunError as error:
+            self._db.close()
+            if "damaged" in str(error):
+                raise RunError(
+                    f"{self.path} is no cache, or damaged; delete it: what it held is asked again"
+                ) from error
+            raise
+        except BaseException:
+            self._db.close()
+            raise
+        if version != str(SCHEMA_VERSION):
+            self._db.close()
+            raise RunError(
+                f"the cache {self.path} is of version {version}, expected {SCHEMA_VERSION}; delete it or name another"
+            )
+
+    def _prepare(self) -> str:
+        """Make the tables where they are missing; returns the version of those that are there."""
+        found = self._db.execute("SELECT 1 FROM sqlite_master WHERE name='meta'").fetchone()
+        if not found:
+            self._db.executescript(
+                f"BEGIN IMMEDIATE; {_SCHEMA} INSERT OR IGNORE INTO meta VALUES ('schema', '{SCHEMA_VERSION}'); COMMIT;"
+            )
+        return str(self._db.execute("SELECT value FROM meta WHERE key='schema'").fetchone()[0])
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def __enter__(self) -> Cache:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _transaction(self, doing: str) -> Iterator[sqlite3.Connection]:
+        with self._lock, guarded(self.path, doing):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    # Answers
+
+    def get(self, keys: Iterable[str]) -> dict[str, Completion | Failure]:
+        """The answers that are there, by key."""
+        found: dict[str, Completion | Failure] = {}
+        with self._lock, guarded(self.path, "reading the cache"):
+            for key in keys:
+                row = self._db.execute("SELECT kind, data FROM answers WHERE key=?", (key,)).fetchone()
+                if row is not None:
+                    found[key] = self._parse(*row)
+        return found
+
+    def _parse(self, kind: str, data: str) -> Completion | Failure:
+        try:
+            return from_json(_KINDS[kind], data)
+        except (KeyError, ValueError) as error:
+            raise RunError(f"the cache {self.path} is damaged; delete it: what it held is asked again") from error
+
+    # Calls
+
+    def begin(self, owner: str, phase: str, model: str, key: str, *, priced: bool = True) -> int:
+        """Note that a call is about to be made; returns its number, for `end`."""
+        with self._transaction("noting a call") as db:
+            row = db.execute(
+                "INSERT INTO calls (owner, phase, model, key, started, priced) VALUES (?, ?, ?, ?, ?, ?)",
+                (owner, phase, model, key, time.time(), priced),
+            )
+            return int(row.lastrowid or 0)
+
+    def end(
+        self,
+        call: int,
+        usage: Usage | None,
+        seconds: float,
+        money: float = 0.0,
+        keep: tuple[str, Completion | Failure] | None = None,
+    ) -> None:
+        """Note what a call has cost and, in the same transaction, what it brought.
+
+        Arguments:
+            usage: `None` where it is not known.
+            keep: the key and the answer to be found under it from now on.
+        """
+        tokens = usage or Usage()
+        with self._transaction("storing an answer") as db:
+            db.execute(
+                "UPDATE calls SET ended=1, measured=?, prompt_tokens=?, completion_tokens=?, seconds=?, money=? WHERE id=?",
+                (usage is not None, tokens.prompt_tokens, tokens.completion_tokens, seconds, money, call),
+            )
+            if keep is not None:
+                key, answer = keep
+                kind = "completion" if isinstance(answer, Completion) else "failure"
+                # Whoever came first is right: everybody else has perhaps read that answer already.
+                db.execute(
+                    "INSERT OR IGNORE INTO answers SELECT ?, model, ?, ?, ? FROM calls WHERE id=?",
+                    (key, kind, to_json(answer), time.time(), call),
+                )
+
+    def hit(self, owner: str, phase: str, model: str, count: int) -> None:
+        """Note that `count` answers were found and not asked for."""
+        with self._transaction("noting what the cache spared") as db:
+            db.execute(
+                "INSERT INTO hits VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (owner, phase, model) DO UPDATE SET count = count + excluded.count",
+                (owner, phase, model, count),
+            )
+
+    def spent(self, owner: str = "", phase: str = "") -> Spending:
+        """What the calls of an owner have cost so far, in all or in phases that start with `phase`.
+
+        Includes the calls of processes that were killed: those under way at the kill are `unmeasured`.
+        """
+        where = "WHERE owner=? AND substr(phase, 1, ?)=?"
+        values = (owner, len(phase), phase)
+        with self._lock, guarded(self.path, "reading the cache"):
+            calls, prompt, completion, seconds, money, unpriced, unmeasured = self._db.execute(
+                "SELECT COUNT(*), COALESCE(SUM(prompt_tokens), 0), COALESCE(SUM(completion_tokens), 0), "
+                "COALESCE(SUM(seconds), 0.0), COALESCE(SUM(money), 0.0), COALESCE(SUM(NOT priced), 0), "
+                f"COALESCE(SUM(NOT measured), 0) FROM calls {where}",
+                values,
+            ).fetchone()
+            (hits,) = self._db.execute(f"SELECT COALESCE(SUM(count), 0) FROM hits {where}", values).fetchone()
+        return Spending(calls, hits, Usage(prompt, completion), seconds, money, unpriced, unmeasured)

@@ -1,0 +1,87 @@
+"""Worked problems before the question: any task, asked with examples.
+
+Everybody is shown the same ones, base model or tuned, as earlier turns of the conversation. They come from the train
+split, and are not taught.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from palaestra.core.errors import SettingsError, TaskError
+from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
+from palaestra.tasks.base import GenerativeTask, Task
+
+
+class FewShot:
+    """A task that shows `count` worked problems before each question; whatever else it has, it has of `task`.
+
+    Raises:
+        SettingsError: the count makes no sense.
+        TaskError: the task has no worked problems to show.
+    """
+
+    def __init__(self, task: Task, count: int) -> None:
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise SettingsError(f"option 'shots' of {task.name}: expected at least 0; got {count!r}")
+        if not hasattr(task, "shown"):
+            raise TaskError(f"task '{task.name}' has no worked problems to show; leave shots at 0")
+        self.task, self.count, self.name = task, count, task.name
+        self._shown = cache(self._find)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "task":  # Not there yet, or never: a copy that is being made asks for it.
+            raise AttributeError(name)
+        return getattr(self.task, name)
+
+    def skills(self) -> Mapping[str, tuple[str, ...]]:
+        return self.task.skills()
+
+    def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
+        return [
+            replace(problem, messages=(*self._turns(problem.skill), *problem.messages))
+            for problem in self.task.problems(split, per_skill, seed, skills)
+        ]
+
+    def score(self, problem: Problem, completion: Completion) -> Score | Failure:
+        return self.task.score(problem, completion)
+
+    def _turns(self, skill: str) -> tuple[Message, ...]:
+        shown = ((*example.messages, Message("assistant", example.response)) for example in self._shown(skill))
+        return tuple(message for turn in shown for message in turn)
+
+    def _find(self, skill: str) -> list[Example]:
+        found: list[Example] = list(getattr(self.task, "shown")(skill, self.count))  # noqa: B009
+        if len(found) < self.count:
+            raise TaskError(f"task '{self.name}' has {len(found)} worked problems to show; got shots={self.count}")
+        return found
+
+
+class GenerativeFewShot(FewShot):
+    """The same of a task that writes examples."""
+
+    def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
+        """Examples of the task, asked as in an evaluation, without those that are shown."""
+        assert isinstance(self.task, GenerativeTask)
+        seen = {example.messages for example in self._shown(skill)}
+        found: list[Example] = []
+        for _ in range(10):
+            made = self.task.write_examples(skill, subskill, count + len(seen), generator)
+            found += [example for example in made if example.messages not in seen]
+            if len(found) >= count:
+                break
+        else:
+            raise TaskError(f"{self.name} has no train problems of {skill} besides the {self.count} that are shown")
+        turns = self._turns(skill)
+        return [replace(example, messages=(*turns, *example.messages)) for example in found[:count]]
+
+
+def few_shot(task: Task, count: int) -> Task:
+    """`task` with `count` worked problems before each question."""
+    kind = GenerativeFewShot if isinstance(task, GenerativeTask) else FewShot
+    return kind(task, count)

@@ -1,0 +1,167 @@
+"""The plan in a response: a program among prose, or tool calls as JSON.
+
+Models explain before, between and after. A program is the last block that answers, with those before it that give
+what it uses. Calls are the last JSON list of them, or, where there is none, all that stand alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from palaestra.tasks.code.extraction import _defined, _fenced, _longest_start, _parses, _used
+
+MOST_TEXT = 50_000
+"""Characters of a response in which calls are looked for."""
+MOST_STARTS, DEEPEST = 400, 12
+_REFERENCE = re.compile(r"\$(call_\d+)")
+_DECODER = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Stands for the result of the call of that name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A call as a model wrote it.
+
+    Arguments:
+        name: its id, or `call_1` and so on by its place.
+        arguments: JSON, with `Reference`s in it.
+    """
+
+    name: str
+    tool: str
+    arguments: dict[str, Any]
+
+
+def extract_program(text: str) -> str:
+    """The program in a response that calls `answer`; empty if there is none."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Of a model's doubtful escapes nobody here wants to hear.
+        blocks = [block for block in _fenced(text) if _parses(block)]
+        places = [place for place, block in enumerate(blocks) if _answers(block)]
+        if not places:
+            return _bare(text)
+        parts = [blocks[places[-1]]]
+        missing = _used(parts[0]) - _defined(parts[0])
+        for block in reversed(blocks[: places[-1]]):
+            if (found := _defined(block)) & missing and not _answers(block):
+                parts.insert(0, block)
+                missing = (missing | _used(block)) - found
+        return "\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def extract_calls(text: str) -> list[Asked]:
+    """The tool calls in a response; empty if there are none.
+
+    Each is `{"name": ..., "arguments": {...}}`, or the same below `"function"` as OpenAI has it, where arguments may be
+    a text with JSON in it. An argument, or an item of a list, that is `{"$result": "call_1"}` or `"$call_1"` stands for
+    the result of an earlier call.
+    """
+    alone: list[Mapping[str, Any]] = []
+    listed: list[Mapping[str, Any]] = []
+    for value in _values(text[:MOST_TEXT]):
+        if isinstance(value, dict) and isinstance(value.get("tool_calls"), list):
+            value = value["tool_calls"]
+        if isinstance(value, list) and value and all(map(_is_call, value)):
+            listed = value
+        elif _is_call(value):
+            alone.append(value)
+    calls = listed or alone
+    names = [str(one.get("id") or f"call_{place}") for place, one in enumerate(calls, 1)]
+    return [_asked(one, name, names, place) for place, (one, name) in enumerate(zip(calls, names, strict=True), 1)]
+
+
+def _asked(call: Mapping[str, Any], name: str, names: list[str], place: int) -> Asked:
+    function = call.get("function", call)
+    arguments = function.get("arguments", {})
+    if isinstance(arguments, str):
+        arguments = _loaded(arguments)
+    by_place = {f"call_{k}": own for k, own in enumerate(names, 1)}
+    return Asked(name, function["name"], {key: _read(value, names, by_place) for key, value in arguments.items()})
+
+
+def _read(value: Any, names: list[str], by_place: Mapping[str, str]) -> Any:
+    if isinstance(value, list):
+        return [_read(item, names, by_place) for item in value]
+    said = None
+    if isinstance(value, dict) and set(value) == {"$result"}:
+        said = str(value["$result"]).removeprefix("$")
+    elif isinstance(value, str) and (found := _REFERENCE.fullmatch(value.strip())):
+        said = found[1]
+    elif isinstance(value, str) and value.startswith("$") and value[1:] in names:
+        said = value[1:]
+    if said is None:
+        return value
+    return Reference(said if said in names else by_place.get(said, said))
+
+
+def _is_call(value: Any) -> bool:
+    """Whether JSON is a call: it has a name, and arguments that are an object or a text with one in it."""
+    if not isinstance(value, dict):
+        return False
+    function = value.get("function", value)
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        return False
+    arguments = function.get("arguments", {})
+    if isinstance(arguments, str):
+        arguments = _loaded(arguments)
+    return isinstance(arguments, dict) and _depth(arguments) <= DEEPEST
+
+
+def _values(text: str) -> list[Any]:
+    """The JSON objects and lists in a text, the outermost ones."""
+    found, place = [], 0
+    for _ in range(MOST_STARTS):
+        start = re.compile(r"[\[{]").search(text, place)
+        if start is None:
+            break
+        try:
+            value, place = _DECODER.raw_decode(text, start.start())
+        except (ValueError, RecursionError):
+            place = start.start() + 1
+        else:
+            found.append(value)
+    return found
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError):
+        return None
+
+
+def _depth(value: Any, so_far: int = 0) -> int:
+    """How deep lists and objects stand in each other; stops counting when it is too deep."""
+    if so_far > DEEPEST or not isinstance(value, dict | list):
+        return so_far
+    inner = value.values() if isinstance(value, dict) else value
+    return max((_depth(one, so_far + 1) for one in inner), default=so_far + 1)
+
+
+def _answers(block: str) -> bool:
+    calls = (node.func for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Call))
+    return any(isinstance(function, ast.Name) and function.id == "answer" for function in calls)
+
+
+def _bare(text: str) -> str:
+    """A program without fences: from some line on, as far as it is Python, if it answers."""
+    lines = text.split("\n")[:200]
+    for start, line in enumerate(lines):
+        if not re.match(r"[A-Za-z_#]", line):
+            continue
+        part = _longest_start("\n".join(lines[start:]))
+        if part and _answers(part):
+            return part
+    return ""

@@ -1,0 +1,164 @@
+"""Runs what a model answered, and writes down the calls that it makes.
+
+A program runs in one sandbox, the tools in another; one that is nothing but calls is read instead. Every call goes through here: its arguments are checked, it is
+written down, it is made, and its result goes back. So the record of the calls is ours, and neither the plan nor the
+expected answer is ever in a sandbox.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from palaestra.core.errors import suggest
+from palaestra.sandbox.base import MIB, Limits, Result, Status, make_sandbox
+from palaestra.tasks.tools.channel import Conversation, last_words, program_files
+from palaestra.tasks.tools.extraction import Asked, Reference
+from palaestra.tasks.tools.library import LIBRARY
+from palaestra.tasks.tools.library.tool import ArgumentError
+from palaestra.tasks.tools.matching import Outcome
+from palaestra.tasks.tools.plans import Made
+from palaestra.tasks.tools.records import MOST_CALLS, Record, with_error, with_too_many, without_answer
+from palaestra.tasks.tools.straight import follow
+from palaestra.tasks.tools.workers import ToolWorkers
+
+if TYPE_CHECKING:
+    from palaestra.sandbox.base import Sandbox
+
+NO_MESSAGE = "it sent something that is neither a call nor an answer"
+OUTCOMES = {
+    Status.WALL_TIME: Outcome.TIME, Status.CPU_TIME: Outcome.TIME, Status.MEMORY: Outcome.MEMORY,
+    Status.OUTPUT: Outcome.OUTPUT,
+}  # fmt: skip
+
+
+class ToolJudge:
+    """Runs programs and plans.
+
+    Arguments:
+        sandbox: where; by default bubblewrap, made when the first answer comes.
+        seconds: CPU time of a program.
+        memory: bytes of a program.
+    """
+
+    def __init__(self, sandbox: Sandbox | None = None, seconds: float = 2.0, memory: int = 256 * MIB) -> None:
+        self._sandbox, self._making = sandbox, threading.Lock()
+        self.limits = Limits(
+            wall_seconds=2 * seconds + 1, cpu_seconds=seconds, memory=memory, processes=16, output=MIB, disk=16 * MIB
+        )
+        self.workers = ToolWorkers(self.sandbox)
+
+    def sandbox(self) -> Sandbox:
+        """The sandbox, made now if it is not there yet."""
+        with self._making:
+            if self._sandbox is None:
+                self._sandbox = make_sandbox()
+        return self._sandbox
+
+    def run_program(self, code: str, offered: Sequence[str]) -> Record:
+        """Run a program that calls tools and ends with `answer(value)`. One that is nothing but calls is only read.
+
+        Raises:
+            SandboxError: a sandbox broke, which says nothing about the program.
+            TaskError: a tool broke, which says nothing about it either.
+        """
+        read = follow(code, offered, lambda tool, args, kwargs: self._make(tool, args, kwargs, offered))
+        return read if read is not None else self.run_in_sandbox(code, offered)
+
+    def run_in_sandbox(self, code: str, offered: Sequence[str]) -> Record:
+        """Run any program, in a sandbox of its own."""
+        made: list[Made] = []
+        talk = Conversation(self.sandbox(), program_files(), "program.py", self.limits)
+        try:
+            talk.send({"code": code, "tools": list(offered)})
+            last = self._serve(talk, offered, made)
+        finally:
+            result = talk.end()
+        if last is None:
+            return _ended(talk, result, made)
+        if "answer" in last:
+            return Record(tuple(made), None, value=last["answer"])
+        if len(made) > MOST_CALLS:
+            return with_too_many(made)
+        return with_error(made, str(last.get("error", NO_MESSAGE)))
+
+    def run_calls(self, calls: Sequence[Asked], offered: Sequence[str]) -> Record:
+        """Make calls one after another, each with the results of those before; the last gives the answer.
+
+        Raises:
+            SandboxError: the sandbox of the tools broke.
+        """
+        made: list[Made] = []
+        results: dict[str, Any] = {}
+        if len(calls) > MOST_CALLS:
+            return Record((), Outcome.TOO_MANY_CALLS, f"expected at most {MOST_CALLS} calls; got {len(calls)}")
+        for call in calls:
+            unknown = sorted(_references(call.arguments) - results.keys())
+            if unknown:
+                later = unknown[0] in {other.name for other in calls}
+                fault = Outcome.WRONG_ORDER if later else Outcome.WRONG_ARGUMENTS
+                why = "is not made before it" if later else "is none of the calls"
+                return Record(tuple(made), fault, f"{call.name} needs the result of {unknown[0]}, which {why}")
+            made.append(self._make(call.tool, (), _resolved(call.arguments, results), offered))
+            if made[-1].error:
+                known = call.tool in offered
+                fault = Outcome.WRONG_ARGUMENTS if known else Outcome.WRONG_CALLS
+                return Record(tuple(made), fault, made[-1].error)
+            results[call.name] = made[-1].value
+        return Record(tuple(made), None, value=made[-1].value)
+
+    def close(self) -> None:
+        """End the tools' sandbox now; it would end by itself a little later."""
+        self.workers.close()
+
+    def _serve(self, talk: Conversation, offered: Sequence[str], made: list[Made]) -> dict[str, Any] | None:
+        """Answer the calls of a program; returns the message that is not a call, or is one too many."""
+        while (message := talk.receive()) is not None:
+            tool, args, kwargs = message.get("call"), message.get("args"), message.get("kwargs")
+            if not isinstance(tool, str) or not isinstance(args, list) or not isinstance(kwargs, dict):
+                return message
+            made.append(self._make(tool, args, kwargs, offered))
+            if len(made) > MOST_CALLS:
+                return message
+            talk.send({"error": made[-1].error} if made[-1].error else {"value": made[-1].value})
+        return None
+
+    def _make(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], offered: Sequence[str]) -> Made:
+        raw = {**{str(place): value for place, value in enumerate(args)}, **kwargs}
+        if name not in offered:
+            return Made(name[:60], raw, error=f"no tool '{name[:60]}' was offered; {suggest(name[:60], offered)}")
+        tool = LIBRARY[name]
+        try:
+            arguments = tool.bind(args, kwargs)
+        except ArgumentError as error:
+            return Made(name, raw, error=str(error))
+        return self.workers.call(tool, arguments)
+
+
+def _ended(talk: Conversation, result: Result, made: list[Made]) -> Record:
+    """What became of a program that says no more."""
+    if talk.too_long:
+        return Record(tuple(made), Outcome.OUTPUT, "it sent a value that is too large")
+    if talk.garbled:
+        return with_error(made, NO_MESSAGE)
+    if result.status in OUTCOMES:
+        return Record(tuple(made), OUTCOMES[result.status], result.status.value)
+    if result.status is Status.OK:
+        return without_answer(made)
+    return with_error(made, last_words(result))
+
+
+def _references(value: Any) -> set[str]:
+    if isinstance(value, Reference):
+        return {value.name}
+    inner: Collection[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return {name for one in inner for name in _references(one)}
+
+
+def _resolved(value: Any, results: Mapping[str, Any]) -> Any:
+    if isinstance(value, Reference):
+        return results[value.name]
+    if isinstance(value, dict):
+        return {name: _resolved(one, results) for name, one in value.items()}
+    return [_resolved(one, results) for one in value] if isinstance(value, list) else value

@@ -1,0 +1,171 @@
+"""Are the calls that were made those of the plan, in an order that its data flow allows?
+
+Calls that do not need each other may come in any order. Arguments are compared as values, however the caller came by
+them; numbers with a point may differ in their last digits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from palaestra.tasks.code.comparison import ABSOLUTE, RELATIVE
+from palaestra.tasks.tools.library import LIBRARY
+from palaestra.tasks.tools.plans import Made, Plan, brief
+
+
+class Outcome(StrEnum):
+    """What became of an answer."""
+
+    RIGHT = "right"
+    WRONG_CALLS = "wrong_calls"
+    """A tool of the plan was not called, or not often enough."""
+    WRONG_ARGUMENTS = "wrong_arguments"
+    """The tools are right, what they were given is not."""
+    WRONG_ORDER = "wrong_order"
+    """A call came before one whose result it needs."""
+    EXTRA_CALLS = "extra_calls"
+    """All calls of the plan were made, and others."""
+    WRONG_ANSWER = "wrong_answer"
+    """The calls are right, what was answered is not their result."""
+    NO_ANSWER = "no_answer"
+    """The program ended without `answer(value)`."""
+    RUNTIME_ERROR = "runtime_error"
+    TIME = "time"
+    MEMORY = "memory"
+    OUTPUT = "output"
+    """It printed, or sent, more than allowed."""
+    TOO_MANY_CALLS = "too_many_calls"
+    NO_PLAN = "no_plan"
+    """The response holds no program that answers, or no calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """How far calls are those of a plan.
+
+    Arguments:
+        outcome: right, or one of wrong calls, arguments, order, extra calls.
+        matched: how many calls of the plan were made, in whatever order.
+    """
+
+    outcome: Outcome
+    matched: int
+    detail: str = ""
+
+
+def match(plan: Plan, gold: Sequence[Made], made: Sequence[Made], extra_calls: bool = False) -> Match:
+    """Compare what was made with the plan.
+
+    Arguments:
+        gold: the plan, executed.
+        made: what was called, in its order.
+        extra_calls: whether superfluous calls are forgiven.
+    """
+    needs = [call.needs() for call in plan.calls]
+    same = [[same_call(one, other) for other in made] for one in gold]
+    matched = _most(same)
+    if matched == len(gold):
+        if not _embedded(same, lambda call: needs[call]):
+            return Match(Outcome.WRONG_ORDER, matched, _out_of_order(gold, same, needs))
+        if len(made) > len(gold) and not extra_calls:
+            return Match(Outcome.EXTRA_CALLS, matched, f"expected {len(gold)} calls; got {len(made)}")
+        return Match(Outcome.RIGHT, matched)
+    missing = [one.tool for one in gold]
+    for other in made:
+        if other.tool in missing:
+            missing.remove(other.tool)
+    if missing:
+        return Match(Outcome.WRONG_CALLS, matched, f"expected a call of {missing[0]}; got {_names(made)}")
+    return Match(Outcome.WRONG_ARGUMENTS, matched, _first_fault(gold, made, same))
+
+
+def same_call(one: Made, other: Made) -> bool:
+    """Whether two calls ask the same of the same tool."""
+    if one.tool != other.tool or one.error or other.error:
+        return False
+    tool = LIBRARY[one.tool]
+    return same_value(tool.canonical(one.arguments), tool.canonical(other.arguments))
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """Equal; numbers of which one has a point within a rounding of each other.
+
+    >>> same_value([0.1 + 0.2, "a"], [0.3, "a"]), same_value(3, 3.0), same_value(3, "3"), same_value(1, True)
+    (True, True, False, False)
+    """
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        if isinstance(one, int) and isinstance(other, int):
+            return one == other
+        try:
+            return math.isclose(one, other, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+        except OverflowError:
+            return False
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same_value, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same_value(one[key], other[key]) for key in one)
+    return type(one) is type(other) and bool(one == other)
+
+
+def _most(same: Sequence[Sequence[bool]]) -> int:
+    """How many calls of the plan find one of their own among those made: a matching of two sides."""
+    taken: dict[int, int] = {}
+
+    def place(call: int, seen: set[int]) -> bool:
+        for other, fits in enumerate(same[call]):
+            if fits and other not in seen:
+                seen.add(other)
+                if other not in taken or place(taken[other], seen):
+                    taken[other] = call
+                    return True
+        return False
+
+    return sum(place(call, set()) for call in range(len(same)))
+
+
+def _embedded(same: Sequence[Sequence[bool]], needs: Callable[[int], set[int]]) -> bool:
+    """Whether each call of the plan has one of its own, and after those that it needs."""
+
+    def place(chosen: list[int]) -> bool:
+        call = len(chosen)
+        if call == len(same):
+            return True
+        first = max((chosen[before] for before in needs(call)), default=-1) + 1
+        fitting = [other for other in range(first, len(same[call])) if same[call][other] and other not in chosen]
+        return any(place([*chosen, other]) for other in fitting)
+
+    return place([])
+
+
+def _out_of_order(gold: Sequence[Made], same: Sequence[Sequence[bool]], needs: Sequence[set[int]]) -> str:
+    for call, before in enumerate(needs):
+        for other in sorted(before):
+            if same[call].index(True) <= same[other].index(True):
+                return f"expected {gold[other].tool} before {gold[call].tool}, which needs its result"
+    return "a call came before one whose result it needs"
+
+
+def _first_fault(gold: Sequence[Made], made: Sequence[Made], same: Sequence[Sequence[bool]]) -> str:
+    """What the first call of the plan that was not made looks like, and what was made instead."""
+    call = next(place for place, row in enumerate(same) if not any(row)) if not all(map(any, same)) else 0
+    wanted = gold[call]
+    own = [o for k, o in enumerate(made) if o.tool == wanted.tool and not any(row[k] for row in same)]
+    if not own:
+        return f"expected {wanted}"
+    if own[0].error:
+        return own[0].error
+    given = own[0].arguments
+    name = next((n for n, v in wanted.arguments.items() if not same_value(v, given.get(n))), "")
+    if not name:
+        return f"expected {wanted}; got {own[0]}"
+    return f"{wanted.tool}: expected {name} {brief(wanted.arguments[name])}; got {brief(given.get(name))}"
+
+
+def _names(made: Sequence[Made]) -> str:
+    return ", ".join(one.tool for one in made) or "none"

@@ -1,0 +1,42 @@
+"""What an answer did: its calls, how it ended, what it answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from palaestra.tasks.tools.matching import Outcome
+from palaestra.tasks.tools.plans import Made
+
+MOST_CALLS = 16
+"""That an answer may make; the longest plan has four."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What an answer did.
+
+    Arguments:
+        made: its calls, in their order.
+        fault: what ended it before its answer; None if nothing did.
+        value: what it answered.
+    """
+
+    made: tuple[Made, ...]
+    fault: Outcome | None
+    detail: str = ""
+    value: Any = None
+
+
+def without_answer(made: list[Made]) -> Record:
+    return Record(tuple(made), Outcome.NO_ANSWER, "the program ended without answer(value)")
+
+
+def with_too_many(made: list[Made]) -> Record:
+    return Record(tuple(made), Outcome.TOO_MANY_CALLS, f"expected at most {MOST_CALLS} calls; it went on")
+
+
+def with_error(made: list[Made], error: str) -> Record:
+    """A program that raised, with the last line of what it said."""
+    outcome = Outcome.MEMORY if error.startswith("MemoryError") else Outcome.RUNTIME_ERROR
+    return Record(tuple(made), outcome, error[:300])

@@ -1,0 +1,128 @@
+"""Programs that are nothing but calls: read here, and not run.
+
+Most answers are lines such as `a = add_days("2024-01-01", 5)` and `answer(a)`. For these a sandbox would only repeat
+what stands there, at some 50 ms a program; so we follow the lines ourselves, and make the same calls in the same order.
+Whatever has anything else in it (an operation, a condition, an import, a name that it did not give) is left to the
+sandbox.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import warnings
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from palaestra.tasks.tools.plans import Made
+from palaestra.tasks.tools.records import MOST_CALLS, Record, with_error, with_too_many, without_answer
+
+LONGEST = 4000
+"""Characters of a program that is read: none of its values can then be too large for a message."""
+Make = Callable[[str, list[Any], dict[str, Any]], Made]
+
+
+class _Stop(Exception):
+    """The program has come to its end."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+
+
+def follow(code: str, offered: Collection[str], make: Make) -> Record | None:
+    """Do what a program of calls says; None, and nothing done, if it is anything else.
+
+    Arguments:
+        make: makes a call of a tool.
+    """
+    if len(code) > LONGEST:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Of a model's doubtful escapes nobody here wants to hear.
+        try:
+            body = ast.parse(code).body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+    if not _is_straight(body, offered):
+        return None
+    try:
+        return _Follower(make).run(body)
+    except _Stop as end:
+        return end.record
+
+
+class _Follower:
+    def __init__(self, make: Make) -> None:
+        self._make = make
+        self._made: list[Made] = []
+        self._names: dict[str, Any] = {}
+
+    def run(self, body: list[ast.stmt]) -> Record:
+        for line in body:
+            if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
+                self._names[line.targets[0].id] = self._value(line.value)
+            elif isinstance(line, ast.Expr):
+                self._value(line.value)
+        return without_answer(self._made)
+
+    def _value(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.Name):
+            return self._names[node.id]
+        if isinstance(node, ast.List | ast.Tuple):
+            return [self._value(item) for item in node.elts]
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+            return ast.literal_eval(node)
+        args = [self._value(one) for one in node.args]
+        kwargs = {one.arg or "": self._value(one.value) for one in node.keywords}
+        if node.func.id == "answer":
+            raise _Stop(Record(tuple(self._made), None, value=args[0]))
+        self._made.append(self._make(node.func.id, args, kwargs))
+        if len(self._made) > MOST_CALLS:
+            raise _Stop(with_too_many(self._made))
+        if self._made[-1].error:
+            raise _Stop(with_error(self._made, f"ToolError: {self._made[-1].error}"))
+        return self._made[-1].value
+
+
+def _is_straight(body: list[ast.stmt], offered: Collection[str]) -> bool:
+    """Whether every line gives a name to a value or a call, or makes a call, with what was given a name before."""
+    names: set[str] = set()
+    for line in body:
+        if isinstance(line, ast.Assign) and len(line.targets) == 1 and isinstance(line.targets[0], ast.Name):
+            # A list with a name could be put into others, and those into others, until it is beyond all measure.
+            if isinstance(line.value, ast.List | ast.Tuple) or not _is_plain(line.value, names, offered):
+                return False
+            name = line.targets[0].id
+            if name in offered or name == "answer":
+                return False
+            names.add(name)
+        elif not isinstance(line, ast.Expr) or not (
+            _is_answer(line.value, names, offered) or _is_plain(line.value, names, offered)
+        ):
+            return False
+    return True
+
+
+def _is_answer(node: ast.expr, names: Collection[str], offered: Collection[str]) -> bool:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id != "answer":
+        return False
+    return len(node.args) == 1 and not node.keywords and _is_plain(node.args[0], names, offered)
+
+
+def _is_plain(node: ast.expr, names: Collection[str], offered: Collection[str]) -> bool:
+    """Whether it is a value, a name, a list of plain ones, or a call of a tool with plain arguments."""
+    if isinstance(node, ast.Name):
+        return node.id in names
+    if isinstance(node, ast.Constant):
+        finite = not isinstance(node.value, float) or math.isfinite(node.value)
+        return isinstance(node.value, str | int | float | None) and finite
+    if isinstance(node, ast.UnaryOp):
+        number = isinstance(node.operand, ast.Constant) and type(node.operand.value) in (int, float)
+        return isinstance(node.op, ast.USub) and number and _is_plain(node.operand, names, offered)
+    if isinstance(node, ast.List | ast.Tuple):
+        return all(_is_plain(item, names, offered) for item in node.elts)
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in offered:
+        return False
+    given: Mapping[str | None, ast.expr] = {one.arg: one.value for one in node.keywords}
+    plain = all(_is_plain(one, names, offered) for one in (*node.args, *given.values()))
+    return plain and None not in given and len(given) == len(node.keywords)

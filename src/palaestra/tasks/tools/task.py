@@ -1,0 +1,186 @@
+"""`tools-skills`: requests that need one to four calls of typed tools, scored by the calls that are really made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from palaestra.core.errors import SandboxError, SettingsError, TaskError
+from palaestra.core.records import Attempt, Completion, Example, Failure, FailureCause, Message, Problem, Score, Split
+from palaestra.core.statistics import Mean, mean_interval
+from palaestra.tasks.base import split_of
+from palaestra.tasks.procedural import Family, ProceduralTask
+from palaestra.tasks.tools.extraction import extract_calls, extract_program
+from palaestra.tasks.tools.judge import ToolJudge
+from palaestra.tasks.tools.library import LIBRARY
+from palaestra.tasks.tools.matching import Outcome, match, same_value
+from palaestra.tasks.tools.offers import offer
+from palaestra.tasks.tools.plans import MOST_CALLS_A_PLAN, Plan, brief
+from palaestra.tasks.tools.records import Record
+from palaestra.tasks.tools.requests import SKILLS
+from palaestra.tasks.tools.requests.recipe import Drawer, ToolDraft, one_of
+from palaestra.tasks.tools.wording import FORMS, PROMPTS, asked, longest, response
+
+
+class ToolsSkills(ProceduralTask[ToolDraft]):
+    """Requests that need calls of tools.
+
+    Arguments:
+        answer_form: `program`, a short Python program that calls the tools and ends with `answer(value)`; or `calls`,
+            OpenAI's tool calls as JSON, of which the last gives the answer.
+        prompt: `full`, with types and descriptions of the tools; or `short`, with names only, for models that are
+            taught and have little room.
+        distractors: how many tools are offered beside those that are needed.
+        most_calls: the level, from 1 to 4: how many calls a request may need. Skills that need more are left out.
+        extra_calls: whether superfluous calls are forgiven.
+        sandbox: the name of the sandbox; see `palaestra.sandbox`.
+        seconds: CPU time of a program.
+
+    Example:
+        >>> task = ToolsSkills()
+        >>> problem = task.problems(Split.TEST, per_skill=1, seed=0, skills=["calendar"])[0]
+        >>> task.score(problem, Completion(problem.metadata["worked"])).value  # doctest: +SKIP
+        1.0
+    """
+
+    name = "tools-skills"
+
+    def __init__(
+        self,
+        answer_form: str = "program",
+        prompt: str = "full",
+        distractors: int = 2,
+        most_calls: int = MOST_CALLS_A_PLAN,
+        extra_calls: bool = False,
+        sandbox: str = "bubblewrap",
+        seconds: float = 2.0,
+    ) -> None:
+        _one_of("answer_form", answer_form, FORMS)
+        _one_of("prompt", prompt, PROMPTS)
+        _whole("distractors", distractors, 0, 20)
+        _whole("most_calls", most_calls, 1, MOST_CALLS_A_PLAN)
+        if not isinstance(extra_calls, bool):
+            raise _bad("extra_calls", "true or false", extra_calls)
+        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or seconds <= 0:
+            raise _bad("seconds", "a number above 0", seconds)
+        from palaestra.sandbox.base import SANDBOXES, make_sandbox
+
+        SANDBOXES.check(sandbox)
+        self.answer_form, self.prompt, self.distractors = answer_form, prompt, distractors
+        self.extra_calls = extra_calls
+        self.max_tokens = longest(answer_form, prompt, most_calls)
+        self._family = _drawers(most_calls)
+        self.judge = ToolJudge(None if sandbox == "bubblewrap" else make_sandbox(sandbox), float(seconds))
+
+    def family(self) -> Family[ToolDraft]:
+        return self._family
+
+    def split_of(self, skill: str, draft: ToolDraft) -> Split:
+        return split_of(draft.plan.canonical())  # Whatever the words and the skill: a plan has one split.
+
+    def key(self, draft: ToolDraft) -> str:
+        return draft.question
+
+    def problem(self, skill: str, subskill: str, draft: ToolDraft) -> Problem:
+        digest = hashlib.blake2b(f"{draft.plan.canonical()}|{draft.question}".encode(), digest_size=6).hexdigest()
+        offered = offer(draft, self.distractors)
+        made = draft.plan.execute()
+        return Problem(
+            id=f"{skill}/{subskill}/{digest}",
+            messages=(Message("user", asked(draft.question, offered, self.answer_form, self.prompt)),),
+            reference=json.dumps(made[-1].value, ensure_ascii=False),
+            skill=skill,
+            subskill=subskill,
+            metadata={
+                "level": len(made),
+                "type": draft.plan.shape,
+                "answer_form": self.answer_form,
+                "plan": draft.plan.to_data(),
+                "offered": offered,
+                "tools": [LIBRARY[name].schema() for name in offered],
+                "worked": response(draft.plan, self.answer_form, self.prompt),
+            },
+        )
+
+    def example(self, skill: str, subskill: str, draft: ToolDraft) -> Example:
+        question = asked(draft.question, offer(draft, self.distractors), self.answer_form, self.prompt)
+        taught = response(draft.plan, self.answer_form, self.prompt)
+        return Example((Message("user", question),), taught, skill, subskill)
+
+    def score(self, problem: Problem, completion: Completion) -> Score | Failure:
+        """Make the calls of a response, and compare them and the answer with the plan."""
+        offered = problem.metadata["offered"]
+        try:
+            if problem.metadata["answer_form"] == "calls":
+                calls = extract_calls(completion.text)
+                record = self.judge.run_calls(calls, offered) if calls else _nothing("no tool calls as JSON")
+            else:
+                code = extract_program(completion.text)
+                record = self.judge.run_program(code, offered) if code else _nothing("no program that calls answer")
+        except SandboxError as error:
+            return Failure(FailureCause.SANDBOX, str(error))
+        except TaskError as error:
+            return Failure(FailureCause.SCORER, str(error))
+        return self._score(problem.metadata, record)
+
+    def metrics(self, attempts: Sequence[Attempt]) -> Mapping[str, Mean]:
+        """The share of a plan's calls that were made, wherever the answer went wrong."""
+        shares = []
+        for attempt in attempts:
+            if isinstance(attempt.outcome, Score) and "calls" in attempt.outcome.evidence:
+                made, _, wanted = attempt.outcome.evidence["calls"].partition(" of ")
+                shares.append(int(made) / int(wanted))
+        return {"calls made": mean_interval(shares)} if shares else {}
+
+    def close(self) -> None:
+        """End the tools' sandbox now; it would end by itself a little later."""
+        self.judge.close()
+
+    def _score(self, metadata: Mapping[str, Any], record: Record) -> Score:
+        plan = Plan.from_data(metadata["plan"])
+        gold = plan.execute()
+        found = match(plan, gold, record.made, self.extra_calls)
+        outcome, detail = found.outcome, found.detail
+        if record.fault is not None:
+            outcome, detail = record.fault, record.detail
+        elif outcome is Outcome.RIGHT and not same_value(record.value, gold[-1].value):
+            outcome, detail = Outcome.WRONG_ANSWER, f"expected {brief(gold[-1].value)}; got {brief(record.value)}"
+        evidence = {
+            "outcome": outcome.value,
+            "calls": f"{found.matched} of {len(gold)}",
+            "made": "; ".join(map(str, record.made[:6])) + ("; ..." if len(record.made) > 6 else ""),
+            "answer": "" if record.fault else brief(record.value, 80),
+            "expected": brief(gold[-1].value, 80),
+            "detail": detail,
+        }
+        return Score(float(outcome is Outcome.RIGHT), evidence)
+
+
+def _drawers(most_calls: int) -> Family[ToolDraft]:
+    """What can be drawn with so many calls; a subskill or skill with nothing left is not there."""
+    found: dict[str, dict[str, Drawer]] = {}
+    for skill, kinds in SKILLS.items():
+        for subskill, recipes in kinds.items():
+            if own := [recipe for recipe in recipes if recipe.level <= most_calls]:
+                found.setdefault(skill, {})[subskill] = one_of(own)
+    return found
+
+
+def _nothing(detail: str) -> Record:
+    return Record((), Outcome.NO_PLAN, detail)
+
+
+def _one_of(option: str, given: Any, known: Sequence[str]) -> None:
+    if given not in known:
+        raise _bad(option, " or ".join(known), given)
+
+
+def _whole(option: str, given: Any, low: int, high: int) -> None:
+    if not isinstance(given, int) or isinstance(given, bool) or not low <= given <= high:
+        raise _bad(option, f"a whole number from {low} to {high}", given)
+
+
+def _bad(option: str, expected: str, given: Any) -> SettingsError:
+    return SettingsError(f"option '{option}' of {ToolsSkills.name}: expected {expected}; got {given!r}")

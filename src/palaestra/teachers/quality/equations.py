@@ -1,0 +1,86 @@
+"""Is what a response calculates right? The one check of reasoning that needs no reference.
+
+A language model that writes question and answer together is consistent with itself even where it is wrong. Its
+calculations can be done again: every plain equation between numbers must hold, to the digits that it gives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+
+from palaestra.core.records import Example
+from palaestra.teachers.quality.base import Context
+from palaestra.teachers.quality.records import KEPT, Verdict, dropped, not_judged
+
+WRONG, NONE = "wrong calculation", "no calculation"
+
+_NUMBER = r"\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?|\d+(?:\.\d+)?"
+_SIGN = r"\s?[-+*/×÷−]\s?|\s[x]\s|(?<=\d)x(?=\d)"
+# An equation counts where it can only mean one thing: it begins a sentence or follows a plain word, and no unit,
+# bracket, power or further sign touches either side.
+_EQUATION = re.compile(
+    rf"(?:^|[.;:,!?]\s|<<|\b(?!x\b|of\b|times\b|by\b|and\b|plus\b|minus\b|over\b|per\b|to\b)[A-Za-z]+\s)"
+    rf"(?P<equation>(?P<left>\$?(?:{_NUMBER})(?:(?:{_SIGN})\$?(?:{_NUMBER})){{1,8}})"
+    rf"\s?=\s?(?P<right>[-−]?\$?(?:{_NUMBER})))(?![\w%^²³½¼¾(]|[.,:]\d|\s?[-+*/×÷−=x](?:[\s\w($]|$)|\s\d|\sand\b)",
+    re.MULTILINE,
+)
+_TOKEN = re.compile(rf"{_NUMBER}|[-+*/]")
+_SIGNS = str.maketrans("×x÷−", "**/-")
+
+
+class Equations:
+    """Drops a response with a false equation such as `12*7=94`. Rounded results are right to the digits given."""
+
+    name = "equations"
+    rank = 25
+    needed = True
+
+    def judge(self, examples: Sequence[Example], context: Context) -> list[Verdict]:
+        return [_judge(example.response) for example in examples]
+
+
+def _judge(response: str) -> Verdict:
+    count = 0
+    for match in _EQUATION.finditer(response):
+        if match["left"].count("/") > 1:
+            continue  # "50 / 1/2" means a half to most who write it.
+        count += 1
+        if not holds(match["left"], match["right"]):
+            return dropped(WRONG, match["equation"])
+    return KEPT if count else not_judged(NONE)
+
+
+def holds(left: str, right: str) -> bool:
+    """Whether a calculation gives a number, to the digits that the number has.
+
+    >>> holds("12*7", "84"), holds("10/3", "3.33"), holds("10/3", "3.35"), holds("7/2", "5")
+    (True, True, False, False)
+    """
+    value, said = _value(left), right.translate(_SIGNS).replace("$", "").replace(",", "")
+    if value is None:
+        return False
+    digits = len(said.partition(".")[2])
+    off = abs(value - Fraction(said))
+    # "3.33" is meant to its last digit, rounded or cut off; so is the whole number that a division gives.
+    return off < Fraction(1, 10**digits) if digits or re.search(r"[/÷]", left) else off == 0
+
+
+def _value(expression: str) -> Fraction | None:
+    """The value of numbers and signs, products first; `None` where something is divided by zero."""
+    total, term, sign = Fraction(0), Fraction(0), "+"
+    for token in _TOKEN.findall(expression.translate(_SIGNS).replace("$", "")):
+        if token in "+-*/":
+            sign = token
+            continue
+        number = Fraction(token.replace(",", ""))
+        if sign in "+-":
+            total, term = total + term, number if sign == "+" else -number
+        elif sign == "*":
+            term *= number
+        elif number == 0:
+            return None
+        else:
+            term /= number
+    return total + term

@@ -1,0 +1,192 @@
+"""Does what an example teaches run? Programs against the tests that they come with, plans of tools by their calls.
+
+Everything runs in the sandbox. A task of another kind takes part with one method,
+
+    def executes(self, example: Example) -> Score | Failure | None
+
+which runs the response: a score of 1 is kept, `None` says that there is nothing to run.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from palaestra.core.errors import SettingsError
+from palaestra.core.records import Example, Failure, FailureCause, Score
+from palaestra.tasks.base import Task
+from palaestra.teachers.quality.base import Context
+from palaestra.teachers.quality.problems import bare, name_of
+from palaestra.teachers.quality.records import KEPT, Ruling, Verdict, Written, dropped, not_judged
+from palaestra.teachers.quality.texts import digest
+
+if TYPE_CHECKING:
+    from palaestra.tasks.code.formats import Functions, Stdio
+    from palaestra.tasks.code.judge import Judge
+
+NO_PROGRAM, NO_PLAN, BAD_TESTS = "no program", "no plan", "its tests are none"
+FAILED, STOPPED = "fails its tests", "does not run"
+NO_TESTS, NOTHING_TO_RUN = "no tests: parsed only", "nothing to run"
+
+_DEFINED = re.compile(r"^(?:async def|def|class)\s+(\w+)", re.MULTILINE)
+Runner = Callable[[Example], Verdict | Failure]
+
+
+class Executes:
+    """Drops programs that fail the tests they come with (`Written`, `tests`), and plans whose calls do not run.
+
+    Arguments:
+        judge: runs programs; one of its own if not given.
+        workers: programs that run side by side.
+    """
+
+    name = "executes"
+    rank = 40
+    needed = True
+
+    def __init__(self, judge: Judge | None = None, workers: int = 2) -> None:
+        if workers < 1:
+            raise SettingsError(f"executes needs workers of at least 1; got {workers}")
+        self._programs, self.workers = judge, workers
+
+    def judge(self, examples: Sequence[Example], context: Context) -> list[Verdict | Failure]:
+        run = self._runner(bare(context.task))
+        if run is None:
+            return [not_judged(NOTHING_TO_RUN)] * len(examples)
+        keys = [digest(name_of(e), repr(e.metadata) if isinstance(e, Written) else "") for e in examples]
+        different = dict(zip(keys, examples, strict=True))
+        with ThreadPoolExecutor(self.workers) as pool:
+            found = dict(zip(different, pool.map(_guarded(run), different.values()), strict=True))
+        return [found[key] for key in keys]
+
+    def _runner(self, task: Task) -> Runner | None:
+        from palaestra.tasks.code.judge import Judge
+        from palaestra.tasks.code.task import CodeTask
+        from palaestra.tasks.tools.task import ToolsSkills
+
+        own: Callable[[Example], Score | Failure | None] | None = getattr(task, "executes", None)
+        if own is not None:
+            return lambda example: _scored(own(example))
+        if isinstance(task, CodeTask):
+            judge = self._programs or Judge()
+            return lambda example: _program(example, judge)
+        if isinstance(task, ToolsSkills):
+            return lambda example: _plan(example, task)
+        return None
+
+
+def _guarded(run: Runner) -> Runner:
+    def guarded(example: Example) -> Verdict | Failure:
+        try:
+            return run(example)
+        except Exception as error:  # Of one example; the others have their verdicts.
+            return Failure(FailureCause.SCORER, f"{type(error).__name__}: {error}")
+
+    return guarded
+
+
+def _scored(outcome: Score | Failure | None) -> Verdict | Failure:
+    if outcome is None:
+        return not_judged(NOTHING_TO_RUN)
+    if isinstance(outcome, Failure):
+        return outcome
+    said = "; ".join(f"{name}: {value}" for name, value in outcome.evidence.items() if value)
+    return KEPT if outcome.value >= 1.0 else dropped(STOPPED, said[:300])
+
+
+def _program(example: Example, judge: Judge) -> Verdict | Failure:
+    brought = example.metadata if isinstance(example, Written) else {}
+    wanted, tests = str(brought.get("name", "")), brought.get("tests")
+    if not tests:
+        likely = [wanted] if wanted else ["", *_DEFINED.findall(example.response)]
+        return Verdict(Ruling.KEPT, NO_TESTS) if _find(example.response, likely)[0] else dropped(NO_PROGRAM, wanted)
+    names = [""] if isinstance(tests, Mapping) else read_calls(str(tests))
+    if isinstance(names, str):
+        return dropped(BAD_TESTS, names)
+    code, tested = _find(example.response, [wanted] if wanted else names)
+    if not code:
+        return dropped(NO_PROGRAM, f"none that defines {wanted or ', '.join(names)}" if any(names) else "")
+    if tested not in names:
+        return dropped(BAD_TESTS, f"they do not call {tested}")
+    made = read_tests(tests, tested)
+    if isinstance(made, str):
+        return dropped(BAD_TESTS, made)
+    judgement = judge.judge(made, code)
+    if isinstance(judgement, Failure):
+        if judgement.cause is FailureCause.SANDBOX:
+            return judgement
+        return dropped(BAD_TESTS, judgement.message)  # They are the example's own.
+    return KEPT if judgement.passed else dropped(FAILED, f"{judgement.outcome.value}: {judgement.detail}")
+
+
+def _find(response: str, names: Sequence[str]) -> tuple[str, str]:
+    """The program in a response that defines the first of `names` that any does, and that name."""
+    from palaestra.tasks.code.extraction import extract_code
+
+    found = ((extract_code(response, name).code, name) for name in names)
+    return next(((code, name) for code, name in found if code), ("", names[0]))
+
+
+def read_tests(brought: Any, tested: str) -> Functions | Stdio | str:
+    """The tests that an example brings, or what is wrong with them.
+
+    Arguments:
+        brought: assertions that call the program; or `inputs` with the `outputs` that are to be printed.
+        tested: the function or class that the assertions call.
+    """
+    from palaestra.tasks.code.formats import Functions, Stdio
+
+    if not isinstance(brought, Mapping):
+        return Functions(str(brought), tested)
+    given, printed = brought.get("inputs", ()), brought.get("outputs", ())
+    if not given or len(given) != len(printed) or not all(isinstance(text, str) for text in (*given, *printed)):
+        return "expected as many outputs as inputs, all of them texts"
+    return Stdio(tuple(given), tuple(printed))
+
+
+def read_calls(tests: str) -> list[str] | str:
+    """The names that assertions call, in their order and none of Python's own; or what is wrong with them.
+
+    >>> read_calls("assert sorted(f(3)) == g(4)"), read_calls("assert 1 + 1 == 2")
+    (['f', 'g'], 'they call nothing')
+    """
+    try:
+        parsed = _parsed(tests)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return f"they do not parse: {error}"
+    if not any(isinstance(node, ast.Assert) for node in ast.walk(parsed)):
+        return "they assert nothing"
+    called = [node.func for node in ast.walk(parsed) if isinstance(node, ast.Call)]
+    named = [node for node in called if isinstance(node, ast.Name) and not hasattr(builtins, node.id)]
+    named.sort(key=lambda node: (node.lineno, node.col_offset))
+    return list(dict.fromkeys(node.id for node in named)) or "they call nothing"
+
+
+def _parsed(source: str) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Of a model's doubtful escapes nobody here wants to hear.
+        return ast.parse(source)
+
+
+def _plan(example: Example, task: Any) -> Verdict:
+    """Make the calls of a plan; whether they are the right ones is for the scorer to say."""
+    from palaestra.tasks.tools.extraction import extract_calls, extract_program
+    from palaestra.tasks.tools.library import LIBRARY
+
+    offered = list(LIBRARY)
+    if task.answer_form == "calls":
+        calls = extract_calls(example.response)
+        record = task.judge.run_calls(calls, offered) if calls else None
+    else:
+        code = extract_program(example.response)
+        record = task.judge.run_program(code, offered) if code else None
+    if record is None:
+        return dropped(NO_PLAN)
+    if record.fault is not None:
+        return dropped(STOPPED, f"{record.fault.value}: {record.detail}")
+    return KEPT if record.made else dropped(NO_PLAN, "it calls no tool")

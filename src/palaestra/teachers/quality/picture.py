@@ -1,0 +1,52 @@
+"""Do the images of an example show what it says they show?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from palaestra.core.errors import TaskError
+from palaestra.core.records import Example, ImagePart
+from palaestra.runs.records import from_json
+from palaestra.teachers.quality.base import Context
+from palaestra.teachers.quality.records import KEPT, Ruling, Verdict, Written, dropped, not_judged
+
+UNREADABLE, IMPOSSIBLE, DIFFERENT = "an image cannot be read", "the scene cannot be drawn", "the image is not the scene"
+NO_IMAGE, NO_SCENE = "no image", "no scene to compare with"
+
+
+class Picture:
+    """Drops an example whose image is damaged, or differs from the scene that it brings (`Written`, `scene`)."""
+
+    name = "picture"
+    rank = 30
+    needed = True
+
+    def judge(self, examples: Sequence[Example], context: Context) -> list[Verdict]:
+        return [_judge(example) for example in examples]
+
+
+def _judge(example: Example) -> Verdict:
+    described = example.metadata.get("scene") if isinstance(example, Written) else None
+    contents = [m.content for m in example.messages if not isinstance(m.content, str)]
+    urls = [part.url for content in contents for part in content if isinstance(part, ImagePart)]
+    if not urls:
+        return dropped(DIFFERENT, "there is a scene and no image") if described else not_judged(NO_IMAGE)
+    from palaestra.engines.images import ImageError, load_image
+    from palaestra.tasks.vision.render import agrees
+    from palaestra.tasks.vision.scene import Scene
+
+    if any(url.startswith(("http://", "https://")) for url in urls):
+        return not_judged("an image is on the web")
+    try:
+        images = [load_image(url) for url in urls]
+    except ImageError as error:
+        return dropped(UNREADABLE, str(error))
+    if described is None:
+        return Verdict(Ruling.KEPT, NO_SCENE)
+    try:
+        scene = from_json(Scene, json.dumps(described))
+        # The picture that is asked about comes last; those before it belong to worked problems.
+        return KEPT if agrees(images[-1], scene) else dropped(DIFFERENT)
+    except (TaskError, ValueError, TypeError) as error:
+        return dropped(IMPOSSIBLE, str(error).splitlines()[0])

@@ -1,0 +1,132 @@
+"""The problem that an example poses: what its response, or the student's own answer, can be scored against.
+
+An example has no reference. So a task may say how it is read, with one method,
+
+    def problem_of(self, example: Example) -> Problem | None
+
+and where a task has none, these are tried in turn: what the example brings with it (`Written`), the problem of the
+published train split that asks the same, and the answer that its own response gives. The last proves only that the
+scorer finds an answer there; whoever judges by it says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from palaestra.core.records import Example, Problem
+from palaestra.tasks.base import Task
+from palaestra.teachers.quality.base import Context
+from palaestra.teachers.quality.records import Written
+from palaestra.teachers.quality.texts import digest, pictures
+
+
+class Basis(StrEnum):
+    """What a posed problem's reference rests on."""
+
+    TASK = "the task says so"
+    BROUGHT = "the example brings it"
+    PUBLISHED = "the published train problem"
+    CLAIMED = "only the answer of its own response"
+    NONE = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Posed:
+    """An example as a problem; there is none where nothing says what is right."""
+
+    problem: Problem | None
+    basis: Basis
+
+
+def pose(example: Example, context: Context) -> Posed:
+    """The problem that `example` poses, and what its reference rests on."""
+    task = bare(context.task)
+    own = getattr(task, "problem_of", None)
+    if own is not None:
+        problem: Problem | None = own(example)
+        return Posed(problem, Basis.TASK if problem is not None else Basis.NONE)
+    if not example.messages:
+        return Posed(None, Basis.NONE)
+    reader = _reader(task)
+    found: Problem | None
+    if isinstance(example, Written) and example.reference:
+        found, basis = reader(example, example.reference), Basis.BROUGHT
+    elif example.messages[-1] in context.published:
+        found, basis = context.published[example.messages[-1]], Basis.PUBLISHED
+    else:
+        found, basis = reader(example, None), Basis.CLAIMED
+    return Posed(found, basis if found is not None else Basis.NONE)
+
+
+def bare(task: Task) -> Task:
+    """A task without the worked problems that are shown before its questions."""
+    from palaestra.tasks.shots import FewShot
+
+    while isinstance(task, FewShot):
+        task = task.task
+    return task
+
+
+def name_of(example: Example) -> str:
+    """An id for the problem that an example poses: the same question and response, the same id."""
+    parts = [part for m in example.messages for part in (m.role, m.text, pictures(m))]
+    return f"example/{digest(*parts, example.response)}"
+
+
+Reader = Callable[[Example, str | None], Problem | None]
+"""Makes a problem of an example and its reference; without one, of the answer that the response gives."""
+
+
+def _reader(task: Task) -> Reader:
+    from palaestra.tasks.code.task import CodeTask
+    from palaestra.tasks.math.task import MathSkills
+    from palaestra.tasks.math.worked import WorkedTask
+    from palaestra.tasks.tools.task import ToolsSkills
+    from palaestra.tasks.vision.task import VisionSkills
+
+    if isinstance(task, CodeTask | ToolsSkills):
+        # Their problems hold solutions and plans of ours, which are executed here: never what a model wrote.
+        return lambda example, reference: None
+    if isinstance(task, MathSkills):
+        return _math_skills
+    if isinstance(task, WorkedTask):
+        return _worked
+    if isinstance(task, VisionSkills):
+        return _vision_skills
+    return _any
+
+
+def _math_skills(example: Example, reference: str | None) -> Problem | None:
+    from palaestra.tasks.math.answers import extract
+    from palaestra.tasks.math.task import SKILLS
+
+    if example.skill not in SKILLS:
+        return None  # The skill says what kind of answer is meant.
+    return _problem(example, reference or extract(example.response, SKILLS[example.skill].kind) or "")
+
+
+def _worked(example: Example, reference: str | None) -> Problem:
+    from palaestra.tasks.math.extraction import extract
+
+    found = None if reference else extract(example.response)
+    return _problem(example, reference or (found.text if found else ""), question=example.messages[-1].text)
+
+
+def _vision_skills(example: Example, reference: str | None) -> Problem:
+    from palaestra.tasks.vision.answers import extract
+
+    choices = list(example.metadata.get("choices", ())) if isinstance(example, Written) else []
+    return _problem(example, reference or extract(example.response, choices) or "")
+
+
+def _any(example: Example, reference: str | None) -> Problem | None:
+    """For tasks that say nothing of themselves: the reference as it came, and what came with it."""
+    return _problem(example, reference) if reference else None
+
+
+def _problem(example: Example, reference: str, **metadata: object) -> Problem:
+    # Scorers of visual tasks look for the possible answers; none given, none known.
+    brought = {"choices": [], **(example.metadata if isinstance(example, Written) else {}), **metadata}
+    return Problem(name_of(example), example.messages, reference, example.skill, example.subskill, brought)

@@ -1,0 +1,78 @@
+"""Can an example be read at all: by people, and by the student?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from palaestra.core.errors import LessonError
+from palaestra.core.records import Example
+from palaestra.teachers.quality.base import Context
+from palaestra.teachers.quality.records import KEPT, Verdict, dropped
+
+EMPTY, BROKEN, UNTEACHABLE = "empty", "broken text", "the student cannot be taught it"
+
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
+
+
+class Readable:
+    """Drops what is empty, damaged, or more than the student's context holds."""
+
+    name = "readable"
+    rank = 0
+    needed = True
+
+    def judge(self, examples: Sequence[Example], context: Context) -> list[Verdict]:
+        verdicts = [_text(example) for example in examples]
+        good = [example for example, verdict in zip(examples, verdicts, strict=True) if verdict is KEPT]
+        if context.student is None or not good:
+            return verdicts
+        try:
+            context.student.check(good)  # Mostly all are fit, and some students are faster with many at once.
+        except LessonError:
+            for place, example in enumerate(examples):
+                if verdicts[place] is KEPT:
+                    try:
+                        context.student.check([example])
+                    except LessonError as error:
+                        verdicts[place] = dropped(UNTEACHABLE, str(error))
+        return verdicts
+
+
+def _text(example: Example) -> Verdict:
+    if not example.response.strip():
+        return dropped(EMPTY, "the response")
+    if not example.messages:
+        return dropped(EMPTY, "no question")
+    if not example.messages[-1].text.strip() and isinstance(example.messages[-1].content, str):
+        return dropped(EMPTY, "the question")
+    for name, text in (*((m.role, m.text) for m in example.messages), ("response", example.response)):
+        fault = damage(text)
+        if fault:
+            return dropped(BROKEN, f"{name}: {fault}")
+    return KEPT
+
+
+def damage(text: str) -> str:
+    r"""What is broken in a text; empty if nothing is.
+
+    >>> damage("café"), damage("cafÃ©"), damage("a\ufffdb")
+    ('', 'bytes that were decoded as something else', 'a character that was lost')
+    """
+    if "\ufffd" in text:
+        return "a character that was lost"
+    found = _CONTROL.search(text)
+    if found:
+        return f"the control character {found.group()!r}"
+    if text.isascii():
+        return ""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return "half a character"
+    try:
+        # What was UTF-8 and was taken for Windows' or Latin letters goes back; real text almost never does.
+        text.encode("cp1252").decode("utf-8")
+    except UnicodeError:
+        return ""
+    return "bytes that were decoded as something else"

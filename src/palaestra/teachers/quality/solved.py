@@ -1,0 +1,71 @@
+"""Is there anything to learn? What the student can do already teaches it little."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from palaestra.core.errors import SettingsError
+from palaestra.core.records import Attempt, Example, Failure, Problem
+from palaestra.teachers.quality.base import Context
+from palaestra.teachers.quality.problems import name_of, pose
+from palaestra.teachers.quality.records import KEPT, Ruling, Verdict, dropped, not_judged
+from palaestra.teachers.quality.texts import hashes
+
+SOLVED = "already solved"
+"""Said of those that stay as of those that go: `CheckReport.share(SOLVED)` is what the student can do of a lesson."""
+NO_STUDENT, NOTHING_TO_SCORE_BY = "no student to ask", "nothing to score the student by"
+
+
+class Solved:
+    """Drops what the student, as it is now, answers right every time that it is asked.
+
+    Arguments:
+        stay: the share of such examples that is kept all the same, so that what is known is not lost; 0 drops all,
+            1 only counts them. Which ones stay depends on nothing but the example.
+    """
+
+    name = "solved"
+    rank = 60
+    needed = False
+
+    def __init__(self, stay: float = 0.0) -> None:
+        if not 0 <= stay <= 1:
+            raise SettingsError(f"solved needs a share to stay from 0 to 1; got {stay}")
+        self.stay = stay
+
+    def judge(self, examples: Sequence[Example], context: Context) -> list[Verdict | Failure]:
+        from palaestra.tasks.evaluate import evaluate
+
+        if context.engine is None:
+            return [not_judged(NO_STUDENT)] * len(examples)
+        posed = [pose(example, context).problem for example in examples]
+        problems = {p.id: p for p in posed if p is not None and p.reference}
+        attempts = evaluate(
+            context.task,
+            list(problems.values()),
+            context.engine,
+            sampling=context.sampling,
+            seed=context.seed,
+            phase=self.name,
+            keep=context.keep,
+        )
+        by_id: dict[str, list[Attempt]] = {}
+        for attempt in attempts:
+            by_id.setdefault(attempt.problem.id, []).append(attempt)
+        return [self._judge(e, p, by_id) for e, p in zip(examples, posed, strict=True)]
+
+    def _judge(
+        self, example: Example, problem: Problem | None, attempts: dict[str, list[Attempt]]
+    ) -> Verdict | Failure:
+        made = attempts.get(problem.id, []) if problem is not None else []
+        if not made:
+            return not_judged(NOTHING_TO_SCORE_BY)
+        if any(attempt.correct is False for attempt in made):
+            return KEPT
+        for attempt in made:
+            if isinstance(attempt.outcome, Failure):
+                return attempt.outcome
+        chance = int(hashes([name_of(example)])[0]) / 2**64
+        if chance < self.stay:
+            return Verdict(Ruling.KEPT, SOLVED)
+        return dropped(SOLVED, f"{len(made)} of {len(made)} answers are right")

@@ -1,0 +1,93 @@
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from palaestra.core.errors import BudgetSpentError, SettingsError
+from palaestra.core.records import Usage
+from palaestra.engines.budget import Budget
+from palaestra.engines.prices import Price, Prices
+from palaestra.runs.ledger import Spending
+
+
+def test_a_call_waits_for_those_under_way_before_the_budget_is_called_spent() -> None:
+    budget = Budget(max_tokens=100)
+    first = budget.reserve(80)
+    assert first is not None
+    assert budget.reserve(80) is None
+    budget.settle(first, Usage(10, 10))
+    second = budget.reserve(80)
+    assert second is not None
+    budget.settle(second, Usage(40, 40))
+    with pytest.raises(BudgetSpentError, match="100 of at most 100 tokens used"):
+        budget.reserve(1)
+
+
+def test_a_call_of_unknown_cost_counts_at_its_most() -> None:
+    budget = Budget(max_cost=1.0)
+    call = budget.reserve(10, 0.7)
+    assert call is not None
+    budget.settle(call, None)
+    with pytest.raises(BudgetSpentError, match=r"\$0\.7000 of at most \$1\.0000"):
+        budget.reserve(10, 0.4)
+
+
+def test_what_was_spent_before_counts() -> None:
+    with pytest.raises(BudgetSpentError, match="12 calls made, at most 12 wanted"):
+        Budget(max_calls=12, spent=Spending(calls=12)).reserve()
+
+
+@pytest.mark.parametrize("bad", [{"max_cost": -1.0}, {"max_calls": -1}, {"max_cost": float("nan")}])
+def test_limits_that_make_no_sense_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(SettingsError, match="0 or more"):
+        Budget(**bad)  # type: ignore[arg-type]
+
+
+def test_threads_share_a_budget_without_passing_it() -> None:
+    budget, passed = Budget(max_calls=50), []
+
+    def spend() -> None:
+        while True:
+            try:
+                call = budget.reserve(1)
+            except BudgetSpentError:
+                return
+            if call is not None:
+                passed.append(call)
+                budget.settle(call, Usage(1, 0))
+
+    threads = [threading.Thread(target=spend) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(passed) == budget.calls == budget.tokens == 50
+
+
+def test_prices_are_by_the_million() -> None:
+    assert Price(2.5, 10.0).of(Usage(1_000_000, 100_000)) == 3.5
+
+
+def test_the_users_prices_come_first_and_may_be_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "prices.json"
+    path.write_text(json.dumps({"gpt-4o": [1, 2], "azure:*": {"prompt": 3, "completion": 4}, "http://gpu*": [0, 0]}))
+    monkeypatch.setenv("PALAESTRA_PRICES", str(path))
+    prices = Prices.load()
+    assert prices.of("openai:gpt-4o") == prices.of("openai:gpt-4o-2024-08-06") == Price(1.0, 2.0)
+    assert prices.of("azure:mine") == Price(3.0, 4.0)
+    assert prices.of("http://gpu7:8000/v1#big") == Price(0.0, 0.0)
+    assert prices.of("openai:gpt-4o-mini") == Price(0.15, 0.60)
+    assert prices.of("https://elsewhere/v1#big") is None
+    monkeypatch.delenv("PALAESTRA_PRICES")
+    assert Prices.load().of("azure:mine") is None
+
+
+@pytest.mark.parametrize(
+    "content", ["no json", "[]", '{"a": [1]}', '{"a": {"prompt": 1}}', '{"a": [1, -1]}', '{"a": [1, "2"]}']
+)
+def test_a_price_table_that_is_none_is_one_clear_line(content: str, tmp_path: Path) -> None:
+    (tmp_path / "prices.json").write_text(content)
+    with pytest.raises(SettingsError, match="price") as caught:
+        Prices.load(tmp_path / "prices.json")
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,391 @@
+"""The engine for services against a real HTTP server, ours, that breaks in every way we could think of."""
+
+import asyncio
+import base64
+import email.utils
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import Call, Reply, Server, error
+
+from palaestra.core.errors import BudgetSpentError, EngineError, MissingExtraError, SettingsError
+from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, StopReason, TextPart, Usage
+from palaestra.engines import endpoints
+from palaestra.engines.base import ENGINES, Answer, Engine, Request, Sampling, Slot, WatchedEngine
+from palaestra.engines.budget import Budget
+from palaestra.engines.cached import CachedEngine
+from palaestra.engines.openai import OpenAIEngine
+from palaestra.engines.retry import Patience
+from palaestra.runs.cache import Cache
+
+QUICK = Patience(first=0.01, longest=0.05, total=20.0, tries=4)
+MARKED = (3, 7)
+"""Which of the twelve questions of a batch meet the fault."""
+
+
+def engine(server: Server, **settings: Any) -> OpenAIEngine:
+    return OpenAIEngine(
+        server.model, **{"patience": QUICK, "stall": 0.5, "timeout": 30.0, "largest": 500_000} | settings
+    )
+
+
+def ask(text: str, **sampling: Any) -> Request:
+    return Request((Message("user", text),), Sampling(**sampling))
+
+
+def echo(call: Call, before: int) -> Reply:
+    return Reply(f"said {call.asked}")
+
+
+@pytest.fixture(autouse=True)
+def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "AZURE_OPENAI_API_KEY", "AZURE_OPENAI_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Cache]:
+    with Cache(tmp_path / "calls.sqlite") as made:
+        yield made
+
+
+def http_date(seconds: float) -> str:
+    return email.utils.formatdate(time.time() + seconds, usegmt=True)
+
+
+# By name: what the server does with a marked question, by how often it was asked; the calls that takes;
+# what the slot gets in the end; how many of the calls are of unknown cost.
+Fault = tuple[Callable[[Call, int], Reply], int, FailureCause | str, int]
+FAULTS: dict[str, Fault] = {
+    "429 once, with Retry-After": (lambda c, n: echo(c, n) if n else error(429, retry_after="0.1"), 2, "said", 0),
+    "429 once, in milliseconds": (lambda c, n: echo(c, n) if n else error(429, retry_after_ms="100"), 2, "said", 0),
+    "429 once, without": (lambda c, n: echo(c, n) if n else error(429), 2, "said", 0),
+    "429 for ever": (lambda c, n: error(429), 4, FailureCause.UNAVAILABLE, 0),
+    "a wish beyond all patience": (lambda c, n: error(429, retry_after="3600"), 1, FailureCause.UNAVAILABLE, 0),
+    "500 twice": (lambda c, n: echo(c, n) if n > 1 else error(500), 3, "said", 0),
+    "503 that is no JSON": (lambda c, n: echo(c, n) if n else Reply(status=503, raw=b"<html>busy"), 2, "said", 0),
+    "408 and 409": (lambda c, n: echo(c, n) if n > 1 else error(408 + n), 3, "said", 0),
+    "dropped before an answer": (lambda c, n: echo(c, n) if n else Reply(cut=0), 2, "said", 1),
+    "dropped within an answer": (lambda c, n: echo(c, n) if n else Reply("x" * 500, cut=200), 2, "said", 1),
+    "dropped for ever": (lambda c, n: Reply(cut=0), 4, FailureCause.UNAVAILABLE, 4),
+    "stalled": (lambda c, n: echo(c, n) if n else Reply("x" * 500, stall=200), 2, "said", 1),
+    "truncated JSON": (lambda c, n: echo(c, n) if n else Reply(raw=b'{"choices": [{"mess'), 2, "said", 1),
+    "no choices": (lambda c, n: echo(c, n) if n else Reply(raw=b'{"choices": []}'), 2, "said", 1),
+    "something else": (lambda c, n: echo(c, n) if n else Reply(raw=b'[1, {"a": NaN}]'), 2, "said", 1),
+    "content that is a number": (lambda c, n: echo(c, n) if n else Reply(message={"content": 5}), 2, "said", 1),
+    "refusal": (lambda c, n: Reply(None, message={"refusal": "I will not."}), 1, FailureCause.REFUSED, 0),
+    "filtered answer": (lambda c, n: Reply("half", finish="content_filter"), 1, FailureCause.REFUSED, 0),
+    "filtered prompt": (lambda c, n: error(400, "filtered", "content_filter"), 1, FailureCause.REFUSED, 0),
+    "too long, by code": (lambda c, n: error(400, "x", "context_length_exceeded"), 1, FailureCause.CONTEXT_LENGTH, 0),
+    "too long, in words": (
+        lambda c, n: error(400, "This model's maximum context length is 256 tokens"), 1, FailureCause.CONTEXT_LENGTH, 0
+    ),
+    "invalid request": (lambda c, n: error(422, "messages must alternate"), 1, FailureCause.INVALID_REQUEST, 0),
+    "empty": (lambda c, n: Reply(""), 1, "", 0),
+    "nothing": (lambda c, n: Reply(None), 1, "", 0),
+    "10 MB": (lambda c, n: Reply("x" * 10_000_000), 1, FailureCause.MALFORMED, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_after_every_fault_order_is_kept_and_everything_is_accounted_for(name: str, cache: Cache) -> None:
+    fault, calls, expected, unmeasured = FAULTS[name]
+    marked = {f"question {k}" for k in MARKED}
+    with Server(lambda call, n: fault(call, n) if call.asked in marked else echo(call, n)) as server:
+        budget = Budget(max_calls=40)
+        asked = CachedEngine(engine(server, in_flight=4), cache, budget=budget, owner="run", phase="1/lesson")
+        answers = [several[0] for several in asked.generate([ask(f"question {k}") for k in range(12)])]
+        for k, answer in enumerate(answers):
+            if k not in MARKED:
+                assert isinstance(answer, Completion)
+                assert answer.text == f"said question {k}"
+            elif isinstance(expected, FailureCause):
+                assert isinstance(answer, Failure)
+                assert answer.cause is expected
+                assert answer.message
+                assert "\n" not in answer.message
+            else:
+                assert isinstance(answer, Completion)
+                assert answer.text == (f"said question {k}" if expected else "")
+        spent = asked.spent()
+        assert spent.calls == len(server.calls) == 10 + 2 * calls == budget.calls
+        assert spent.unmeasured == 2 * unmeasured
+        if not unmeasured:  # To the token: what the server has billed, for refusals too.
+            assert spent.usage == Usage(server.prompt_tokens, server.completion_tokens)
+        assert server.most_under_way <= 4
+        # What is of the moment is asked again; everything else never.
+        asked.generate([ask(f"question {k}") for k in range(12)])
+        lasting = expected not in (FailureCause.UNAVAILABLE, FailureCause.INVALID_REQUEST)
+        assert len(server.calls) == 10 + 2 * calls * (1 if lasting else 2)
+        assert asked.spent().hits == (12 if lasting else 10)
+
+
+@pytest.mark.parametrize("wish", [{"retry_after": "0.3"}, {"retry_after_ms": "300"}])
+def test_the_servers_wish_is_honoured_by_all_calls(wish: dict[str, str]) -> None:
+    """Only the first call is turned away; nobody asks again before the time that the server named."""
+    with Server(lambda c, n: echo(c, n) if len(server.calls) > 1 else error(429, **wish)) as server:
+        engine(server, in_flight=1).generate([ask(f"q{k}") for k in range(3)])
+        first, *rest = [call.at for call in server.calls]
+        assert len(rest) == 3
+        assert min(rest) - first >= 0.29
+
+
+def test_a_wish_that_is_a_date_is_honoured() -> None:
+    with Server(lambda c, n: echo(c, n) if n else error(429, retry_after=http_date(1.9))) as server:
+        engine(server).generate([ask("q")])
+        assert server.calls[1].at - server.calls[0].at > 0.5  # A date has whole seconds.
+
+
+def test_many_calls_are_in_flight_and_no_more_than_wanted() -> None:
+    with Server(lambda c, n: Reply(c.asked, delay=0.05 if c.asked.endswith("0") else 0.02)) as server:
+        answers = engine(server, in_flight=8).generate([ask(f"q{k}") for k in range(40)])
+        assert [several[0].text for several in answers] == [f"q{k}" for k in range(40)]  # type: ignore[union-attr]
+        assert server.most_under_way == 8
+
+
+def test_several_completions_are_several_calls_with_seeds_of_their_own() -> None:
+    with Server(lambda c, n: Reply(str(c.body["seed"]))) as server:
+        one, same = (engine(server).generate([ask("q", temperature=1.0, count=3)])[0] for _ in range(2))
+        assert one == same
+        assert len({answer.text for answer in one}) == 3  # type: ignore[union-attr]
+        alone = engine(server).generate([ask("q", temperature=1.0)])[0]
+        assert alone == one[:1]
+
+
+def test_the_call_says_what_was_asked_for_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"picture")
+    picture = (TextPart("what?"), ImagePart(str(tmp_path / "a.png")), ImagePart("https://x/y.jpg"))
+    messages = (Message("system", "be brief"), Message("user", picture))
+    with Server(echo) as server:
+        sampling = Sampling(50, 0.5, top_p=0.9, top_k=7, stop=("END",))
+        engine(server, extra={"reasoning_effort": "low"}).generate([Request(messages, sampling), ask("plain")])
+        full, plain = sorted((call.body for call in server.calls), key=len, reverse=True)
+    seed = full.pop("seed")
+    assert 0 <= seed < 2**31
+    data = "data:image/png;base64," + base64.b64encode(b"picture").decode()
+    assert full == {
+        "model": "scripted",
+        "messages": [
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": [
+                {"type": "text", "text": "what?"},
+                {"type": "image_url", "image_url": {"url": data}},
+                {"type": "image_url", "image_url": {"url": "https://x/y.jpg"}},
+            ]},
+        ],
+        "max_tokens": 50, "temperature": 0.5, "top_p": 0.9, "top_k": 7, "stop": ["END"], "reasoning_effort": "low",
+    }  # fmt: skip
+    assert set(plain) == {"model", "messages", "max_tokens", "temperature", "reasoning_effort"}
+
+
+def test_an_image_that_is_not_there_fails_alone_and_without_a_call() -> None:
+    with Server(echo) as server:
+        lost = Request((Message("user", (ImagePart("/nowhere.png"),)),))
+        answers = engine(server).generate([lost, ask("q")])
+        assert isinstance(answers[0][0], Failure)
+        assert answers[0][0].cause is FailureCause.INVALID_REQUEST
+        assert isinstance(answers[1][0], Completion)
+        assert len(server.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("reply", "text", "reason"),
+    [
+        (Reply("a b", finish="length"), "a b", StopReason.LENGTH),
+        (Reply("a b"), "a b", StopReason.END),
+        (Reply("a", choice={"stop_reason": "END"}), "a", StopReason.STOP),
+        (Reply("a END b"), "a ", StopReason.STOP),
+        (Reply(message={"content": [{"type": "text", "text": "a"}, {"text": "b"}]}), "ab", StopReason.END),
+    ],
+)
+def test_why_a_completion_ended_is_told(reply: Reply, text: str, reason: StopReason) -> None:
+    with Server(lambda c, n: reply) as server:
+        answer = engine(server).generate([ask("q", stop=("END",))])[0][0]
+    assert isinstance(answer, Completion)
+    assert (answer.text, answer.stop_reason) == (text, reason)
+
+
+def test_token_ids_and_log_probs_are_taken_where_the_server_gives_them() -> None:
+    exact = {
+        "token_ids": [5, 6],
+        "logprobs": {"content": [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -1}]},
+    }
+    with Server(lambda c, n: Reply("ab", choice=exact)) as server:
+        answer = engine(server, exact=True).generate([ask("q")])[0][0]
+        assert server.calls[0].body["return_token_ids"] is True
+        assert server.calls[0].body["logprobs"] is True
+    assert isinstance(answer, Completion)
+    assert (answer.token_ids, answer.logprobs) == ((5, 6), (-0.5, -1.0))
+
+
+def test_what_a_server_does_not_understand_is_left_out_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """As OpenAI's reasoning models do: another name for the limit, and no temperature."""
+
+    def picky(call: Call, before: int) -> Reply:
+        if "max_tokens" in call.body:
+            return error(400, "Unsupported parameter: 'max_tokens' is not supported", param="max_tokens")
+        if "temperature" in call.body:
+            return error(400, "Unsupported value: 'temperature' does not support 0", param="temperature")
+        if "stop" in call.body:
+            return error(400, "Unrecognized request argument supplied: stop")
+        return Reply("one END two")
+
+    with Server(picky) as server, caplog.at_level(logging.WARNING):
+        working = engine(server, in_flight=1)
+        answers = working.generate([ask(f"q{k}", stop=("END",)) for k in range(5)])
+        assert [several[0].text for several in answers] == ["one "] * 5  # type: ignore[union-attr]
+        assert len(server.calls) == 3 + 5
+        assert server.calls[-1].body["max_completion_tokens"] == 64
+    assert [record.getMessage() for record in caplog.records if "left out" in record.getMessage()] == [
+        f"{working.name} does not accept 'temperature'; it is left out and has no effect"
+    ]
+
+
+def test_a_limit_that_the_server_finds_too_large_is_a_failure_and_no_endless_dance() -> None:
+    def strict(call: Call, before: int) -> Reply:
+        return error(
+            400, "max_tokens is too large: this model supports at most 8 completion tokens", param="max_tokens"
+        )
+
+    with Server(strict) as server:
+        answer = engine(server).generate([ask("q")])[0][0]
+        assert isinstance(answer, Failure)
+        assert answer.cause is FailureCause.INVALID_REQUEST
+        assert len(server.calls) == 2
+
+
+def test_a_server_without_schemas_is_told_the_schema_in_words() -> None:
+    schema = json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}, "title": "An answer"})
+
+    def plain(call: Call, before: int) -> Reply:
+        if "response_format" in call.body:
+            assert call.body["response_format"]["json_schema"]["strict"] is True
+            assert call.body["response_format"]["json_schema"]["name"] == "An_answer"
+            return error(400, "'response_format' of type 'json_schema' is not supported with this model")
+        return Reply("told" if schema in call.asked else "not told")
+
+    with Server(plain) as server:
+        answer = engine(server).generate([Request((Message("user", "q"),), schema=schema)])[0][0]
+    assert isinstance(answer, Completion)
+    assert answer.text == "told"
+
+
+@pytest.mark.parametrize(
+    ("reply", "match"),
+    [
+        (error(401, "Incorrect API key"), "does not accept the key in PALAESTRA_API_KEY"),
+        (error(403, "no access"), "does not accept the key"),
+        (error(404, "no such model"), "there is no model 'scripted'"),
+        (error(429, "You exceeded your quota", "insufficient_quota"), "no credit left"),
+    ],
+)
+def test_what_would_fail_for_every_call_ends_the_run_in_one_line(reply: Reply, match: str) -> None:
+    with Server(lambda c, n: reply) as server, pytest.raises(EngineError, match=match) as caught:
+        engine(server, in_flight=2).generate([ask(f"q{k}") for k in range(50)])
+    assert "\n" not in str(caught.value)
+    assert len(server.calls) <= 2
+
+
+def test_answers_that_are_paid_for_are_kept_when_the_run_ends(cache: Cache) -> None:
+    """The key is withdrawn while others are still being answered."""
+    with Server(lambda c, n: error(401) if c.asked == "q1" else Reply("late", delay=0.1)) as server:
+        asked = CachedEngine(engine(server, in_flight=4), cache)
+        with pytest.raises(EngineError):
+            asked.generate([ask(f"q{k}") for k in range(20)])
+        calls, server.script = len(server.calls), echo
+        answers = asked.generate([ask(f"q{k}") for k in range(20)])
+        assert [several[0].text for several in answers].count("late") == calls - 1 == 3  # type: ignore[union-attr]
+        assert len(server.calls) == calls + 17
+
+
+def test_nobody_at_the_address_is_one_line_and_not_a_failure_each() -> None:
+    with Server(echo) as server:
+        gone = server.model
+    with pytest.raises(EngineError, match="nobody answers at http://127"):
+        OpenAIEngine(gone, patience=QUICK).generate([ask(f"q{k}") for k in range(100)])
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"), [("openai:gpt-4o-mini", "OPENAI_API_KEY"), ("azure:mine", "AZURE_OPENAI_ENDPOINT")]
+)
+def test_a_missing_key_is_one_line_that_names_the_variable(name: str, variable: str) -> None:
+    with pytest.raises(EngineError, match=variable):
+        OpenAIEngine(name)
+
+
+def test_azure_without_a_key_names_that_variable_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://x.openai.azure.com")
+    with pytest.raises(EngineError, match="AZURE_OPENAI_API_KEY"):
+        OpenAIEngine("azure:mine")
+
+
+def test_each_kind_of_endpoint_gets_its_own_key_and_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "key-of-openai")
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "key-of-azure")
+    with Server(echo) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", server.url.removesuffix("/v1"))
+        for name in ("openai:gpt-4o", "azure:mine", server.model):
+            assert isinstance(OpenAIEngine(name, patience=QUICK).generate([ask("q")])[0][0], Completion)
+        openai, azure, own = server.calls
+    assert openai.headers["authorization"] == "Bearer key-of-openai"
+    assert "max_completion_tokens" in openai.body
+    assert azure.path.startswith("/openai/deployments/mine/chat/completions?api-version=")
+    assert azure.headers["api-key"] == "key-of-azure"
+    assert "key-of" not in str(own.headers)  # OpenAI's key is nobody else's business.
+    assert own.body["model"] == "scripted"
+
+
+@pytest.mark.parametrize("name", ["gpt-4o", "openai:", "http://localhost:8000/v1", "ftp://x#y"])
+def test_a_name_of_no_known_form_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match="openai:MODEL"):
+        OpenAIEngine(name)
+
+
+def test_without_the_package_the_install_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'palaestra\[openai\]'"):
+        OpenAIEngine("http://localhost:1/v1#m")
+
+
+def test_it_is_registered_and_keeps_the_protocols() -> None:
+    assert ENGINES.get("openai") is OpenAIEngine
+    made = OpenAIEngine("http://localhost:1/v1#m")
+    assert isinstance(made, Engine)
+    assert isinstance(made, WatchedEngine)
+
+
+def test_it_works_inside_a_running_loop_as_in_a_notebook() -> None:
+    async def cell(server: Server) -> list[list[Answer]]:
+        return engine(server).generate([ask("q")])
+
+    with Server(echo) as server:
+        assert isinstance(asyncio.run(cell(server))[0][0], Completion)
+
+
+def test_a_watch_that_refuses_ends_the_batch_after_what_is_under_way() -> None:
+    class Three:
+        """Lets three calls pass."""
+
+        begun, ended = 0, 0
+
+        def before(self, slot: Slot) -> bool:
+            if self.begun == 3:
+                raise BudgetSpentError("enough")
+            self.begun += 1
+            return True
+
+        def after(self, slot: Slot, usage: Usage | None, seconds: float, answer: Answer | None) -> None:
+            assert usage is not None
+            assert seconds >= 0.05
+            self.ended += 1
+
+    watch = Three()
+    with Server(lambda c, n: Reply(delay=0.05)) as server, pytest.raises(BudgetSpentError, match="enough"):
+        engine(server, in_flight=8).generate_watched([ask(f"q{k}") for k in range(20)], watch)
+    assert len(server.calls) == watch.begun == watch.ended == 3

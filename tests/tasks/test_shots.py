@@ -1,0 +1,63 @@
+"""Any task with worked problems before its questions."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from palaestra.core.errors import SettingsError, TaskError
+from palaestra.core.records import Completion, Score, Split
+from palaestra.tasks.base import GenerativeTask, Task, longest_answer, make_task
+from palaestra.tasks.math.task import MathSkills
+from palaestra.tasks.shots import few_shot
+
+SKILLS = ("addition", "clock")
+
+
+def test_a_question_comes_after_the_same_worked_problems_for_everybody() -> None:
+    task = make_task("math-skills", shots=2)
+    assert isinstance(task, Task)
+    plain = {p.id: p for p in MathSkills().problems(Split.TEST, 3, 0, SKILLS)}
+    for seed in (0, 0):
+        for problem in task.problems(Split.TEST, 3, seed, SKILLS):
+            assert [m.role for m in problem.messages] == ["user", "assistant"] * 2 + ["user"]
+            assert problem.messages[-1:] == plain[problem.id].messages
+            shown = MathSkills().shown(problem.skill, 2)
+            assert problem.messages[0::2][:2] == tuple(example.messages[0] for example in shown)
+            answer = Completion(f"Answer: {problem.reference}")
+            assert task.score(problem, answer) == MathSkills().score(plain[problem.id], answer) != Score(0.0)
+
+
+def test_what_is_shown_is_not_taught_and_lessons_are_asked_as_in_the_evaluation() -> None:
+    task = few_shot(MathSkills(), 3)
+    assert isinstance(task, GenerativeTask)
+    shown = {example.messages[0].text for example in MathSkills().shown("addition", 3)}
+    lessons = task.write_examples("addition", "", 60, np.random.default_rng(0))
+    assert len(lessons) == 60
+    assert not shown & {example.messages[-1].text for example in lessons}
+    assert {len(example.messages) for example in lessons} == {7}
+
+
+def test_whatever_else_a_task_has_its_few_shot_form_has_too() -> None:
+    task = make_task("math-skills", shots=1)
+    assert longest_answer(task) == MathSkills.max_tokens
+    assert copy.deepcopy(task).name == "math-skills"
+    with pytest.raises(AttributeError):
+        _ = task.no_such_thing  # type: ignore[attr-defined]
+
+
+def test_shots_that_cannot_be_had_are_refused() -> None:
+    class Bare:
+        name = "bare"
+
+    with pytest.raises(SettingsError, match="'shots' of math-skills: expected at least 0; got -1"):
+        make_task("math-skills", shots=-1)
+    with pytest.raises(TaskError, match="'bare' has no worked problems to show; leave shots at 0"):
+        few_shot(Bare(), 2)  # type: ignore[arg-type]
+
+    class Few(MathSkills):
+        def shown(self, skill: str, count: int):  # type: ignore[no-untyped-def]
+            return super().shown(skill, 1)
+
+    with pytest.raises(TaskError, match="has 1 worked problems to show; got shots=4"):
+        few_shot(Few(), 4).problems(Split.TEST, 1, 0, SKILLS)

@@ -1,0 +1,316 @@
+"""Programs that call tools, for real: those that are honest, those that are broken, those that cheat."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from palaestra.core.errors import SandboxError
+from palaestra.core.records import Completion, Failure, FailureCause, Problem, Score, Split
+from palaestra.sandbox import make_sandbox
+from palaestra.sandbox.base import Limits
+from palaestra.tasks.tools import workers
+from palaestra.tasks.tools.channel import program_files, tool_files
+from palaestra.tasks.tools.judge import ToolJudge
+from palaestra.tasks.tools.matching import Outcome
+from palaestra.tasks.tools.plans import Plan, read_plan
+from palaestra.tasks.tools.records import Record
+from palaestra.tasks.tools.requests.recipe import ToolDraft
+from palaestra.tasks.tools.straight import follow
+from palaestra.tasks.tools.task import ToolsSkills
+
+OFFERED = ["add_days", "weekday", "month_end"]
+RIGHT = 'import math\na = add_days("2024-01-01", 5)\nb = weekday(a)\nanswer(b)\n'
+"""Not only calls, so that it needs a sandbox."""
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[ToolJudge]:
+    try:
+        sandbox = make_sandbox()
+    except SandboxError as error:
+        pytest.skip(str(error))
+    judge = ToolJudge(sandbox, seconds=1.0)
+    yield judge
+    judge.close()
+
+
+@pytest.fixture(scope="module")
+def task(judge: ToolJudge) -> ToolsSkills:
+    task = ToolsSkills()
+    task.judge = judge
+    return task
+
+
+@pytest.fixture(scope="module")
+def problem(task: ToolsSkills) -> Problem:
+    """Which day of the week is 5 days after 2024-01-01? It is a Saturday."""
+    plan = read_plan("weekday(add_days(date, days))", {"date": "2024-01-01", "days": 5})
+    made = task.problem("calendar", "chain", ToolDraft("Which day of the week is 5 days after 2024-01-01?", plan))
+    assert {"add_days", "weekday"} <= set(made.metadata["offered"])
+    return made
+
+
+def outcome(task: ToolsSkills, problem: Problem, code: str) -> str:
+    found = task.score(problem, Completion(f"```python\n{code}\n```"))
+    assert isinstance(found, Score), found
+    assert (found.value == 1.0) is (found.evidence["outcome"] == "right")
+    return found.evidence["outcome"]
+
+
+def test_the_record_of_the_calls_is_complete(judge: ToolJudge) -> None:
+    record = judge.run_program(RIGHT, OFFERED)
+    assert [str(made) for made in record.made] == [
+        'add_days(date="2024-01-01", days=5) -> "2024-01-06"',
+        'weekday(date="2024-01-06") -> "Saturday"',
+    ]
+    assert (record.fault, record.value) == (None, "Saturday")
+
+
+@pytest.mark.parametrize(
+    ("code", "wanted"),
+    [
+        (RIGHT, "right"),
+        ('answer(weekday(date=add_days(days=5.0, date="2024-01-01")))', "right"),
+        ('def main():\n    return weekday(add_days("2024-01-01", 5))\nif __name__ == "__main__":\n    print("x")\n    answer(main())', "right"),
+        ('weekday(add_days("2024-01-01", 5))\nanswer("Saturday")\nwhile True: pass', "right"),
+        ('answer("Saturday")', "wrong_calls"),
+        ('answer(weekday("2024-01-06"))', "wrong_calls"),
+        ('answer(weekday(add_days("2024-01-01", 6)))', "wrong_arguments"),
+        ('b = weekday("2024-01-06")\na = add_days("2024-01-01", 5)\nanswer(b)', "wrong_order"),
+        ('add_days("2024-01-01", 5)\nanswer(weekday(add_days("2024-01-01", 5)))', "extra_calls"),
+        ('try:\n    weekday(5)\nexcept ValueError:\n    pass\nanswer(weekday(add_days("2024-01-01", 5)))', "extra_calls"),
+        ('weekday(add_days("2024-01-01", 5))\nanswer("Sunday")', "wrong_answer"),
+        ('weekday(add_days("2024-01-01", 5))\nif 0: answer(1)', "no_answer"),
+        ('weekday(add_days("2024-01-01", 5))\nimport os\nos._exit(0)\nanswer(1)', "no_answer"),
+        ('import sys\nsys.exit(3)\nanswer(1)', "no_answer"),
+        ('import os\nos._exit(3)\nanswer(1)', "runtime_error"),
+        ('answer(weekday(add_days("2024-01-01")))', "runtime_error"),
+        ('answer(population("Lunde"))', "runtime_error"),
+        ("answer(1 / 0)", "runtime_error"),
+        ("answer({1, 2})", "runtime_error"),
+        ("answer(float('nan'))", "runtime_error"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\nanswer(1)", "runtime_error"),
+        ("while True: pass\nanswer(1)", "time"),
+        ("import time\ntime.sleep(60)\nanswer(1)", "time"),
+        ("x = [0] * 10**10\nanswer(1)", "memory"),
+        ("x = []\nwhile True: x.append(bytearray(10**7))\nanswer(1)", "memory"),
+        ("while True: print('y' * 10**6)\nanswer(1)", "output"),
+        ('while True: weekday("2024-01-01")\nanswer(1)', "too_many_calls"),
+        ("while True:\n    try: weekday(1)\n    except ValueError: pass\nanswer(1)", "too_many_calls"),
+        ('weekday("x" * 10**6)\nanswer(1)', "runtime_error"),
+        ('weekday([["x"] * 100] * 100)\nanswer(1)', "runtime_error"),
+        ("x = []\nx.append(x)\nanswer(x)", "runtime_error"),
+    ],
+)  # fmt: skip
+def test_every_program_has_its_verdict(task: ToolsSkills, problem: Problem, code: str, wanted: str) -> None:
+    assert outcome(task, problem, code) == wanted
+
+
+WRITE = "import os\ndef send(text):\n    for file in range(3, 12):\n        try: os.write(file, text)\n        except OSError: pass\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        # Its own tool, a printed trace, the answer alone.
+        'def weekday(date): return "Saturday"\ndef add_days(date, days): return "2024-01-06"\nanswer(weekday(add_days("2024-01-01", 5)))',
+        'print(\'{"call": "add_days", "args": ["2024-01-01", 5], "kwargs": {}}\')\nprint(\'{"answer": "Saturday"}\')\nif 0: answer(1)',
+        # Forged messages: results instead of calls, a record of calls, a verdict.
+        WRITE + 'send(b\'{"value": "Saturday"}\\n{"made": ["add_days", "weekday"], "answer": "Saturday"}\\n\')\nif 0: answer(1)',
+        WRITE + 'send(b\'{"outcome": "right", "value": 1.0}\\n\')\nanswer("Saturday")',
+        WRITE + "send(b'\\x00\\xff not json\\n')\nanswer(1)",
+        WRITE + "send(b'[' * 50000 + b'\\n')\nanswer(1)",
+        WRITE + 'send(b\'{"call": "weekday", "args": [\' + b"9" * 5000 + b\'], "kwargs": {}}\\n\')\nanswer(1)',
+        WRITE + "for k in range(10**6): send(b'{\"call\": \"weekday\", \"args\": [1], \"kwargs\": {}}\\n')\nanswer(1)",
+        WRITE + "while True: send(b'x' * 60000)\nanswer(1)",
+        WRITE + 'send(b\'{"call": "__import__", "args": ["os"], "kwargs": {}}\\n\')\nanswer("Saturday")',
+        WRITE + 'send(b\'{"call": 5, "args": {}, "kwargs": []}\\n\')\nanswer("Saturday")',
+        # The answer, if it were anywhere to be found, and the tools, if they were.
+        "import gc, sys\nfound = [o for o in gc.get_objects() if isinstance(o, dict) and ('plan' in o or 'reference' in o)]\nanswer(found[0]['reference'] if found else 'Saturday')",
+        "import os\nnames = [f for _, _, files in os.walk('/workspace') for f in files]\nassert names == ['program.py'], names\nanswer('Saturday')",
+        "from palaestra.tasks.tools.library import LIBRARY\nanswer(LIBRARY['weekday'].function('2024-01-06'))",
+        # Builtins and the tools' own insides.
+        "import builtins\nbuiltins.eval = lambda *a: {'value': 'Saturday'}\nbuiltins.len = lambda x: 0\nanswer(weekday(add_days('2024-01-01', 'five')))",
+        "cells = [c.cell_contents for c in answer.__closure__]\ncells[0]({'answer': 'Saturday'})\nif 0: answer(1)",
+        "import os\nfor n in range(12):\n    try: os.close(n)\n    except OSError: pass\nanswer('Saturday')",
+        "import os\nwhile True: os.fork()\nanswer(1)",
+        "import sys\nsys.setrecursionlimit(10**9)\ndef f(): return f()\nanswer(f())",
+    ],
+)  # fmt: skip
+def test_a_program_cannot_make_itself_right_and_the_next_one_is_unharmed(
+    task: ToolsSkills, problem: Problem, code: str
+) -> None:
+    assert outcome(task, problem, code) != "right"
+    assert outcome(task, problem, RIGHT) == "right"
+
+
+STRAIGHT = [
+    'a = add_days("2024-01-01", 5)\nb = weekday(a)\nanswer(b)',
+    'answer(weekday(date=add_days(days=-5, date="2024-01-01")))',
+    "answer(add_days('2024-01-01', 5.5))",
+    'a = weekday("2024-01-01")\nb = a\n"a word"\nanswer((a, [b, 1, -2.5, None, True]))\nweekday("2024-01-02")',
+    'weekday("2024-01-01")',
+    'weekday("2024-01-01", date="2024-01-01")\nanswer(1)',
+    'weekday("na\\u00efve \\U0001f600")\nanswer(1)',
+    "weekday()\nanswer(1)",
+    'weekday("2024-01-01")\n' * 20,
+]
+NOT_STRAIGHT = [
+    "answer(1 + 1)", "answer(x)", "answer()", "answer(*[1])", "answer(value=1)", "weekday = 1\nanswer(weekday)", "answer(answer(1))",
+    "x = [1]\nanswer(x)", "answer(population('Lunde'))", "answer(1e999)", "answer(b'x')", "if 1: answer(1)", "a = b = 1\nanswer(a)",
+    "a, b = 1, 2\nanswer(a)", "answer(weekday)", "weekday(**{})", "weekday(*['2024-01-01'])", "x: int = 1", "answer(f'{1}')", "answer(-True)",
+    "print(1)", "'x'.upper()", "answer(1" + "0" * 4000 + ")", "answer(", "answer(" + "[" * 300 + "]" * 300 + ")",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("code", STRAIGHT)
+def test_a_program_of_calls_is_read_as_it_would_run(judge: ToolJudge, code: str) -> None:
+    read = follow(code, OFFERED, lambda tool, args, kwargs: judge._make(tool, args, kwargs, OFFERED))
+    assert read is not None
+    assert read == judge.run_in_sandbox(code, OFFERED)
+
+
+@pytest.mark.parametrize("code", NOT_STRAIGHT)
+def test_anything_else_is_left_to_the_sandbox(code: str) -> None:
+    assert follow(code, OFFERED, lambda *call: pytest.fail("a call was made")) is None
+
+
+def test_plans_of_the_family_are_read_as_they_would_run(task: ToolsSkills) -> None:
+    for problem in task.problems(Split.TRAIN, 1, 3):
+        code, offered = Plan.from_data(problem.metadata["plan"]).program(), problem.metadata["offered"]
+        assert task.judge.run_program(code, offered) == task.judge.run_in_sandbox(code, offered)
+
+
+def test_a_result_that_grows_beyond_measure_is_refused_and_breaks_nothing(judge: ToolJudge) -> None:
+    code = 'answer(replace_word("a " * 900, "a", "b" * 2000))'
+    for _ in range(2):
+        record = judge.run_program(code, ["replace_word"])
+        assert record.fault is Outcome.RUNTIME_ERROR
+        assert "the result is too large" in record.detail
+
+
+def test_nothing_of_a_problem_is_ever_inside(judge: ToolJudge) -> None:
+    assert set(program_files()) == {"program.py"}
+    assert not any("tasks/tools/requests" in name or "plans" in name for name in tool_files())
+    record = judge.run_program("import sys\nanswer(sorted(name for name in sys.modules if 'json' in name))", OFFERED)
+    assert record == Record((), None, value=[])
+
+
+def test_values_come_back_as_they_are(judge: ToolJudge) -> None:
+    for text in ('"quoted" \\ back', "naïve \U0001f600 \u2028 \x00\x7f", "new\nline\ttab"):
+        record = judge.run_program(f"answer(reverse_text({text!r}))", ["reverse_text"])
+        assert (record.fault, record.value) == (None, text[::-1])
+    record = judge.run_program("answer([None, True, (1, 2.5), {'a': -1e300}, 10**17])", OFFERED)
+    assert record.value == [None, True, [1, 2.5], {"a": -1e300}, 10**17]
+
+
+class Dead:
+    """A sandbox that breaks; the tools' or the program's, or both."""
+
+    name = "dead"
+
+    def __init__(self, script: str) -> None:
+        self.script = script
+        self.alive = make_sandbox()
+
+    def run(self, argv: Any, *args: Any, **kwargs: Any) -> Any:
+        if argv[-1].endswith(self.script):
+            raise SandboxError("no room left")
+        return self.alive.run(argv, *args, **kwargs)
+
+
+@pytest.mark.parametrize("script", ["program.py", "worker.py", ".py"])
+def test_a_sandbox_that_breaks_is_a_failure_and_no_zero(judge: ToolJudge, problem: Problem, script: str) -> None:
+    task = ToolsSkills()
+    task.judge = ToolJudge(Dead(script), seconds=1.0)  # type: ignore[arg-type]
+    found = task.score(problem, Completion(f"```python\n{RIGHT}```"))
+    assert isinstance(found, Failure)
+    assert found.cause is FailureCause.SANDBOX
+    assert "no room left" in found.message
+
+
+def test_tools_that_end_by_a_limit_are_a_failure_and_no_zero(
+    judge: ToolJudge, problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "LIMITS", Limits(wall_seconds=0.001))
+    task = ToolsSkills()
+    task.judge = ToolJudge(judge.sandbox(), seconds=1.0)
+    found = task.score(problem, Completion(f"```python\n{RIGHT}```"))
+    assert isinstance(found, Failure)
+    assert found.cause is FailureCause.SANDBOX
+    assert "the sandbox of the tools ended" in found.message
+
+
+def test_a_tool_that_breaks_is_a_failure_and_no_zero(
+    judge: ToolJudge, problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dates = "palaestra/tasks/tools/library/dates.py"
+    broken = {**tool_files(), dates: tool_files()[dates].replace("return WEEKDAYS[", "return WEEKDAYS[9 + ")}
+    monkeypatch.setattr(workers, "tool_files", lambda: broken)
+    task = ToolsSkills()
+    task.judge = ToolJudge(judge.sandbox())
+    found = task.score(problem, Completion(f"```python\n{RIGHT}```"))
+    task.close()
+    assert isinstance(found, Failure)
+    assert found.cause is FailureCause.SCORER
+    assert "the tool weekday broke: IndexError" in found.message
+    assert "mend it in palaestra.tasks.tools.library.dates" in found.message
+
+
+def test_no_room_for_a_conversation_is_a_failure(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any) -> Any:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("palaestra.tasks.tools.channel.socket.socketpair", full)
+    found = ToolsSkills().score(problem, Completion(f"```python\n{RIGHT}```"))
+    assert isinstance(found, Failure)
+    assert found.cause is FailureCause.SANDBOX
+    assert "out of open files" in found.message
+
+
+def test_workers_are_kept_replaced_when_they_are_gone_and_sent_home(judge: ToolJudge) -> None:
+    own = ToolJudge(judge.sandbox())
+    offered = ["weekday"]
+    code = 'answer(weekday("2000-01-01"))'
+    assert own.run_program(code, offered).value == "Saturday"
+    (first,) = own.workers._idle
+    assert own.run_program(code, offered).value == "Saturday"
+    assert own.workers._idle == [first]
+    first.conversation.hang_up()  # It is gone, and nobody has noticed.
+    assert own.run_program(code, offered).value == "Saturday"
+    (second,) = own.workers._idle
+    assert second is not first
+    own.close()
+    assert own.workers._idle == []
+    assert not second.conversation.alive
+
+
+def test_many_threads_score_at_once(task: ToolsSkills, problem: Problem) -> None:
+    found: list[str] = []
+    codes = [RIGHT, RIGHT.replace("5", "6")] * 2
+    threads = [threading.Thread(target=lambda code=code: found.append(outcome(task, problem, code))) for code in codes]  # type: ignore[misc]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == ["right", "right", "wrong_arguments", "wrong_arguments"]
+
+
+def test_calls_get_the_results_of_earlier_ones(judge: ToolJudge) -> None:
+    from palaestra.tasks.tools.extraction import extract_calls
+
+    text = '[{"name": "add_days", "arguments": {"date": "2024-01-01", "days": 5}}, {"name": "weekday", "arguments": {"date": "$call_1"}}]'
+    assert judge.run_calls(extract_calls(text), OFFERED).value == "Saturday"
+    assert judge.run_calls(extract_calls(text), ["weekday"]).fault is Outcome.WRONG_CALLS
+    assert judge.run_calls(extract_calls(text.replace("5", '"5"')), OFFERED).fault is Outcome.WRONG_ARGUMENTS
+
+
+def test_the_whole_family_is_there_without_a_sandbox() -> None:
+    """Problems and lessons need none; it is made when the first answer comes."""
+    task = ToolsSkills()
+    assert task.problems(Split.TRAIN, 1, 0)
+    assert task.judge._sandbox is None

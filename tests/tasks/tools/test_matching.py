@@ -1,0 +1,172 @@
+"""Plans, and whether the calls that were made are theirs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from palaestra.tasks.tools.library import LIBRARY
+from palaestra.tasks.tools.matching import Outcome, match, same_call, same_value
+from palaestra.tasks.tools.plans import Call, Made, Plan, Result, read_plan
+
+
+@st.composite
+def plans(draw: Any) -> Plan:
+    """Plans of one to four calls of numbers, every one of which flows into the last."""
+    calls: list[Call] = []
+    for place in range(draw(st.integers(0, 3))):
+        values = st.integers(-9, 9) | (st.sampled_from([Result(k) for k in range(place)]) if place else st.nothing())
+        tool = draw(st.sampled_from(["difference", "product"]))
+        calls.append(Call(tool, {"a": draw(values), "b": draw(values)}))
+    used = {need for call in calls for need in call.needs()}
+    loose = [Result(place) for place in range(len(calls)) if place not in used]
+    calls.append(Call("total", {"numbers": [draw(st.integers(-9, 9)), *loose]}))
+    return Plan(tuple(calls))
+
+
+def distinct(gold: Sequence[Made]) -> bool:
+    return not any(same_call(a, b) for a, b in itertools.combinations(gold, 2))
+
+
+def allowed(plan: Plan, order: Sequence[int]) -> bool:
+    """By the definition: every call stands behind those that it needs."""
+    return all(order.index(need) < order.index(call) for call in order for need in plan.calls[call].needs())
+
+
+@given(plans())
+def test_exactly_the_orders_that_the_data_flow_allows_are_right(plan: Plan) -> None:
+    gold = plan.execute()
+    assume(distinct(gold))
+    for order in itertools.permutations(range(len(gold))):
+        found = match(plan, gold, [gold[place] for place in order])
+        assert found.outcome is (Outcome.RIGHT if allowed(plan, order) else Outcome.WRONG_ORDER)
+        assert found.matched == len(gold)
+
+
+@given(plans(), st.lists(st.integers(0, 3), max_size=6), st.booleans())
+def test_any_calls_are_right_if_and_only_if_a_search_by_hand_finds_the_plan_in_them(
+    plan: Plan, places: list[int], extra: bool
+) -> None:
+    gold = plan.execute()
+    made = [gold[place % len(gold)] for place in places]
+    by_hand = any(
+        all(same_call(gold[call], made[place]) for call, place in enumerate(chosen))
+        and all(chosen[need] < chosen[call] for call in range(len(gold)) for need in plan.calls[call].needs())
+        for chosen in itertools.permutations(range(len(made)), len(gold))
+    )
+    right = by_hand and (extra or len(made) == len(gold))
+    assert (match(plan, gold, made, extra).outcome is Outcome.RIGHT) is right
+
+
+@given(plans(), st.data())
+def test_a_changed_argument_is_wrong(plan: Plan, data: Any) -> None:
+    gold = plan.execute()
+    place = data.draw(st.integers(0, len(gold) - 1))
+    arguments = dict(gold[place].arguments)
+    name = data.draw(st.sampled_from(sorted(arguments)))
+    value = arguments[name]
+    arguments[name] = [*value[:-1], value[-1] + 1] if isinstance(value, list) else value + 1
+    changed = replace(gold[place], arguments=arguments)
+    found = match(plan, gold, [*gold[:place], changed, *gold[place + 1 :]])
+    assert found.outcome is not Outcome.RIGHT
+    if distinct(gold) and not any(same_call(changed, one) for one in gold):
+        assert (found.outcome, found.matched) == (Outcome.WRONG_ARGUMENTS, len(gold) - 1)
+        assert "expected" in found.detail
+
+
+@given(plans(), st.data())
+def test_a_missing_call_and_another_tool_are_wrong_and_an_extra_one_is_as_it_is_wanted(plan: Plan, data: Any) -> None:
+    gold = plan.execute()
+    place = data.draw(st.integers(0, len(gold) - 1))
+    without = [*gold[:place], *gold[place + 1 :]]
+    assert match(plan, gold, without).outcome is Outcome.WRONG_CALLS
+    other = Made("mean", {"numbers": [1.0]}, 1.0)
+    assert match(plan, gold, [*gold[:place], other, *gold[place + 1 :]]).outcome is Outcome.WRONG_CALLS
+    more = [*gold[:place], other, *gold[place:]]
+    assert match(plan, gold, more).outcome is Outcome.EXTRA_CALLS
+    assert match(plan, gold, more, extra_calls=True).outcome is Outcome.RIGHT
+
+
+@given(plans(), st.randoms())
+def test_the_order_of_what_has_none_does_not_count(plan: Plan, random: Any) -> None:
+    gold = plan.execute()
+    mixed = []
+    for one in gold:
+        arguments = dict(one.arguments)
+        if one.tool == "product":
+            arguments = {"a": arguments["b"], "b": arguments["a"]}
+        elif one.tool == "total":
+            arguments["numbers"] = random.sample(arguments["numbers"], len(arguments["numbers"]))
+        mixed.append(replace(one, arguments=arguments))
+    assert match(plan, gold, mixed).outcome is Outcome.RIGHT
+
+
+@given(plans())
+def test_a_plan_survives_being_written_down(plan: Plan) -> None:
+    assert Plan.from_data(json.loads(json.dumps(plan.to_data()))) == plan
+    assert plan.canonical() == Plan.from_data(plan.to_data()).canonical()
+
+
+@given(plans())
+def test_the_program_of_a_plan_makes_its_calls(plan: Plan) -> None:
+    made, answers = [], []
+
+    def calling(name: str) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            bound = LIBRARY[name].bind(args, kwargs)
+            made.append(Made(name, bound, LIBRARY[name].function(**bound)))
+            return made[-1].value
+
+        return call
+
+    exec(plan.program(), {"answer": answers.append, **{call.tool: calling(call.tool) for call in plan.calls}})
+    assert tuple(made) == plan.execute()
+    assert answers == [made[-1].value]
+
+
+def test_a_call_that_failed_is_no_call_of_the_plan() -> None:
+    plan = read_plan("weekday(date)", {"date": "2024-01-01"})
+    gold = plan.execute()
+    failed = Made("weekday", {"date": "tomorrow"}, error="a date is written YYYY-MM-DD")
+    assert match(plan, gold, [failed]).outcome is Outcome.WRONG_ARGUMENTS
+    assert match(plan, gold, [failed]).detail == "a date is written YYYY-MM-DD"
+    assert match(plan, gold, [failed, *gold]).outcome is Outcome.EXTRA_CALLS
+    assert match(plan, gold, [failed, *gold], extra_calls=True).outcome is Outcome.RIGHT
+
+
+def test_plans_are_read_from_programs() -> None:
+    plan = read_plan(
+        "d = add_days(date, days)\ndifference(days_between(date, d), 3)", {"date": "2024-01-01", "days": 5}
+    )
+    assert [call.tool for call in plan.calls] == ["add_days", "days_between", "difference"]
+    assert plan.calls[1].arguments == {"start": "2024-01-01", "end": Result(0)}
+    assert plan.shape == "chain"
+    assert read_plan("total([mean([1]), mean([2])])", {}).shape == "join"
+    assert read_plan("ticket_price(5, seat='first')", {}).calls[0].arguments == {"kilometres": 5, "seat": "first"}
+
+
+def test_what_means_the_same_has_one_canonical_form() -> None:
+    towns = {"a": "Arvik", "b": "Lunde", "c": "Pellin"}
+    one = read_plan("total([distance(a, b), distance(b, c)])", towns).canonical()
+    assert read_plan("total([distance(c, b), distance(b, a)])", towns).canonical() == one
+    assert read_plan("total([distance(a, b), distance(a, c)])", towns).canonical() != one
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (1, 1.0, True), (0.1 + 0.2, 0.3, True), (10**17, 10**17 + 1, False), (1, True, False), (1, "1", False),
+        ([1, [2]], (1, [2.0]), True), ([1], [1, 2], False), ("a", "A", False), (None, None, True), (None, 0, False),
+        ({"a": 1}, {"a": 1.0}, True), ({"a": 1}, {"b": 1}, False), (10**400, 1.0, False), (float("nan"), 1.0, False),
+    ],
+)  # fmt: skip
+def test_values_are_compared_as_numbers_and_else_exactly(one: Any, other: Any, same: bool) -> None:
+    assert same_value(one, other) is same
+    assert same_value(other, one) is same

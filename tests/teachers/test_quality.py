@@ -1,0 +1,441 @@
+"""The pipeline of quality checks, and the checks that run, score, look and ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from palaestra.core.errors import LessonError, SandboxError, SettingsError, UnknownNameError
+from palaestra.core.records import (
+    Attempt,
+    Example,
+    Failure,
+    FailureCause,
+    ImagePart,
+    Lesson,
+    Message,
+    Problem,
+    Score,
+    Split,
+    TextPart,
+)
+from palaestra.engines.base import Request
+from palaestra.engines.mock import MockEngine
+from palaestra.runs.records import from_json, to_data, to_json
+from palaestra.sandbox import make_sandbox
+from palaestra.tasks.base import make_task
+from palaestra.tasks.code.judge import Allowance, Judge
+from palaestra.tasks.code.task import CodeSkills
+from palaestra.tasks.math.task import MathSkills
+from palaestra.tasks.tools.task import ToolsSkills
+from palaestra.teachers.quality import CHECKS, Check, Context, Inspection, Verdict, Written, inspect, make_checks
+from palaestra.teachers.quality.equations import Equations, holds
+from palaestra.teachers.quality.executes import Executes
+from palaestra.teachers.quality.picture import Picture
+from palaestra.teachers.quality.problems import pose
+from palaestra.teachers.quality.readable import Readable
+from palaestra.teachers.quality.records import KEPT, dropped
+from palaestra.teachers.quality.scorer import Scorer
+from palaestra.teachers.quality.solved import SOLVED, Solved
+
+TASK = MathSkills()
+DETERMINISTIC = ["readable", "overlap", "scorer", "equations", "picture", "duplicates"]
+
+
+def ask(question: str, response: str = "3+4=7. Answer: 7", skill: str = "addition") -> Example:
+    return Example((Message("user", question),), response, skill)
+
+
+def run(check: Check, *examples: Example, context: Context | None = None) -> Inspection:
+    return inspect(Lesson(examples), [check], context or Context(TASK))
+
+
+def reasons(found: Inspection) -> list[tuple[int, str]]:
+    return [(drop.position, drop.reason) for drop in found.dropped]
+
+
+class Scripted:
+    """A check that says what a function says, and remembers what it was given."""
+
+    def __init__(self, name: str, rank: int, said: Any = KEPT, needed: bool = True) -> None:
+        self.name, self.rank, self.said, self.needed = name, rank, said, needed
+        self.given: list[Example] = []
+
+    def judge(self, examples: Sequence[Example], context: Context) -> list[Verdict | Failure]:
+        self.given += examples
+        if isinstance(self.said, Exception):
+            raise self.said
+        return [self.said(example) if callable(self.said) else self.said for example in examples]
+
+
+def test_checks_are_made_by_rank_and_what_one_drops_does_not_come_to_the_next() -> None:
+    late = Scripted("late", 2, lambda e: dropped("odd", "last", 0) if e.response == "3" else KEPT)
+    early = Scripted("early", 1, lambda e: dropped("even") if int(e.response) % 2 == 0 else KEPT)
+    lesson = Lesson(tuple(ask("?", str(k)) for k in range(6)))
+    found = inspect(lesson, [late, early], Context(TASK))
+    assert [report.name for report in found.checks] == ["early", "late"]
+    assert [example.response for example in late.given] == ["1", "3", "5"]
+    assert [example.response for example in found.kept] == ["1", "5"]
+    assert found.positions == (1, 5)
+    assert reasons(found) == [(0, "even"), (2, "even"), (3, "odd"), (4, "even")]
+    assert found.dropped[2].other == 1  # A place in the lesson, not among those that the check was given.
+    assert (found.check("early").given, found.check("early").dropped, found.count) == (6, 3, 6)
+    assert str(found) == "kept 2 of 6 examples; early dropped 3 (even 3); late dropped 1 (odd 1)"
+
+
+@pytest.mark.parametrize("said", [ZeroDivisionError("no"), lambda e: dropped("?", "", 99)])
+def test_a_check_that_breaks_is_a_failure_with_its_name_and_its_examples_are_not_taught(said: object) -> None:
+    after = Scripted("after", 9)
+    found = inspect(Lesson((ask("a"), ask("b"))), [Scripted("bad", 0, said), after], Context(TASK))
+    assert (found.kept, found.dropped, after.given) == ((), (), [])
+    (broken,) = found.failures
+    assert (broken.check, broken.positions, broken.withheld, len(broken.examples)) == ("bad", (0, 1), True, 2)
+    assert "check 'bad' broke" in broken.failure.message
+    assert "bad broke, withheld 2" in str(found)
+    assert (found.withheld, found.count, found.check("bad").failed) == (2, 2, 2)
+
+
+def test_a_check_that_gives_too_few_verdicts_has_broken() -> None:
+    check = Scripted("short", 0)
+    check.judge = lambda examples, context: [KEPT]  # type: ignore[method-assign]
+    assert (
+        "1 verdicts on 2 examples"
+        in inspect(Lesson((ask("a"), ask("b"))), [check], Context(TASK)).failures[0].failure.message
+    )
+
+
+def test_a_check_that_is_not_needed_lets_pass_what_it_broke_on_and_says_so() -> None:
+    failure = Failure(FailureCause.ENGINE, "gone")
+    check = Scripted("extra", 0, lambda e: failure if e.response == "x" else KEPT, needed=False)
+    found = inspect(Lesson((ask("a", "x"), ask("b", "y"))), [check], Context(TASK))
+    assert len(found.kept) == 2
+    assert [(b.failure, b.positions, b.withheld) for b in found.failures] == [(failure, (0,), False)]
+    assert found.withheld == 0
+
+
+def test_a_lesson_that_fails_all_of_it_has_a_clear_report_and_nothing_to_teach() -> None:
+    lesson = Lesson((ask("3+4?", "Answer: seven"), ask("", "7"), ask("1+1?", "1+1=3. Answer: 3")))
+    found = inspect(lesson, make_checks(DETERMINISTIC), Context(TASK))
+    assert found.kept == ()
+    assert str(found).startswith("kept 0 of 3 examples; readable dropped 1 (empty 1); scorer dropped 1 (no answer")
+
+
+def test_an_inspection_goes_through_the_store_and_back() -> None:
+    lesson = Lesson((ask("3+4?"), ask("3 + 4"), Written((Message("user", "5+5?"),), "Answer: 9", "addition", "", "10")))
+    checks = [*make_checks(DETERMINISTIC), Scripted("bad", 99, ValueError("no"))]
+    found = inspect(lesson, checks, Context(TASK))
+    back = from_json(Inspection, to_json(found))
+    assert (back.checks, back.kept, back.positions) == (found.checks, found.kept, found.positions)
+    assert [drop.reason for drop in back.dropped] == [drop.reason for drop in found.dropped]
+    assert back.failures == found.failures
+    assert back.checks[0].seconds == found.checks[0].seconds
+
+
+def test_every_registered_check_can_be_made_and_is_ranked_by_what_it_costs() -> None:
+    checks = make_checks()
+    assert {check.name for check in checks} == set(CHECKS.names())
+    order = [check.name for check in sorted(checks, key=lambda check: check.rank)]
+    assert order == ["readable", "overlap", "scorer", "equations", "picture", "executes", "duplicates", "solved"]
+    with pytest.raises(UnknownNameError, match="did you mean 'scorer'"):
+        make_checks(["scorers"])
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5), st.booleans(), st.integers(0, 2)), max_size=12))
+@settings(max_examples=40, deadline=None)
+def test_what_was_kept_would_be_kept_again_in_the_same_order(drawn: list[tuple[int, int, bool, int]]) -> None:
+    wordings = ("What is {a}+{b}?", "{a} + {b} = ?", "Tom has {a} nuts and finds {b} more in the old wood. How many?")
+    lesson = Lesson(
+        tuple(
+            ask(wordings[how].format(a=a, b=b), f"{a}+{b}={a + b}. Answer: {a + b if right else ''}")
+            for a, b, right, how in drawn
+        )
+    )
+    context = Context(TASK, {Split.TEST: TASK.problems(Split.TEST, 2, 0)})
+    checks = make_checks(DETERMINISTIC)
+    first = inspect(lesson, checks, context)
+    assert list(first.positions) == sorted(first.positions)
+    assert [lesson.examples[k] for k in first.positions] == list(first.kept)
+    assert len(first.kept) + len(first.dropped) == len(drawn)
+    again = inspect(Lesson(first.kept), checks, context)
+    assert (again.kept, again.dropped, again.failures) == (first.kept, (), ())
+    assert inspect(lesson, checks, context) == first
+
+
+@pytest.mark.parametrize(
+    ("example", "reason"),
+    [
+        (ask("3+4?", "  \n"), "empty"),
+        (ask("   "), "empty"),
+        (Example((), "7"), "empty"),
+        (ask("a\ud800b"), "broken text"),
+        (ask("3+4?", "a\ufffdb"), "broken text"),
+        (ask("a\x00b"), "broken text"),
+        (ask("Le cafÃ© est froid"), "broken text"),
+        (ask("Le café – c'est “bon”\tou\nnon ½ 三"), ""),
+    ],
+)
+def test_readable(example: Example, reason: str) -> None:
+    assert reasons(run(Readable(), example)) == ([(0, reason)] if reason else [])
+
+
+def test_what_the_student_cannot_be_taught_is_dropped_alone() -> None:
+    class Student:
+        def check(self, examples: Sequence[Example]) -> None:
+            if any(len(example.messages[-1].text) > 10 for example in examples):
+                raise LessonError("an example has 11 tokens")
+
+    context = Context(TASK, student=Student())  # type: ignore[arg-type]
+    found = run(Readable(), ask("short"), ask("much too long"), ask("short"), context=context)
+    assert reasons(found) == [(1, "the student cannot be taught it")]
+    assert "11 tokens" in found.dropped[0].detail
+
+
+def test_every_example_of_the_procedural_families_passes() -> None:
+    for name in ("math-skills", "vision-skills"):
+        task = make_task(name)
+        examples = [
+            e
+            for s in task.skills()
+            for e in task.write_examples(s, "", 4, np.random.default_rng(0))  # type: ignore[attr-defined]
+        ]
+        found = inspect(Lesson(tuple(examples)), make_checks(["readable", "scorer", "equations"]), Context(task))
+        assert (found.dropped, found.failures) == ((), ())
+        # Nothing but their own responses says what is right, and the report does not hide it.
+        assert found.check("scorer").remarks == {"scored by only the answer of its own response": len(examples)}
+
+
+def test_the_scorer_compares_a_response_with_the_answer_that_came_with_it() -> None:
+    question = (Message("user", "3+4?"),)
+    right, wrong = (Written(question, f"Answer: {n}", "addition", "", "7") for n in (7, 8))
+    found = run(Scorer(), right, wrong)
+    assert reasons(found) == [(1, "wrong answer")]
+    assert found.dropped[0].detail == "expected '7'; got '8'"
+    assert not found.check("scorer").remarks
+    nonsense = run(Scorer(), Written(question, "Answer: 7", "addition", "", "some"))
+    assert (nonsense.kept, nonsense.withheld) == ((), 1)
+
+
+def test_a_task_may_say_itself_what_problem_an_example_poses() -> None:
+    class Own(MathSkills):
+        def problem_of(self, example: Example) -> Problem | None:
+            asked = example.messages[-1].text
+            return Problem("p", example.messages, str(len(asked)), "addition") if asked != "?" else None
+
+    found = run(Scorer(), ask("four", "Answer: 4"), ask("four", "Answer: 5"), ask("?"), context=Context(Own()))
+    assert reasons(found) == [(1, "wrong answer")]
+    assert found.check("scorer").not_judged == 1
+
+
+def test_examples_of_a_published_data_set_are_scored_by_its_own_answers() -> None:
+    class Published(MathSkills):
+        drawn = False
+
+        def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
+            return [Problem("p", (Message("user", "Two and five?"),), "7", "addition")]
+
+    context = Context(Published())
+    found = run(Scorer(), ask("Two and five?", "Answer: 7"), ask("Two and five?", "Answer: 8"), context=context)
+    assert reasons(found) == [(1, "wrong answer")]
+    assert not found.check("scorer").remarks
+
+
+def test_worked_problems_that_are_shown_first_change_nothing() -> None:
+    task = make_task("math-skills", shots=2)
+    examples = task.write_examples("addition", "", 20, np.random.default_rng(0))  # type: ignore[attr-defined]
+    context = Context(task, {Split.TEST: task.problems(Split.TEST, 5, 0, ["addition", "clock"])})
+    found = inspect(Lesson(tuple(examples)), make_checks(DETERMINISTIC), context)
+    assert {drop.check for drop in found.dropped} <= {"duplicates"}
+    assert not found.failures
+
+
+@pytest.mark.parametrize("kind", [CodeSkills, ToolsSkills])
+def test_what_a_model_wrote_never_becomes_a_problem_that_is_executed_here(kind: type[CodeSkills | ToolsSkills]) -> None:
+    metadata = {"solution": "raise SystemExit", "name": "f", "inputs": [[1]], "plan": [], "offered": []}
+    example = Written((Message("user", "?"),), "```python\nx\n```", "lists", "", "1", metadata)
+    assert pose(example, Context(kind())).problem is None
+
+
+@pytest.mark.parametrize(
+    ("response", "wrong"),
+    [
+        ("3*4=12. 12+5=17. Answer: 17", ""),
+        ("3*4=12. 12+5=18. Answer: 18", "12+5=18"),
+        ("So Tom pays 3 x $2.50 = $7.50 in all.", ""),
+        ("So Tom pays 3 x $2.50 = $8.50 in all.", "3 x $2.50 = $8.50"),
+        ("That makes 1,200 - 300 = 800 nuts.", "1,200 - 300 = 800"),
+        ("10/3=3.33 and 10/3=3.4", ""),
+        ("Half of it: 18kg x 1/6 = 3kg, and 20% of 50 = 10.", ""),
+        ("x + 3 = 5, f(3) = 4, 2^3 = 8, 8/3 = 24/y", ""),
+        ("-3 + 5 = 2", ""),
+        ("2 + 3 * 4 = 14", ""),
+        ("7 / 0 = 3", "7 / 0 = 3"),
+    ],
+)
+def test_equations(response: str, wrong: str) -> None:
+    found = run(Equations(), ask("?", response))
+    assert [drop.detail for drop in found.dropped] == ([wrong] if wrong else [])
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**4), st.sampled_from("+-*/"))
+def test_equations_hold_just_where_python_says_so(a: int, b: int, sign: str) -> None:
+    value = {"+": a + b, "-": a - b, "*": a * b, "/": a / b}[sign]
+    assert holds(f"{a}{sign}{b}", f"{value:.3f}" if sign == "/" else str(value))
+    assert not holds(f"{a}{sign}{b}", f"{value + 2:.3f}" if sign == "/" else str(value + 1))
+
+
+def test_an_image_must_show_its_scene() -> None:
+    pytest.importorskip("PIL")
+    from palaestra.tasks.vision.render import png_url, render
+    from palaestra.tasks.vision.scene import Item, Scene
+
+    scene = Scene((Item("circle", "red", "large", 8, 40),))
+    url = png_url(render(scene))
+
+    def show(shown: str, described: object = None) -> Written:
+        message = Message("user", (ImagePart(shown), TextPart("Which colour?")))
+        return Written((message,), "Answer: red", "colour", "", "red", {"scene": described} if described else {})
+
+    good = to_data(scene)
+    moved, outside = (to_data(replace(scene, items=(replace(scene.items[0], x=x),))) for x in (24, 900))
+    examples = (
+        show(url, good), show(url, moved), show(url, outside), show(url, {"items": 3}), show(url),
+        show("data:image/png;base64,AAAA"), show("https://example.org/a.png", good), Written((Message("user", "?"),), "red", metadata={"scene": good}),
+        ask("no image"),
+    )  # fmt: skip
+    found = run(Picture(), *examples, context=Context(make_task("vision-skills")))
+    assert reasons(found) == [
+        (1, "the image is not the scene"), (2, "the scene cannot be drawn"), (3, "the scene cannot be drawn"),
+        (5, "an image cannot be read"), (7, "the image is not the scene"),
+    ]  # fmt: skip
+    assert found.check("picture").remarks == {"no scene to compare with": 1, "an image is on the web": 1, "no image": 1}
+
+
+@pytest.fixture(scope="module")
+def judge() -> Judge:
+    try:
+        sandbox = make_sandbox()
+    except SandboxError as error:
+        pytest.skip(str(error))
+    return Judge(sandbox, Allowance(seconds=2.0, memory=256 * 2**20))
+
+
+def program(code: str, tests: object = None, name: str = "") -> Written:
+    brought = {"tests": tests, "name": name} if tests else {}
+    return Written((Message("user", "Write it."),), f"Here.\n\n```python\n{code}\n```", "lists", "", "", brought)
+
+
+def test_programs_run_against_the_tests_that_they_come_with(judge: Judge) -> None:
+    add, tests = "def add(a, b):\n    return a + b", "assert add(1, 2) == 3\nassert add(2, 2) == 4"
+    echo = {"inputs": ["a\n"], "outputs": ["a\n"]}
+    found = run(
+        Executes(judge),
+        program(add, tests),
+        program(add.replace("+", "-"), tests),
+        program(add, "assert add(1, 2 ==", "add"),
+        program(add, "assert 1 + 1 == 2"),
+        program(add, "add(1, 2)"),
+        program("print(input())", echo),
+        program("print('b')", echo),
+        program("print(input())", {"inputs": ["a"], "outputs": []}),
+        program(add),
+        ask("Write it.", "I cannot."),
+        context=Context(make_task("code-skills")),
+    )
+    assert reasons(found) == [
+        (1, "fails its tests"), (2, "its tests are none"), (3, "its tests are none"), (4, "its tests are none"),
+        (6, "fails its tests"), (7, "its tests are none"), (9, "no program"),
+    ]  # fmt: skip
+    assert "wrong_answer" in found.dropped[0].detail
+    assert found.check("executes").remarks == {"no tests: parsed only": 1}
+
+
+def test_a_sandbox_that_breaks_drops_no_program() -> None:
+    class Dead:
+        name = "dead"
+
+        def run(self, *args: object, **kwargs: object) -> object:
+            raise SandboxError("no room left")
+
+    example = program("print(input())", {"inputs": ["a\n"], "outputs": ["a\n"]})
+    found = run(Executes(Judge(Dead())), example, context=Context(make_task("code-skills")))  # type: ignore[arg-type]
+    assert (found.dropped, found.withheld) == ((), 1)
+    assert found.failures[0].failure.cause is FailureCause.SANDBOX
+
+
+def test_plans_of_tools_must_run(judge: Judge) -> None:
+    task = ToolsSkills()
+    examples = [e for s in list(task.skills())[:3] for e in task.write_examples(s, "", 1, np.random.default_rng(0))]
+    bad = [
+        ask("?", "```python\nanswer(no_such_tool(1))\n```", "calendar"),
+        ask("?", "```python\nanswer(3)\n```", "calendar"),
+        ask("?", "I cannot.", "calendar"),
+    ]
+    try:
+        found = run(Executes(), *examples, *bad, context=Context(task))
+    finally:
+        task.close()
+    assert reasons(found) == [(3, "does not run"), (4, "no plan"), (5, "no plan")]
+    assert not found.failures
+
+
+def test_a_task_may_run_an_example_itself() -> None:
+    class Own(MathSkills):
+        def executes(self, example: Example) -> Score | Failure | None:
+            if example.response == "broken":
+                raise OSError("no disk")
+            return None if example.response == "?" else Score(float(example.response == "good"), {"why": "because"})
+
+    examples = [ask("a", response) for response in ("good", "bad", "?", "broken", "bad")]
+    found = run(Executes(), *examples, context=Context(Own()))
+    assert reasons(found) == [(1, "does not run"), (4, "does not run")]
+    assert (found.positions, found.withheld) == ((0, 2), 1)
+    assert "no disk" in found.failures[0].failure.message
+
+
+def test_there_is_nothing_to_run_in_mathematics() -> None:
+    assert run(Executes(), ask("3+4?")).check("executes").not_judged == 1
+
+
+def test_what_the_student_solves_is_dropped_and_its_share_reported() -> None:
+    said: dict[str, str | Failure] = {
+        "1+1?": "Answer: 2", "1+2?": "Answer: 4", "1+3?": Failure(FailureCause.ENGINE, "gone"),
+    }  # fmt: skip
+    engine, kept = MockEngine(said), list[Attempt]()
+    context = Context(TASK, engine=lambda: engine, keep=lambda attempts, cost: kept.extend(attempts))
+    examples = [ask(question, f"Answer: {n}") for n, question in enumerate(said, start=2)]
+    found = run(Solved(), *examples, examples[0], ask("?", "4", "no skill"), context=context)
+    assert reasons(found) == [(0, SOLVED), (3, SOLVED)]
+    assert found.check("solved").share(SOLVED) == pytest.approx(2 / 5)
+    assert [(b.failure.message, b.positions, b.withheld) for b in found.failures] == [("gone", (2,), False)]
+    assert found.positions == (1, 2, 4)
+    assert len(kept) == len(engine.requests) == 3  # The same question is asked once.
+
+
+def test_some_of_what_is_solved_may_stay_and_always_the_same() -> None:
+    def answer(request: Request, index: int) -> str:
+        return f"Answer: {request.messages[-1].text}"
+
+    context = Context(TASK, engine=lambda: MockEngine(answer))
+    examples = [ask(str(n), f"Answer: {n}") for n in range(200)]
+    found = run(Solved(stay=0.3), *examples, context=context)
+    assert 30 < len(found.kept) < 90
+    assert found.check("solved").share(SOLVED) == 1.0
+    assert run(Solved(stay=0.3), *found.kept, context=context).kept == found.kept
+    assert len(run(Solved(stay=1.0), *examples, context=context).kept) == 200
+
+
+def test_without_a_student_nothing_is_solved() -> None:
+    assert run(Solved(), ask("3+4?")).check("solved").remarks == {"no student to ask": 1}
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(SettingsError, match="from 0 to 1"):
+        Solved(stay=2)
+    with pytest.raises(SettingsError, match="at least 1"):
+        Executes(workers=0)
