@@ -8,15 +8,18 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from pydantic import BaseModel, Field
 
-from palaestra.core.records import Completion, Split
+from palaestra.core.records import Completion, Failure, FailureCause, Message, Split
 from palaestra.engines import shelf
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.cached import CachedEngine
 from palaestra.engines.openai import OpenAIEngine
 from palaestra.engines.shelf import Model
+from palaestra.engines.structured import ask
 from palaestra.runs.cache import Cache
 from palaestra.tasks.math.task import MathSkills
 
@@ -74,10 +77,32 @@ def test_vllm_over_http_gives_the_tokens_that_our_engine_gives(served: str, nano
     assert (spent.unpriced, spent.money) == (0, 0.0)
 
 
-def test_several_samples_differ_and_come_back_the_same(served: str, nano: Model) -> None:
-    request = Request(
-        MathSkills().problems(Split.TEST, 1, 0)[0].messages, Sampling(40, temperature=4.0, count=8), seed=3
-    )
-    first, again = (OpenAIEngine(served).generate([request])[0] for _ in range(2))
-    assert len({answer.text for answer in first}) > 1  # type: ignore[union-attr]
-    assert [a.text for a in first] == [a.text for a in again]  # type: ignore[union-attr]
+def test_several_samples_differ_and_come_back_the_same(served: str) -> None:
+    problems = MathSkills().problems(Split.TEST, 1, 0)
+    requests = [Request(p.messages, Sampling(40, temperature=2.0, count=8), seed=3) for p in problems]
+    first, again = (OpenAIEngine(served).generate(requests) for _ in range(2))
+    assert all(isinstance(answer, Completion) for several in first for answer in several), first
+    assert any(len({answer.text for answer in several}) > 1 for several in first)  # type: ignore[union-attr]
+    assert first == again
+
+
+def test_vllm_holds_the_model_to_a_schema(served: str) -> None:
+    """`nano` knows no JSON at all; whatever it says here is the server's doing."""
+
+    class Digits(BaseModel):
+        digits: list[Literal["1", "2"]] = Field(min_length=2, max_length=2)
+
+    engine = OpenAIEngine(served)
+    asked = [Request((Message("user", "What is 3 + 4?"),), Sampling(100, temperature=1.0), seed=k) for k in range(4)]
+    answers = ask(engine, asked, Digits)
+    assert all(isinstance(answer, Digits) for answer in answers), answers
+
+
+def test_a_prompt_beyond_the_context_is_told_apart(served: str) -> None:
+    long = Request((Message("user", "What is 1 + 2? " * 100),), Sampling(8))
+    short = Request((Message("user", "What is 3 + 4?"),), Sampling(40))
+    failed, answer = (several[0] for several in OpenAIEngine(served).generate([long, short]))
+    assert isinstance(failed, Failure)
+    assert failed.cause is FailureCause.CONTEXT_LENGTH, failed
+    assert isinstance(answer, Completion)
+    assert answer.text == "3+4=7. Answer: 7"

@@ -82,6 +82,7 @@ class Server(ThreadingHTTPServer):
         self.times: Counter[str] = Counter()
         self.prompt_tokens = self.completion_tokens = self.under_way = self.most_under_way = 0
         self.lock, self.over = threading.Lock(), threading.Event()
+        self.broken: list[Exception] = []
 
     @property
     def url(self) -> str:
@@ -102,6 +103,8 @@ class Server(ThreadingHTTPServer):
         self.shutdown()
         self.thread.join()
         self.server_close()
+        if self.broken:
+            raise self.broken[0]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away, or is killed, is no error of ours."""
@@ -130,7 +133,11 @@ class _Handler(BaseHTTPRequestHandler):
             server.under_way += 1
             server.most_under_way = max(server.most_under_way, server.under_way)
         try:
-            reply = server.script(call, before)
+            try:
+                reply = server.script(call, before)
+            except Exception as broken:
+                server.broken.append(broken)
+                reply = error(401, f"the script of the test broke: {broken!r}")
             if reply.delay:
                 server.over.wait(reply.delay)
         finally:

@@ -34,7 +34,7 @@ from palaestra.tasks.code.judge import Allowance, Judge
 from palaestra.tasks.code.task import CodeSkills
 from palaestra.tasks.math.task import MathSkills
 from palaestra.tasks.tools.task import ToolsSkills
-from palaestra.teachers.quality import CHECKS, Check, Context, Inspection, Verdict, Written, inspect, make_checks
+from palaestra.teachers.quality import CHECKS, Check, Context, Inspection, Verdict, inspect, make_checks
 from palaestra.teachers.quality.equations import Equations, holds
 from palaestra.teachers.quality.executes import Executes
 from palaestra.teachers.quality.picture import Picture
@@ -127,7 +127,7 @@ def test_a_lesson_that_fails_all_of_it_has_a_clear_report_and_nothing_to_teach()
 
 
 def test_an_inspection_goes_through_the_store_and_back() -> None:
-    lesson = Lesson((ask("3+4?"), ask("3 + 4"), Written((Message("user", "5+5?"),), "Answer: 9", "addition", "", "10")))
+    lesson = Lesson((ask("3+4?"), ask("3 + 4"), Example((Message("user", "5+5?"),), "Answer: 9", "addition", "", "10")))
     checks = [*make_checks(DETERMINISTIC), Scripted("bad", 99, ValueError("no"))]
     found = inspect(lesson, checks, Context(TASK))
     back = from_json(Inspection, to_json(found))
@@ -212,12 +212,12 @@ def test_every_example_of_the_procedural_families_passes() -> None:
 
 def test_the_scorer_compares_a_response_with_the_answer_that_came_with_it() -> None:
     question = (Message("user", "3+4?"),)
-    right, wrong = (Written(question, f"Answer: {n}", "addition", "", "7") for n in (7, 8))
+    right, wrong = (Example(question, f"Answer: {n}", "addition", "", "7") for n in (7, 8))
     found = run(Scorer(), right, wrong)
     assert reasons(found) == [(1, "wrong answer")]
     assert found.dropped[0].detail == "expected '7'; got '8'"
     assert not found.check("scorer").remarks
-    nonsense = run(Scorer(), Written(question, "Answer: 7", "addition", "", "some"))
+    nonsense = run(Scorer(), Example(question, "Answer: 7", "addition", "", "some"))
     assert (nonsense.kept, nonsense.withheld) == ((), 1)
 
 
@@ -257,7 +257,7 @@ def test_worked_problems_that_are_shown_first_change_nothing() -> None:
 @pytest.mark.parametrize("kind", [CodeSkills, ToolsSkills])
 def test_what_a_model_wrote_never_becomes_a_problem_that_is_executed_here(kind: type[CodeSkills | ToolsSkills]) -> None:
     metadata = {"solution": "raise SystemExit", "name": "f", "inputs": [[1]], "plan": [], "offered": []}
-    example = Written((Message("user", "?"),), "```python\nx\n```", "lists", "", "1", metadata)
+    example = Example((Message("user", "?"),), "```python\nx\n```", "lists", "", "1", metadata)
     assert pose(example, Context(kind())).problem is None
 
 
@@ -297,15 +297,15 @@ def test_an_image_must_show_its_scene() -> None:
     scene = Scene((Item("circle", "red", "large", 8, 40),))
     url = png_url(render(scene))
 
-    def show(shown: str, described: object = None) -> Written:
+    def show(shown: str, described: object = None) -> Example:
         message = Message("user", (ImagePart(shown), TextPart("Which colour?")))
-        return Written((message,), "Answer: red", "colour", "", "red", {"scene": described} if described else {})
+        return Example((message,), "Answer: red", "colour", "", "red", {"scene": described} if described else {})
 
     good = to_data(scene)
     moved, outside = (to_data(replace(scene, items=(replace(scene.items[0], x=x),))) for x in (24, 900))
     examples = (
         show(url, good), show(url, moved), show(url, outside), show(url, {"items": 3}), show(url),
-        show("data:image/png;base64,AAAA"), show("https://example.org/a.png", good), Written((Message("user", "?"),), "red", metadata={"scene": good}),
+        show("data:image/png;base64,AAAA"), show("https://example.org/a.png", good), Example((Message("user", "?"),), "red", metadata={"scene": good}),
         ask("no image"),
     )  # fmt: skip
     found = run(Picture(), *examples, context=Context(make_task("vision-skills")))
@@ -325,9 +325,9 @@ def judge() -> Judge:
     return Judge(sandbox, Allowance(seconds=2.0, memory=256 * 2**20))
 
 
-def program(code: str, tests: object = None, name: str = "") -> Written:
+def program(code: str, tests: object = None, name: str = "") -> Example:
     brought = {"tests": tests, "name": name} if tests else {}
-    return Written((Message("user", "Write it."),), f"Here.\n\n```python\n{code}\n```", "lists", "", "", brought)
+    return Example((Message("user", "Write it."),), f"Here.\n\n```python\n{code}\n```", "lists", "", "", brought)
 
 
 def test_programs_run_against_the_tests_that_they_come_with(judge: Judge) -> None:

@@ -179,12 +179,19 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One training datum: a conversation, and the response to be learned."""
+    """One training datum: a conversation, and the response to be learned.
+
+    Arguments:
+        reference: the final answer, given apart from the response; empty where nobody gave one.
+        metadata: what else its problem would have: `tests` of a program, the `scene` of a picture.
+    """
 
     messages: tuple[Message, ...]
     response: str
     skill: str = ""
     subskill: str = ""
+    reference: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

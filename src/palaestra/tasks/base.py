@@ -49,6 +49,11 @@ TASKS.register(
     "palaestra.tasks.vision.task:VisionSkills",
     "procedural pictures of shapes and charts: 18 skills from colours to patterns, with worked reasoning",
 )
+TASKS.register(
+    "tools-skills",
+    "palaestra.tasks.tools.task:ToolsSkills",
+    "procedural tool use: 12 skills, plans of one to four calls of 55 typed tools, really executed",
+)
 TASKS.register("gqa", "palaestra.tasks.vision.sets:GQA", "GQA: questions about photographs; hub or folder")
 TASKS.register(
     "naturalbench",

@@ -265,7 +265,7 @@ def test_no_room_for_a_conversation_is_a_failure(problem: Problem, monkeypatch: 
     def full(*args: Any) -> Any:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("palaestra.tasks.tools.channel.socket.socketpair", full)
+    monkeypatch.setattr("palaestra.sandbox.lines.socket.socketpair", full)
     found = ToolsSkills().score(problem, Completion(f"```python\n{RIGHT}```"))
     assert isinstance(found, Failure)
     assert found.cause is FailureCause.SANDBOX

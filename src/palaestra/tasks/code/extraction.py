@@ -46,7 +46,7 @@ def extract_code(text: str, wanted: str = "", begun: str = "") -> Extracted:
 
 
 def _extracted(text: str, wanted: str, begun: str) -> Extracted:
-    blocks = [block for block in _fenced(text) if _parses(block)]
+    blocks = [block for block in fenced(text) if parses(block)]
     program = _assembled(blocks, wanted)
     if program:
         return Extracted(_with_head(program, begun, wanted), "fenced")
@@ -58,7 +58,7 @@ def _extracted(text: str, wanted: str, begun: str) -> Extracted:
     return Extracted("", "none")
 
 
-def _fenced(text: str) -> list[str]:
+def fenced(text: str) -> list[str]:
     """The blocks between fences that may be Python; one that is never closed ends with the text."""
     blocks, place = [], 0
     while match := _FENCE.search(text, place):
@@ -68,7 +68,7 @@ def _fenced(text: str) -> list[str]:
         body = text[match.end() + 1 : end.start() if end else len(text)]
         words = re.split(r"[\s{,:]", tag)
         if words[0] in _PYTHON:
-            blocks.append(body if end else _longest_start(body))
+            blocks.append(body if end else longest_start(body))
         place = end.end() if end else len(text)
     return [_dedented(block) for block in blocks]
 
@@ -78,17 +78,17 @@ def _assembled(blocks: list[str], wanted: str) -> str:
     chosen = _choose(blocks, wanted)
     if chosen is None:
         return ""
-    parts, missing = [blocks[chosen]], _used(blocks[chosen]) - _defined(blocks[chosen])
+    parts, missing = [blocks[chosen]], used(blocks[chosen]) - defined(blocks[chosen])
     for block in reversed(blocks[:chosen]):
-        if (found := _defined(block)) & missing:
+        if (found := defined(block)) & missing:
             parts.insert(0, block)
-            missing = (missing | _used(block)) - found
+            missing = (missing | used(block)) - found
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
 def _choose(blocks: list[str], wanted: str) -> int | None:
     for place in range(len(blocks) - 1, -1, -1):
-        if wanted and wanted in _defined(blocks[place]):
+        if wanted and wanted in defined(blocks[place]):
             return place
     if wanted:
         return None
@@ -99,17 +99,17 @@ def _choose(blocks: list[str], wanted: str) -> int | None:
 
 def _does_something(block: str) -> bool:
     """Whether a block reads input or prints, itself or in what it defines and calls."""
-    return bool({"print", "input", "stdin", "stdout", "open"} & (_used(block) | _attributes(block)))
+    return bool({"print", "input", "stdin", "stdout", "open"} & (used(block) | _attributes(block)))
 
 
 def _bare(text: str, wanted: str) -> str:
     """A program without fences: the longest part from a line that starts one."""
-    if _parses(text) and (not wanted or wanted in _defined(text)) and (wanted or _does_something(text)):
+    if parses(text) and (not wanted or wanted in defined(text)) and (wanted or _does_something(text)):
         return _dedented(text)
     best = ""
     for match in _START.finditer(text):
-        part = _longest_start(text[match.start() :])
-        if (not wanted or wanted in _defined(part)) and len(part) > len(best) and (wanted or _does_something(part)):
+        part = longest_start(text[match.start() :])
+        if (not wanted or wanted in defined(part)) and len(part) > len(best) and (wanted or _does_something(part)):
             best = part
     return best
 
@@ -118,8 +118,8 @@ def _continued(text: str, begun: str, wanted: str) -> str:
     """The program that was begun, with the response as its next lines."""
     stripped = text.split("```")[0] if text.lstrip()[:3] != "```" else text
     for body in (stripped, _indented(stripped)):
-        whole = _longest_start(begun + body, at_least=len(begun))
-        if whole and (not wanted or wanted in _defined(whole)):
+        whole = longest_start(begun + body, at_least=len(begun))
+        if whole and (not wanted or wanted in defined(whole)):
             return whole
     return ""
 
@@ -136,10 +136,10 @@ def _before(begun: str, wanted: str) -> str:
     """What stands before the wanted function in a program that was begun."""
     match = re.search(rf"^(?:async )?(?:def|class) {re.escape(wanted)}\b", begun, re.MULTILINE) if wanted else None
     head = begun[: match.start()].rstrip() if match else ""
-    return head if _parses(head) else ""
+    return head if parses(head) else ""
 
 
-def _longest_start(text: str, at_least: int = 0) -> str:
+def longest_start(text: str, at_least: int = 0) -> str:
     """The most whole lines from the start that are Python; empty if fewer than `at_least` characters."""
     lines = text.split("\n")[:MOST_LINES]
     end = len(lines)
@@ -174,7 +174,7 @@ def _dedented(text: str) -> str:
     return textwrap.dedent(text.replace("\t", "    ") if re.search(r"^ +\t|^\t+ ", text, re.MULTILINE) else text)
 
 
-def _parses(text: str) -> bool:
+def parses(text: str) -> bool:
     try:
         compile(text, "response", "exec", dont_inherit=True)
         return bool(ast.parse(text).body)
@@ -182,7 +182,7 @@ def _parses(text: str) -> bool:
         return False
 
 
-def _defined(text: str) -> set[str]:
+def defined(text: str) -> set[str]:
     """The names that a program gives a meaning at its top level."""
     found: set[str] = set()
     try:
@@ -202,7 +202,7 @@ def _defined(text: str) -> set[str]:
     return found
 
 
-def _used(text: str) -> set[str]:
+def used(text: str) -> set[str]:
     """The names that a program reads, but for Python's own and those that only exist inside its functions."""
     try:
         tree = ast.parse(text)

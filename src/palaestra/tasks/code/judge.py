@@ -8,11 +8,8 @@ code too, run in the other, ask for calls and compare what came back. Between th
 
 from __future__ import annotations
 
-import json
-import socket
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files as package_files
@@ -21,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from palaestra.core.errors import SandboxError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.sandbox.base import MIB, Limits, Result, Status, make_sandbox
+from palaestra.sandbox.lines import Line
 from palaestra.tasks.code.comparison import first_difference, same_output
 from palaestra.tasks.code.formats import Functions, Stdio
 from palaestra.tasks.code.verdicts import Judgement, Outcome, Verdict
@@ -124,7 +122,7 @@ class _Trial:
         self.ended: dict[str, Result | Exception] = {}
 
     def run(self) -> Judgement | Failure:
-        program, tests = _Line(), _Line()
+        program, tests = Line(LINE), Line(LINE)
         calm = replace(self.limits, wall_seconds=self.limits.wall_seconds + MARGIN)
         workers = [
             self._start("program", program, "program.py", {"solution.py": self.code}, self.limits),
@@ -144,7 +142,7 @@ class _Trial:
             return Failure(FailureCause.SCORER, f"the tests broke: {self._why()}")
         return Judgement(tuple(self.verdicts))
 
-    def _start(self, name: str, line: _Line, script: str, files: dict[str, str], limits: Limits) -> threading.Thread:
+    def _start(self, name: str, line: Line, script: str, files: dict[str, str], limits: Limits) -> threading.Thread:
         def work() -> None:
             try:
                 self.ended[name] = self.sandbox.run(
@@ -159,7 +157,7 @@ class _Trial:
         thread.start()
         return thread
 
-    def _converse(self, program: _Line, tests: _Line, patience: float) -> bool:
+    def _converse(self, program: Line, tests: Line, patience: float) -> bool:
         """Carry requests and answers to and fro; returns whether the tests came to their end."""
         program.settle(patience)
         tests.settle(patience)
@@ -208,41 +206,6 @@ class _Trial:
     def _why(self) -> str:
         result = self.ended.get("tests")
         return _last_words(result) if isinstance(result, Result) else "they gave no verdict"
-
-
-class _Line:
-    """A channel to a process in a sandbox, one JSON object a line."""
-
-    def __init__(self) -> None:
-        self.mine, self.theirs = socket.socketpair()
-        self._rest = b""
-
-    def settle(self, seconds: float) -> None:
-        self.mine.settimeout(seconds)
-
-    def send(self, message: dict[str, Any]) -> None:
-        with suppress(OSError):  # It has ended; whoever reads next finds out why.
-            self.mine.sendall(json.dumps(message).encode() + b"\n")
-
-    def receive(self) -> dict[str, Any] | None:
-        """The next message; None where there is none, or what came is none."""
-        while b"\n" not in self._rest:
-            try:
-                more = self.mine.recv(1 << 16)
-            except OSError:
-                return None
-            if not more or len(self._rest) > LINE:
-                return None
-            self._rest += more
-        text, _, self._rest = self._rest.partition(b"\n")
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            return None
-        return found if isinstance(found, dict) else None
-
-    def close(self) -> None:
-        self.mine.close()
 
 
 def _raised(answer: dict[str, Any]) -> Verdict:

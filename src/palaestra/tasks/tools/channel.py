@@ -1,12 +1,9 @@
-"""A line to a process in a sandbox: one JSON object a line, and an end to how long one may be."""
+"""A conversation with a script in a sandbox, and what the scripts are given."""
 
 from __future__ import annotations
 
-import json
-import socket
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from importlib.resources import files as package_files
 from importlib.resources.abc import Traversable
@@ -14,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import SandboxError
 from palaestra.sandbox.base import KIB, Limits, Result
+from palaestra.sandbox.lines import Line
 
 if TYPE_CHECKING:
     from palaestra.sandbox.base import Sandbox
@@ -35,55 +33,31 @@ class Conversation:
 
     def __init__(self, sandbox: Sandbox, files: Mapping[str, str], script: str, limits: Limits) -> None:
         self._sandbox, self._files, self._script, self._limits = sandbox, files, script, limits
-        self._rest = b""
         self._ended: Result | BaseException | None = None
-        self.too_long, self.garbled = False, False
-        """Whether it sent a message beyond the limit; whether it sent something that is no message."""
         self._thread = threading.Thread(target=self._work, daemon=True)
         try:
-            self._mine, self._theirs = socket.socketpair()
+            # A character beyond the first 65536 stays one: the program's side reads JSON as Python, which has no pairs.
+            self.line = Line(LONGEST, ascii=False)
         except OSError as error:
             raise SandboxError(f"cannot talk with a sandbox: {error}; is the machine out of open files?") from error
-        self._mine.settimeout(limits.wall_seconds + 30.0)  # The sandbox ends it before that.
+        self.line.settle(limits.wall_seconds + 30.0)  # The sandbox ends it before that.
         try:
             self._thread.start()
         except RuntimeError as error:
-            self._mine.close()
-            self._theirs.close()
+            self.line.close()
+            self.line.theirs.close()
             raise SandboxError(f"cannot talk with a sandbox: {error}; is the machine out of threads?") from error
 
     def send(self, message: Mapping[str, Any]) -> None:
-        with suppress(OSError):  # It has ended; whoever reads next finds out why.
-            # A character beyond the first 65536 stays one: the program's side reads JSON as Python, which has no pairs.
-            self._mine.sendall(json.dumps(message, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+        self.line.send(message)
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message; None where there is none, or what came is none."""
-        while b"\n" not in self._rest:
-            if len(self._rest) > LONGEST:
-                self.too_long = True
-                return None
-            try:
-                more = self._mine.recv(1 << 16)
-            except OSError:
-                return None
-            if not more:
-                return None
-            self._rest += more
-        text, _, self._rest = self._rest.partition(b"\n")
-        if len(text) > LONGEST:
-            self.too_long = True
-            return None
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            found = None
-        self.garbled = not isinstance(found, dict)
-        return found if isinstance(found, dict) else None
+        """The next message; None where there is none, or what came is none: `line` knows which."""
+        return self.line.receive()
 
     def hang_up(self) -> None:
         """Say no more; the other side finds its input at an end."""
-        self._mine.close()
+        self.line.close()
 
     def end(self) -> Result:
         """Hang up and wait for the end of the script.
@@ -107,11 +81,11 @@ class Conversation:
         try:
             # Python without the packages and the settings of anybody: that starts in half the time.
             command = ("python3", "-I", "-S", "-B", self._script)
-            self._ended = self._sandbox.run(command, self._files, stdin=self._theirs, limits=self._limits)
+            self._ended = self._sandbox.run(command, self._files, stdin=self.line.theirs, limits=self._limits)
         except BaseException as error:  # It is raised again where somebody waits for it.
             self._ended = error
         finally:
-            self._theirs.close()
+            self.line.theirs.close()
 
 
 def last_words(result: Result) -> str:

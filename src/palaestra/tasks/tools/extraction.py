@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from palaestra.tasks.code.extraction import _defined, _fenced, _longest_start, _parses, _used
+from palaestra.tasks.code.extraction import defined, fenced, longest_start, parses, used
 
 MOST_TEXT = 50_000
 """Characters of a response in which calls are looked for."""
@@ -48,16 +48,16 @@ def extract_program(text: str) -> str:
     """The program in a response that calls `answer`; empty if there is none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Of a model's doubtful escapes nobody here wants to hear.
-        blocks = [block for block in _fenced(text) if _parses(block)]
+        blocks = [block for block in fenced(text) if parses(block)]
         places = [place for place, block in enumerate(blocks) if _answers(block)]
         if not places:
             return _bare(text)
         parts = [blocks[places[-1]]]
-        missing = _used(parts[0]) - _defined(parts[0])
+        missing = used(parts[0]) - defined(parts[0])
         for block in reversed(blocks[: places[-1]]):
-            if (found := _defined(block)) & missing and not _answers(block):
+            if (found := defined(block)) & missing and not _answers(block):
                 parts.insert(0, block)
-                missing = (missing | _used(block)) - found
+                missing = (missing | used(block)) - found
         return "\n".join(part.strip("\n") for part in parts) + "\n"
 
 
@@ -161,7 +161,7 @@ def _bare(text: str) -> str:
     for start, line in enumerate(lines):
         if not re.match(r"[A-Za-z_#]", line):
             continue
-        part = _longest_start("\n".join(lines[start:]))
+        part = longest_start("\n".join(lines[start:]))
         if part and _answers(part):
             return part
     return ""

@@ -138,9 +138,9 @@ class ToolJudge:
 
 def _ended(talk: Conversation, result: Result, made: list[Made]) -> Record:
     """What became of a program that says no more."""
-    if talk.too_long:
+    if talk.line.too_long:
         return Record(tuple(made), Outcome.OUTPUT, "it sent a value that is too large")
-    if talk.garbled:
+    if talk.line.garbled:
         return with_error(made, NO_MESSAGE)
     if result.status in OUTCOMES:
         return Record(tuple(made), OUTCOMES[result.status], result.status.value)

@@ -8,7 +8,6 @@ from palaestra.teachers.quality.records import (
     Inspection,
     Ruling,
     Verdict,
-    Written,
 )
 
 __all__ = [
@@ -21,7 +20,6 @@ __all__ = [
     "Inspection",
     "Ruling",
     "Verdict",
-    "Written",
     "inspect",
     "make_checks",
 ]

@@ -22,7 +22,7 @@ from palaestra.core.records import Example, Failure, FailureCause, Score
 from palaestra.tasks.base import Task
 from palaestra.teachers.quality.base import Context
 from palaestra.teachers.quality.problems import bare, name_of
-from palaestra.teachers.quality.records import KEPT, Ruling, Verdict, Written, dropped, not_judged
+from palaestra.teachers.quality.records import KEPT, Ruling, Verdict, dropped, not_judged
 from palaestra.teachers.quality.texts import digest
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ Runner = Callable[[Example], Verdict | Failure]
 
 
 class Executes:
-    """Drops programs that fail the tests they come with (`Written`, `tests`), and plans whose calls do not run.
+    """Drops programs that fail the tests they come with (`tests`), and plans whose calls do not run.
 
     Arguments:
         judge: runs programs; one of its own if not given.
@@ -58,7 +58,7 @@ class Executes:
         run = self._runner(bare(context.task))
         if run is None:
             return [not_judged(NOTHING_TO_RUN)] * len(examples)
-        keys = [digest(name_of(e), repr(e.metadata) if isinstance(e, Written) else "") for e in examples]
+        keys = [digest(name_of(e), repr(e.metadata)) for e in examples]
         different = dict(zip(keys, examples, strict=True))
         with ThreadPoolExecutor(self.workers) as pool:
             found = dict(zip(different, pool.map(_guarded(run), different.values()), strict=True))
@@ -100,7 +100,7 @@ def _scored(outcome: Score | Failure | None) -> Verdict | Failure:
 
 
 def _program(example: Example, judge: Judge) -> Verdict | Failure:
-    brought = example.metadata if isinstance(example, Written) else {}
+    brought = example.metadata
     wanted, tests = str(brought.get("name", "")), brought.get("tests")
     if not tests:
         likely = [wanted] if wanted else ["", *_DEFINED.findall(example.response)]

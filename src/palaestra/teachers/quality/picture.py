@@ -9,14 +9,14 @@ from palaestra.core.errors import TaskError
 from palaestra.core.records import Example, ImagePart
 from palaestra.runs.records import from_json
 from palaestra.teachers.quality.base import Context
-from palaestra.teachers.quality.records import KEPT, Ruling, Verdict, Written, dropped, not_judged
+from palaestra.teachers.quality.records import KEPT, Ruling, Verdict, dropped, not_judged
 
 UNREADABLE, IMPOSSIBLE, DIFFERENT = "an image cannot be read", "the scene cannot be drawn", "the image is not the scene"
 NO_IMAGE, NO_SCENE = "no image", "no scene to compare with"
 
 
 class Picture:
-    """Drops an example whose image is damaged, or differs from the scene that it brings (`Written`, `scene`)."""
+    """Drops an example whose image is damaged, or differs from the scene that it brings (`scene`)."""
 
     name = "picture"
     rank = 30
@@ -27,7 +27,7 @@ class Picture:
 
 
 def _judge(example: Example) -> Verdict:
-    described = example.metadata.get("scene") if isinstance(example, Written) else None
+    described = example.metadata.get("scene")
     contents = [m.content for m in example.messages if not isinstance(m.content, str)]
     urls = [part.url for content in contents for part in content if isinstance(part, ImagePart)]
     if not urls:

@@ -4,7 +4,7 @@ An example has no reference. So a task may say how it is read, with one method,
 
     def problem_of(self, example: Example) -> Problem | None
 
-and where a task has none, these are tried in turn: what the example brings with it (`Written`), the problem of the
+and where a task has none, these are tried in turn: what the example brings with it (its reference), the problem of the
 published train split that asks the same, and the answer that its own response gives. The last proves only that the
 scorer finds an answer there; whoever judges by it says so.
 """
@@ -18,7 +18,6 @@ from enum import StrEnum
 from palaestra.core.records import Example, Problem
 from palaestra.tasks.base import Task
 from palaestra.teachers.quality.base import Context
-from palaestra.teachers.quality.records import Written
 from palaestra.teachers.quality.texts import digest, pictures
 
 
@@ -51,7 +50,7 @@ def pose(example: Example, context: Context) -> Posed:
         return Posed(None, Basis.NONE)
     reader = _reader(task)
     found: Problem | None
-    if isinstance(example, Written) and example.reference:
+    if example.reference:
         found, basis = reader(example, example.reference), Basis.BROUGHT
     elif example.messages[-1] in context.published:
         found, basis = context.published[example.messages[-1]], Basis.PUBLISHED
@@ -117,7 +116,7 @@ def _worked(example: Example, reference: str | None) -> Problem:
 def _vision_skills(example: Example, reference: str | None) -> Problem:
     from palaestra.tasks.vision.answers import extract
 
-    choices = list(example.metadata.get("choices", ())) if isinstance(example, Written) else []
+    choices = list(example.metadata.get("choices", ()))
     return _problem(example, reference or extract(example.response, choices) or "")
 
 
@@ -128,5 +127,5 @@ def _any(example: Example, reference: str | None) -> Problem | None:
 
 def _problem(example: Example, reference: str, **metadata: object) -> Problem:
     # Scorers of visual tasks look for the possible answers; none given, none known.
-    brought = {"choices": [], **(example.metadata if isinstance(example, Written) else {}), **metadata}
+    brought = {"choices": [], **(example.metadata), **metadata}
     return Problem(name_of(example), example.messages, reference, example.skill, example.subskill, brought)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from palaestra.core.records import Example, Failure
 
@@ -45,22 +44,6 @@ def dropped(reason: str, detail: str = "", other: int | None = None) -> Verdict:
 
 def not_judged(reason: str) -> Verdict:
     return Verdict(Ruling.NOT_JUDGED, reason)
-
-
-@dataclass(frozen=True, slots=True)
-class Written(Example):
-    """An example with what it claims beside its response, as a language model writes them.
-
-    Arguments:
-        reference: the final answer, given apart from the response.
-        metadata: what else belongs to it: `tests` of a program (assertions, or `inputs` and `outputs`), the `scene`
-            of a picture, whatever the task's scorer reads of a problem.
-
-    A student is taught it like any other example.
-    """
-
-    reference: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,61 @@
+"""A line to a program in a sandbox: one JSON object a line, and an end to how long one may be."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+
+class Line:
+    """Two ends of a line: ours to talk on, and `theirs`, to be the program's stdin (see `Sandbox.run`).
+
+    Arguments:
+        longest: bytes of the largest message that is taken.
+        ascii: whether other characters are sent as escapes; without, what is no character at all is sent as `?`.
+
+    Raises:
+        OSError: the machine is out of open files.
+    """
+
+    def __init__(self, longest: int, *, ascii: bool = True) -> None:
+        self.longest, self.ascii = longest, ascii
+        self.too_long, self.garbled = False, False
+        """Whether a message came that is beyond the limit; whether something came that is no message."""
+        self.mine, self.theirs = socket.socketpair()
+        self._rest = b""
+
+    def settle(self, seconds: float) -> None:
+        """Wait for at most so long for a message."""
+        self.mine.settimeout(seconds)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        with suppress(OSError):  # It has ended; whoever reads next finds out why.
+            self.mine.sendall(json.dumps(message, ensure_ascii=self.ascii).encode("utf-8", "replace") + b"\n")
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next message; None where there is none, or what came is none."""
+        while b"\n" not in self._rest and len(self._rest) <= self.longest:
+            try:
+                more = self.mine.recv(1 << 16)
+            except OSError:
+                return None
+            if not more:
+                return None
+            self._rest += more
+        text, _, self._rest = self._rest.partition(b"\n")
+        if len(text) > self.longest:
+            self.too_long = True
+            return None
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+        self.garbled = not isinstance(found, dict)
+        return found if isinstance(found, dict) else None
+
+    def close(self) -> None:
+        """Say no more; the other side finds its input at an end."""
+        self.mine.close()
