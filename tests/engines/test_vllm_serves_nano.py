@@ -38,6 +38,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", shelf.locate("nano")]
     command += ["--served-model-name", "nano", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--dtype", "float32", "--max-model-len", "256", "--enforce-eager"]
+    # A model that knows no JSON would otherwise fill its answer with spaces, which the grammar allows.
+    command += ["--structured-outputs-config", '{"backend": "xgrammar", "disable_any_whitespace": true}']
     log = tmp_path_factory.mktemp("vllm") / "log.txt"
     with open(log, "w") as stream:
         environment = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1"}

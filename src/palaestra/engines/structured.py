@@ -90,7 +90,8 @@ def _again(question: Request, said: Completion, wrong: str) -> tuple[Message, ..
     told = Message("user", f"That answer cannot be used: {wrong}\nAnswer again: the whole JSON and nothing else.")
     if not said.text.strip():
         return (*question.messages, told)  # Some servers refuse a message without text.
-    text = said.text if len(said.text) <= _QUOTED else said.text[:_QUOTED] + " [...]"
+    text = said.text.strip()
+    text = text if len(text) <= _QUOTED else text[:_QUOTED] + " [...]"
     return (*question.messages, Message("assistant", text), told)
 
 

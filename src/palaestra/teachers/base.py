@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from palaestra.core.records import Example, Lesson
+from palaestra.core.errors import SettingsError
+from palaestra.core.records import Decision, Example, Lesson
 from palaestra.core.registry import Registry
-from palaestra.tasks.base import GenerativeTask
+from palaestra.tasks.base import GenerativeTask, Task
+from palaestra.teachers.writers import Order, TaskWriter, Writer, Written
 
 if TYPE_CHECKING:
     # Only the types: a list of teachers is to load no torch.
@@ -18,6 +22,16 @@ if TYPE_CHECKING:
 TEACHERS = Registry("teacher", "palaestra.teachers")
 TEACHERS.register(
     "no_state", "palaestra.teachers.no_state:NoState", "the same share for every skill, whatever the student does"
+)
+TEACHERS.register(
+    "open_ended",
+    "palaestra.teachers.open_ended:OpenEnded",
+    "data for single wrong answers of the student, drawn from all of them",
+)
+TEACHERS.register(
+    "skill_list",
+    "palaestra.teachers.skill_list:SkillList",
+    "a share for every skill by its wrong answers, and in it for the subskills with the most",
 )
 TEACHERS.register(
     "skill_tree",
@@ -39,9 +53,47 @@ class Teacher(Protocol):
         ...
 
 
-def make_teacher(name: str, task: GenerativeTask, skills: tuple[str, ...] = (), **options: Any) -> Teacher:
-    """Build the teacher that is registered under `name`."""
-    teacher: Teacher = TEACHERS.get(name)(task, skills, **options)
+class PlanningTeacher(ABC):
+    """A teacher that orders examples, and lets somebody else write them. Subclasses say what is ordered.
+
+    Arguments:
+        task: what is taught.
+        skills: only these skills; all if empty.
+        writer: who writes; the task's own generators if none is given.
+    """
+
+    def __init__(self, task: Task, skills: tuple[str, ...] = (), *, writer: Writer | None = None) -> None:
+        self.task = task
+        self.skills = {name: parts for name, parts in task.skills().items() if not skills or name in skills}
+        self.writer: Writer = writer if writer is not None else TaskWriter(task)
+
+    @abstractmethod
+    def plan(self, state: StudentState, size: int, generator: np.random.Generator) -> list[Order]:
+        """Orders of `size` examples in all."""
+
+    def write(self, state: StudentState, size: int, generator: np.random.Generator) -> Lesson:
+        orders = [order for order in self.plan(state, size, generator) if order.count]
+        written = self.writer.write(orders, generator)
+        examples = tuple(example for one in written for example in one.examples)
+        return Lesson(examples, _decisions(orders, written))
+
+
+def make_teacher(
+    name: str, task: Task, skills: tuple[str, ...] = (), *, writer: Writer | None = None, **options: Any
+) -> Teacher:
+    """Build the teacher that is registered under `name`.
+
+    Raises:
+        SettingsError: the teacher does not take one of the options, or no writer; names what it takes.
+    """
+    kind = TEACHERS.get(name)
+    given = options | ({} if writer is None else {"writer": writer})
+    known = list(inspect.signature(kind).parameters)[2:]
+    for option in given:
+        if option not in known:
+            takes = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise SettingsError(f"teacher '{name}' has no option '{option}'; {takes}")
+    teacher: Teacher = kind(task, skills, **given)
     return teacher
 
 
@@ -49,9 +101,19 @@ def write_from_task(
     task: GenerativeTask, allocation: Mapping[str, Mapping[str, int]], generator: np.random.Generator
 ) -> tuple[Example, ...]:
     """Let the task's own generators write what was allocated to each skill and subskill."""
-    examples: list[Example] = []
-    for skill, parts in allocation.items():
-        for subskill, count in parts.items():
-            if count:
-                examples += task.write_examples(skill, subskill, count, generator)
-    return tuple(examples)
+    orders = [Order(skill, part, count, "", "") for skill, parts in allocation.items() for part, count in parts.items()]
+    return tuple(example for one in TaskWriter(task).write(orders, generator) for example in one.examples)
+
+
+def _decisions(orders: Sequence[Order], written: Sequence[Written]) -> tuple[Decision, ...]:
+    """One for each skill, action and reason, with what was really written; and one for each kind of failure."""
+    found: dict[tuple[str, str, str], dict[str, int]] = {}
+    failed: dict[tuple[str, str], int] = {}
+    for order, one in zip(orders, written, strict=True):
+        allocation = found.setdefault((order.skill, order.action, order.reason), {})
+        for example in one.examples:
+            allocation[example.subskill] = allocation.get(example.subskill, 0) + 1
+        for failure in one.failures:
+            failed[order.skill, failure.message] = failed.get((order.skill, failure.message), 0) + 1
+    decisions = [Decision(*key, allocation) for key, allocation in found.items()]
+    return (*decisions, *(Decision(skill, "failed", f"{count} x {said}") for (skill, said), count in failed.items()))

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from palaestra.core.records import Decision, Lesson, Report
-from palaestra.tasks.base import GenerativeTask
+from palaestra.core.records import Decision, Report
+from palaestra.tasks.base import Task
 from palaestra.teachers.allocation import share_out
-from palaestra.teachers.base import write_from_task
+from palaestra.teachers.base import PlanningTeacher
+from palaestra.teachers.writers import Order, Writer
 
 if TYPE_CHECKING:
     # Only the types: a list of teachers is to load no torch.
@@ -53,12 +54,10 @@ class _Node:
         return 1.0 - self.accuracy
 
 
-class SkillTree:
+class SkillTree(PlanningTeacher):
     """Explores and exploits one tree a skill.
 
     Arguments:
-        task: writes the examples.
-        skills: only these skills; all if empty.
         keep: the share of a lesson that is spread over mastered skills, so that they are not lost.
         cap: the largest share of a lesson that one skill may take.
         open_at_once: how many subskills a skill opens in one round.
@@ -66,18 +65,18 @@ class SkillTree:
 
     def __init__(
         self,
-        task: GenerativeTask,
+        task: Task,
         skills: tuple[str, ...] = (),
         *,
+        writer: Writer | None = None,
         keep: float = 0.12,
         cap: float = 0.2,
         open_at_once: int = 2,
     ) -> None:
-        self.task = task
-        self.skills = {name: parts for name, parts in task.skills().items() if not skills or name in skills}
+        super().__init__(task, skills, writer=writer)
         self.keep, self.cap, self.open_at_once = keep, cap, open_at_once
 
-    def write(self, state: StudentState, size: int, generator: np.random.Generator) -> Lesson:
+    def plan(self, state: StudentState, size: int, generator: np.random.Generator) -> list[Order]:
         nodes = {skill: self._node(state, skill) for skill in self.skills}
         mastered = {skill: 1.0 for skill, node in nodes.items() if node.accuracy >= MASTERED}
         weak = {skill: node.gap * self._response(node) for skill, node in nodes.items() if skill not in mastered}
@@ -86,13 +85,15 @@ class SkillTree:
         kept = round(size * keep) if weak else size
         cap = math.ceil(size * self.cap) if len(weak) * self.cap >= 1 else None
         shares = share_out(size - kept, weak, cap) | share_out(kept if mastered else 0, mastered)
-        decisions, allocation = [], {}
+        orders = []
         for skill in self.skills:
             if shares.get(skill, 0):
                 decision = self._decide(state, skill, nodes[skill], shares[skill])
-                decisions.append(decision)
-                allocation[skill] = decision.allocation
-        return Lesson(write_from_task(self.task, allocation, generator), tuple(decisions))
+                orders += [
+                    Order(skill, part, count, decision.action, decision.reason)
+                    for part, count in decision.allocation.items()
+                ]
+        return orders
 
     def _decide(self, state: StudentState, skill: str, node: _Node, share: int) -> Decision:
         """One skill's action: which subskills its share goes to, and why."""

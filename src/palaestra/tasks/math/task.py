@@ -56,7 +56,7 @@ class MathSkills(ProceduralTask[Draft]):
         )
 
     def example(self, skill: str, subskill: str, draft: Draft) -> Example:
-        return Example((Message("user", draft.question),), draft.response, skill, subskill)
+        return Example((Message("user", draft.question),), draft.response, skill, subskill, draft.answer)
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         kind = SKILLS[problem.skill].kind

@@ -192,7 +192,7 @@ def _messages(item: Item) -> tuple[Message, ...]:
 
 
 def _example(item: Item) -> Example:
-    return Example(_messages(item), item.worked, item.skill, item.subskill)
+    return Example(_messages(item), item.worked, item.skill, item.subskill, item.answer)
 
 
 def _asking(question: str) -> str:

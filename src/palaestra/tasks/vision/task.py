@@ -57,7 +57,8 @@ class VisionSkills(ProceduralTask[Draft]):
         )
 
     def example(self, skill: str, subskill: str, draft: Draft) -> Example:
-        return Example((message(draft),), draft.response, skill, subskill)
+        metadata = {"choices": list(draft.choices), "scene": to_data(draft.scene)}
+        return Example((message(draft),), draft.response, skill, subskill, draft.answer, metadata)
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         right, given = judge(completion.text, problem.reference, problem.metadata["choices"])
