@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from chat_server import Call, Reply, Server
 
 from palaestra import compare, evaluate
 from palaestra.core.errors import RunError, SettingsError, TaskError
@@ -146,3 +147,22 @@ def test_runs_that_cannot_be_compared_say_why(sampled: Path, tmp_path: Path) -> 
     (tmp_path / "other" / "settings.json").write_text(json.dumps(settings))
     with pytest.raises(RunError, match=r"of different tasks: .* of math-skills, .* of gsm8k"):
         compare(sampled, tmp_path / "other")
+
+
+def test_a_model_behind_a_service_is_asked_scored_and_paid_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = {p.messages[0].text: p.reference for p in choose(make_task("math-skills"), Split.TEST, 3, 0, SKILLS)}
+
+    def script(call: Call, times: int) -> Reply:
+        wrong = call.asked == next(iter(problems))
+        return Reply("no idea" if wrong else f"Answer: {problems[call.asked]}")
+
+    with Server(script) as server:
+        (tmp_path / "prices.json").write_text(json.dumps({server.model: [1.0, 2.0]}))
+        monkeypatch.setenv("PALAESTRA_PRICES", str(tmp_path / "prices.json"))
+        result = evaluate(out=tmp_path / "run", model=server.model, skills=SKILLS, problems=3)
+        with pytest.raises(SettingsError, match="applies its own chat template"):
+            evaluate(out=tmp_path / "plain", model=server.model, prompt="plain")
+    summary = result.summary
+    assert (summary["report"]["correct"], summary["report"]["count"]) == (5, 6)
+    expected = (summary["prompt_tokens"] + 2 * summary["completion_tokens"]) / 1e6
+    assert summary["cost"] == pytest.approx(expected) != 0

@@ -101,6 +101,31 @@ def response_logprobs_BT(model: Any, rows: Sequence[Encoded], pad_id: int) -> to
     return -loss_N.view(labels_BT.shape)
 
 
+def preference_loss(
+    model: Any, pairs: Sequence[Pair], reference: Sequence[Sequence[float]], settings: Preference, pad_id: int
+) -> torch.Tensor:
+    """The loss of a batch: the mean preference loss, and the cross-entropy of the right responses by its weight.
+
+    Arguments:
+        pairs: those without a rejected answer have a preference loss of 0.
+        reference: the log-probs of the chosen and the rejected response of each whole pair, in order.
+    """
+    count = len(pairs)
+    paired = [place for place, pair in enumerate(pairs) if pair.rejected is not None]
+    rows = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs if pair.rejected is not None]
+    total_B = response_logprobs_BT(model, rows, pad_id).sum(-1)
+    loss = total_B.new_zeros(())
+    if paired:
+        before_P2 = torch.tensor(reference, device=total_B.device)
+        losses_P = dpo_losses(total_B[paired], total_B[count:], *before_P2.unbind(-1), settings.beta)
+        # By all examples of the batch: a pair weighs the same in any company.
+        loss = losses_P.sum() / count
+    if settings.sft_weight:
+        tokens = sum(len(pair.chosen.response_ids) for pair in pairs)
+        loss = loss - settings.sft_weight * total_B[:count].sum() / tokens
+    return loss
+
+
 class PreferenceStudent(ModelStudent):
     """A student that learns from preferences.
 
@@ -195,22 +220,8 @@ class PreferenceStudent(ModelStudent):
         reference = self._reference(pairs, pad_id)
 
         def loss_of(batch: Sequence[int]) -> torch.Tensor:
-            chosen = [pairs[index].chosen for index in batch]
-            paired = [place for place, index in enumerate(batch) if pairs[index].rejected is not None]
-            rejected = [row for index in batch if (row := pairs[index].rejected) is not None]
-            logprobs_BT = response_logprobs_BT(model, chosen + rejected, pad_id)
-            total_B = logprobs_BT.sum(-1)
-            count = len(batch)
-            loss = total_B.new_zeros(())
-            if paired:
-                before_P2 = torch.tensor([reference[batch[place]] for place in paired], device=total_B.device)
-                losses_P = dpo_losses(total_B[paired], total_B[count:], *before_P2.unbind(-1), settings.beta)
-                # By all examples of the batch: a pair weighs the same in any company.
-                loss = losses_P.sum() / count
-            if settings.sft_weight:
-                tokens = sum(len(row.response_ids) for row in chosen)
-                loss = loss - settings.sft_weight * total_B[:count].sum() / tokens
-            return loss
+            before = [reference[index] for index in batch if index in reference]
+            return preference_loss(model, [pairs[index] for index in batch], before, settings, pad_id)
 
         batches = list(all_batches([pair.longer for pair in pairs], how, seeds))
         return optimise(model, batches, loss_of, how, seeds, on_step=on_step, state=state, keep_state=keep)

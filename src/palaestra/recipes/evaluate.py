@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from palaestra.core.errors import SettingsError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Problem, Report, Split, StopReason
 from palaestra.core.statistics import cuts_of, report_on
 from palaestra.recipes.settings import at_least, given, named_values, of_run, require, setting, to_plain
+from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.records import to_data
 from palaestra.runs.run import Run, new_folder
 
@@ -28,7 +30,10 @@ class EvaluateSettings:
 
     task: str = setting("math-skills", "What is asked; `palaestra list tasks` names them.")
     task_options: tuple[str, ...] = setting((), "Options of the task, each as name=value, for example path=FOLDER.")
-    model: str = setting("nano", "Who is asked: a name of the shelf, a folder, or a hub id.")
+    model: str = setting(
+        "nano",
+        "Who is asked: a name of the shelf, a folder, a hub id, or a service such as openai:MODEL or http://HOST/v1#MODEL.",
+    )
     split: Literal["train", "validation", "test"] = setting("test", "Which problems.")
     problems: int = setting(0, "Problems a skill; 0: all of a published data set, 25 of a task that draws its own.")
     limit: int = setting(0, "Most problems in all, of the skills in turn; 0: no limit.")
@@ -98,9 +103,12 @@ def resume(run: Run, *, listener: Listener = ignore) -> EvaluateResult:
 
 def check(settings: EvaluateSettings) -> None:
     """Raise for every name that does not exist, before anything is loaded or written."""
-    from palaestra.engines import shelf
+    from palaestra.engines.endpoints import is_remote
+    from palaestra.engines.opening import check_model
 
-    shelf.check(settings.model)
+    check_model(settings.model)
+    if is_remote(settings.model) and settings.prompt == "plain":
+        raise SettingsError(f"{settings.model} applies its own chat template; leave the prompt at 'chat'")
     _asked(settings)
 
 
@@ -118,8 +126,12 @@ def _asked(settings: EvaluateSettings) -> tuple[Task, list[Problem]]:
 
 def _load(settings: EvaluateSettings, listener: Listener) -> Engine:
     from palaestra.engines import shelf
+    from palaestra.engines.endpoints import is_remote
+    from palaestra.engines.opening import open_engine
 
     listener(Event("load"))
+    if is_remote(settings.model):
+        return open_engine(settings.model)
     model = shelf.load(settings.model, device=settings.device, listener=listener)
     return model.engine(settings.engine_batch, plain=settings.prompt == "plain")
 
@@ -142,7 +154,7 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
         seed=settings.seed,
         phase=phase,
         known=run.store.attempts(phase),
-        keep=lambda made, cost: run.store.add_attempts(phase, made, cost),
+        keep=lambda made, cost: run.store.add_attempts(phase, made, replace(cost, money=_money(settings.model, cost))),
         listener=listener,
     )
     report = report_on(attempts, settings.split)
@@ -170,3 +182,12 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
     }
     run.write_summary(summary)
     return EvaluateResult(run.folder, report, summary)
+
+
+def _money(model: str, cost: LedgerEntry) -> float:
+    """What a service asks for it at list price; 0 for weights of one's own, and where the price is not known."""
+    from palaestra.engines.endpoints import is_remote
+    from palaestra.engines.prices import Prices
+
+    price = Prices.load().of(model) if is_remote(model) else None
+    return price.of(cost.usage) if price is not None else 0.0

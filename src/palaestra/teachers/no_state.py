@@ -24,6 +24,8 @@ class NoState(PlanningTeacher):
         names = [str(name) for name in generator.permutation(list(self.skills))]
         for skill, count in share_out(size, dict.fromkeys(names, 1.0)).items():
             parts = [str(part) for part in generator.permutation(list(self.skills[skill]) or [""])]
-            for part, share in share_out(count, dict.fromkeys(parts, 1.0)).items():
-                orders.append(Order(skill, part, share, "uniform", "every skill gets the same"))
+            orders += [
+                Order(skill, part, share, "uniform", "every skill gets the same")
+                for part, share in share_out(count, dict.fromkeys(parts, 1.0)).items()
+            ]
         return orders

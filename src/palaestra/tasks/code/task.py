@@ -23,6 +23,7 @@ from palaestra.tasks.code.family import FAMILY, CodeDraft
 from palaestra.tasks.code.formats import FORMATS, CodeProblem, Functions, Stdio
 from palaestra.tasks.code.judge import Allowance, Judge
 from palaestra.tasks.code.verdicts import Judgement, Outcome, Verdict
+from palaestra.tasks.code.writing import BRIEF, CodeDatum, example_of
 from palaestra.tasks.procedural import Family, ProceduralTask
 from palaestra.tasks.sources import Source, locate, read_rows
 
@@ -41,6 +42,7 @@ class CodeTask(ABC):
     """
 
     name: str
+    datum = CodeDatum
 
     def __init__(self, sandbox: str = "bubblewrap", seconds: float = 10.0) -> None:
         if not isinstance(seconds, int | float) or isinstance(seconds, bool) or seconds <= 0:
@@ -53,6 +55,12 @@ class CodeTask(ABC):
     @abstractmethod
     def _find(self, problem: Problem) -> CodeProblem:
         """The problem with its tests."""
+
+    def brief(self) -> str:
+        return BRIEF
+
+    def example_of(self, datum: CodeDatum, skill: str, subskill: str) -> Example:
+        return example_of(datum, ASKED, skill, subskill)
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         """Run the program in a response against all tests of its problem."""

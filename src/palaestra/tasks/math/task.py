@@ -12,6 +12,7 @@ from palaestra.tasks.math.answers import equal, extract
 from palaestra.tasks.math.arithmetic import ARITHMETIC
 from palaestra.tasks.math.drafts import Draft, Skill
 from palaestra.tasks.math.reasoning import REASONING
+from palaestra.tasks.math.writing import SKILLS_BRIEF, MathDatum, plain
 from palaestra.tasks.procedural import Family, ProceduralTask
 
 SKILLS: Mapping[str, Skill] = {skill.name: skill for skill in (*ARITHMETIC, *REASONING, *ADVANCED)}
@@ -34,6 +35,7 @@ class MathSkills(ProceduralTask[Draft]):
 
     name = "math-skills"
     max_tokens = 72
+    datum = MathDatum
 
     def family(self) -> Family[Draft]:
         return {name: skill.subskills for name, skill in SKILLS.items()}
@@ -57,6 +59,14 @@ class MathSkills(ProceduralTask[Draft]):
 
     def example(self, skill: str, subskill: str, draft: Draft) -> Example:
         return Example((Message("user", draft.question),), draft.response, skill, subskill, draft.answer)
+
+    def brief(self) -> str:
+        return SKILLS_BRIEF
+
+    def example_of(self, datum: MathDatum, skill: str, subskill: str) -> Example:
+        answer, working = plain(datum.answer), datum.reasoning.strip()
+        response = f"{working}{'' if working.endswith('.') else '.'} Answer: {answer}"
+        return Example((Message("user", datum.question.strip()),), response, skill, subskill, answer)
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         kind = SKILLS[problem.skill].kind

@@ -23,6 +23,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.tasks.base import check_skills, take
 from palaestra.tasks.math.equivalence import Verdict
 from palaestra.tasks.math.extraction import Extracted, extract
+from palaestra.tasks.math.writing import WORKED_BRIEF, MathDatum, plain
 from palaestra.tasks.sources import Source, read_rows
 
 INSTRUCTION = "Reason step by step, and put your final answer within \\boxed{}."
@@ -60,6 +61,7 @@ class WorkedTask(ABC):
 
     name: str
     source: Source
+    datum = MathDatum
 
     def __init__(self, path: str = "") -> None:
         self.path = str(path)
@@ -122,6 +124,14 @@ class WorkedTask(ABC):
                 if len(examples) == count:
                     break
         return examples
+
+    def brief(self) -> str:
+        return WORKED_BRIEF
+
+    def example_of(self, datum: MathDatum, skill: str, subskill: str) -> Example:
+        answer = plain(datum.answer)
+        worked = f"{datum.reasoning.strip()}\nThe answer is \\boxed{{{answer}}}."
+        return _example(Item(datum.question, worked, answer, skill, subskill))
 
     def shown(self, skill: str, count: int) -> list[Example]:
         """Worked problems of all skills in turn, whatever is asked: how hard a question is must not be told."""

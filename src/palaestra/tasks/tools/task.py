@@ -12,6 +12,7 @@ from palaestra.core.records import Attempt, Completion, Example, Failure, Failur
 from palaestra.core.statistics import Mean, mean_interval
 from palaestra.tasks.base import split_of
 from palaestra.tasks.procedural import Family, ProceduralTask
+from palaestra.tasks.tools import writing
 from palaestra.tasks.tools.extraction import extract_calls, extract_program
 from palaestra.tasks.tools.judge import ToolJudge
 from palaestra.tasks.tools.library import LIBRARY
@@ -46,6 +47,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
     """
 
     name = "tools-skills"
+    datum = writing.ToolsDatum
 
     def __init__(
         self,
@@ -108,6 +110,12 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         question = asked(draft.question, offer(draft, self.distractors), self.answer_form, self.prompt)
         taught = response(draft.plan, self.answer_form, self.prompt)
         return Example((Message("user", question),), taught, skill, subskill)
+
+    def brief(self) -> str:
+        return writing.brief()
+
+    def example_of(self, datum: writing.ToolsDatum, skill: str, subskill: str) -> Example:
+        return self.example(skill, subskill, ToolDraft(datum.request.strip(), writing.plan_of(datum)))
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         """Make the calls of a response, and compare them and the answer with the plan."""

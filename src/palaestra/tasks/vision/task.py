@@ -15,6 +15,7 @@ from palaestra.tasks.vision.objects import OBJECTS
 from palaestra.tasks.vision.relations import RELATIONS
 from palaestra.tasks.vision.render import png_url, render
 from palaestra.tasks.vision.scene import scene_split
+from palaestra.tasks.vision.writing import BRIEF, VisionDatum, example_of
 
 SKILLS: Mapping[str, Skill] = {s.name: s for s in (*OBJECTS, *CHARTS_SEEN, *RELATIONS, *CHARTS_READ)}
 
@@ -33,6 +34,7 @@ class VisionSkills(ProceduralTask[Draft]):
 
     name = "vision-skills"
     max_tokens = 72
+    datum = VisionDatum
 
     def family(self) -> Family[Draft]:
         return {name: skill.subskills for name, skill in SKILLS.items()}
@@ -59,6 +61,12 @@ class VisionSkills(ProceduralTask[Draft]):
     def example(self, skill: str, subskill: str, draft: Draft) -> Example:
         metadata = {"choices": list(draft.choices), "scene": to_data(draft.scene)}
         return Example((message(draft),), draft.response, skill, subskill, draft.answer, metadata)
+
+    def brief(self) -> str:
+        return BRIEF
+
+    def example_of(self, datum: VisionDatum, skill: str, subskill: str) -> Example:
+        return example_of(datum, skill, subskill)
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         right, given = judge(completion.text, problem.reference, problem.metadata["choices"])

@@ -1,0 +1,297 @@
+"""Learning by practice: the examples of a lesson are problems, and the student tries them until it gets them right.
+
+The scales nest: inside one lesson the student plays episodes at the token scale. It gives a group of answers to each
+question, the task's scorer rewards them, and GRPO makes the better ones of a group likelier. The responses that the
+teacher wrote are not shown to it.
+
+Text is practised in a token environment; a student that reads images answers through its engine, with the same update.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from palaestra.core.errors import LessonError, RewardError, SettingsError
+from palaestra.core.records import Completion, Example, Failure, Problem
+from palaestra.core.seeding import Seeds
+from palaestra.engines.chat import end_ids
+from palaestra.engines.shelf import Model
+from palaestra.learn.batches import encode
+from palaestra.learn.collect import collect_responses
+from palaestra.learn.grpo import GRPO, GRPOConfig, Variant, variant
+from palaestra.learn.policies.language_model import LanguageModelPolicy, fuse_activations
+from palaestra.learn.policies.visual import VisualPolicy, collect_answers
+from palaestra.learn.progress import TrainingState
+from palaestra.learn.reference import penalise
+from palaestra.learn.rollouts import Rollout
+from palaestra.learn.student import Keep, ModelStudent, OnStep, Scorer, Start
+from palaestra.learn.supervised import Supervision, pad_id_of
+
+
+@dataclass(frozen=True, slots=True)
+class Practice:
+    """How a student practises.
+
+    Arguments:
+        passes: how often each problem is practised.
+        problems: how many are practised before an update.
+        group_size: answers to a problem, which are compared with each other.
+        max_tokens, temperature: of an answer.
+        kl: weight of the divergence from the base.
+        variant: which GRPO; see `palaestra.learn.grpo`.
+        minibatches: optimiser steps an update.
+        slots: answers that are written side by side.
+    """
+
+    passes: float = 4.0
+    problems: int = 16
+    group_size: int = 8
+    learning_rate: float = 1e-4
+    max_tokens: int = 72
+    temperature: float = 1.0
+    kl: float = 0.0
+    variant: Variant = "grpo"
+    minibatches: int = 2
+    slots: int = 128
+
+    def __post_init__(self) -> None:
+        for name, good, wanted in (
+            ("passes", self.passes > 0, "above 0"),
+            ("problems", self.problems >= 1, "at least 1"),
+            ("group_size", self.group_size >= 2, "at least 2, for answers are compared within their group"),
+            ("learning_rate", self.learning_rate > 0, "above 0"),
+            ("max_tokens", self.max_tokens >= 1, "at least 1"),
+            ("temperature", self.temperature > 0, "above 0"),
+            ("kl", self.kl >= 0, "at least 0"),
+            ("variant", self.variant in ("grpo", "dr_grpo", "dapo"), "of grpo, dr_grpo and dapo"),
+            ("minibatches", self.minibatches >= 1, "at least 1"),
+            ("slots", self.slots >= 1, "at least 1"),
+        ):
+            if not good:
+                raise SettingsError(f"practice needs {name} {wanted}; got {getattr(self, name)!r}")
+
+
+class PractisingStudent(ModelStudent):
+    """A student that learns by reinforcement, on problems whose answers can be verified.
+
+    Its loss is the share of the reward that it missed: 1 minus the mean score of an iteration's answers. After a
+    training its `figures` are `problems` and `unverifiable` (examples that were left out), `reward_first`,
+    `reward_last`, `failed_answers` (no score could be had) and `groups_without_variance` (the share that taught
+    nothing).
+
+    Arguments:
+        score: rewards answers.
+        environment: makes the token environment of the problems, for example
+            `palaestra.envs.token.TokenVectorEnv` itself. A student that reads images needs none.
+        others: see `ModelStudent`.
+    """
+
+    Settings = Practice
+    settings: Practice
+
+    def __init__(
+        self,
+        model: Model,
+        supervision: Supervision = Supervision(),
+        settings: Practice | None = None,
+        *,
+        score: Scorer | None = None,
+        environment: Callable[..., Any] | None = None,
+        start: Start = "base",
+        batch_size: int = 128,
+        keep_every: float = 120.0,
+    ) -> None:
+        super().__init__(model, supervision, settings, start=start, batch_size=batch_size, keep_every=keep_every)
+        if score is None:
+            raise SettingsError("a student that practises needs a scorer of its answers; give `score`")
+        if environment is None and model.processor is None:
+            raise SettingsError("a student that practises needs a token environment; give environment=TokenVectorEnv")
+        if model.processor is not None and self.settings.temperature != 1.0:
+            raise SettingsError(
+                f"{model.name} reads images, and such a student practises at temperature 1; got {self.settings.temperature}"
+            )
+        self.score, self.environment = score, environment
+        # The policy has them too: a student computes the same before, while and after it practises.
+        fuse_activations(self._model)
+
+    def reward(self, example: Example, completion: Completion) -> float:
+        """The score of an answer.
+
+        Raises:
+            RewardError: the scorer failed, which is no reward of 0.
+        """
+        outcome = self.score(example, completion)
+        if outcome is None:
+            raise RewardError("nothing says what is right")
+        if isinstance(outcome, Failure):
+            raise RewardError(f"{outcome.cause}: {outcome.message}")
+        return outcome.value
+
+    def _train(
+        self, examples: Sequence[Example], seeds: Seeds, on_step: OnStep, state: TrainingState | None, keep: Keep | None
+    ) -> list[tuple[int, float]]:
+        settings = self.settings
+        # Whatever is answered: a question that nobody can judge is no problem to practise.
+        problems = [one for one in examples if self.score(one, Completion(one.response)) is not None]
+        if not problems:
+            raise LessonError(
+                f"none of the {len(examples)} examples can be verified: nothing says what is right; "
+                "give them references, or train by 'supervised'"
+            )
+        source = _Pictures(self, problems, seeds) if self.processor is not None else _Tokens(self, problems, seeds)
+        config = variant(settings.variant, GRPOConfig(
+            learning_rate=settings.learning_rate, group_size=settings.group_size, kl_coefficient=settings.kl,
+            minibatches=settings.minibatches,
+        ))  # fmt: skip
+        algorithm = GRPO(source.policy, config, seeds.derive("algorithm"))
+        groups = min(settings.problems, len(problems))
+        total = max(1, math.ceil(settings.passes * len(problems) / groups))
+        curve: list[tuple[int, float]] = []
+        if state is not None and state.step:
+            self._put_back(state.weights)
+            algorithm.optimizer.load_state(state.moments.get(0, {}))
+            curve = list(state.curve)
+        failed, idle = 0, []
+        try:
+            for iteration in range(len(curve) + 1, total + 1):
+                rollout = source.collect(iteration, groups)
+                if not rollout.episode_returns:
+                    raise LessonError(f"no answer of iteration {iteration} could be scored: {rollout.failures[0]}")
+                if settings.kl:
+                    penalise(rollout, source.reference_BT(rollout), 0.0)  # The divergence is a part of GRPO's loss.
+                idle.append(algorithm.update(rollout, iteration)["groups_without_variance"])
+                failed += len(rollout.failures)
+                missed = 1.0 - sum(rollout.episode_returns) / len(rollout.episode_returns)
+                curve.append((iteration, missed))
+                on_step(iteration, total, missed)
+                if keep is not None and iteration < total:
+                    weights = {n: p.detach() for n, p in self._trained.named_parameters() if p.requires_grad}
+                    keep(TrainingState(iteration, weights, {0: algorithm.optimizer.state()}, curve))
+        finally:
+            self._settle()
+        self.figures = {
+            "problems": float(len(problems)),
+            "unverifiable": float(len(examples) - len(problems)),
+            "reward_first": 1.0 - curve[0][1],
+            "reward_last": 1.0 - curve[-1][1],
+            "failed_answers": float(failed),
+            "groups_without_variance": sum(idle) / max(1, len(idle)),
+        }
+        return curve
+
+    def _settle(self) -> None:
+        """Weights with memory of their own again: the optimizer lays those of a small model side by side."""
+        for parameter in self._trained.parameters():
+            parameter.grad = None
+            if parameter.untyped_storage().nbytes() != parameter.numel() * parameter.element_size():
+                parameter.data = parameter.data.clone()
+        self._trained.eval()
+
+
+class _Source(ABC):
+    """Where a practising student's answers come from."""
+
+    policy: Any
+
+    def __init__(self, student: PractisingStudent, problems: Sequence[Example], seeds: Seeds) -> None:
+        self.student, self.problems, self.seeds = student, problems, seeds
+        self.policy = self.make_policy(student._trained)
+        self._base: Any = None
+
+    @abstractmethod
+    def make_policy(self, model: Any) -> Any: ...
+
+    @abstractmethod
+    def collect(self, iteration: int, groups: int) -> Rollout:
+        """Groups of answers, to all problems in turn."""
+
+    def reference_BT(self, rollout: Rollout) -> torch.Tensor:
+        """The log-probs of the answers under the base: the weights without the adapter, or a copy of them."""
+        student = self.student
+        if student._adapted is None and self._base is None:
+            model = copy.deepcopy(student._model)
+            model.load_state_dict(student._base, strict=False)
+            self._base = self.make_policy(model.requires_grad_(False))
+        with student._adapted.disable_adapter() if student._adapted is not None else nullcontext():
+            found_BT: torch.Tensor = (self._base or self.policy).logprobs_BT(rollout)
+        return found_BT
+
+
+class _Tokens(_Source):
+    """Episodes in a token environment."""
+
+    def __init__(self, student: PractisingStudent, problems: Sequence[Example], seeds: Seeds) -> None:
+        settings, engine = student.settings, student._engine
+        assert student.environment is not None
+        asked = [
+            Problem(str(place), one.messages, one.reference, one.skill, one.subskill)
+            for place, one in enumerate(problems)
+        ]
+
+        def reward(response: Any) -> float:
+            said = Completion(response.text, response.token_ids, stop_reason=response.stop_reason)
+            return student.reward(problems[int(response.prompt.source.id)], said)
+
+        self.env = student.environment(
+            asked,
+            reward,
+            tokenizer=student.tokenizer,
+            num_envs=settings.slots,
+            max_tokens=settings.max_tokens,
+            context=engine.context if engine.context < 1 << 30 else 0,
+            end_ids=end_ids(student._model, student.tokenizer),
+            group_size=settings.group_size,
+            failures="mark",
+        )
+        self.env.reset(seed=seeds.derive("environment").integer(), options={"episodes": 0})
+        super().__init__(student, problems, seeds)
+
+    def make_policy(self, model: Any) -> Any:
+        return LanguageModelPolicy(
+            model, temperature=self.student.settings.temperature, vocabulary=int(self.env.single_action_space.n)
+        )
+
+    def collect(self, iteration: int, groups: int) -> Rollout:
+        count = groups * self.student.settings.group_size
+        return collect_responses(
+            self.env, self.policy, count, self.seeds.derive("answers"), first=(iteration - 1) * count
+        )
+
+
+class _Pictures(_Source):
+    """Answers through the student's engine."""
+
+    def __init__(self, student: PractisingStudent, problems: Sequence[Example], seeds: Seeds) -> None:
+        super().__init__(student, problems, seeds)
+        limit = student._engine.context
+        self.prompts = [encode(one, student.tokenizer, limit, student.processor) for one in problems]
+
+    def make_policy(self, model: Any) -> Any:
+        return VisualPolicy(model, pad_id_of(self.student.tokenizer))
+
+    def collect(self, iteration: int, groups: int) -> Rollout:
+        student, settings = self.student, self.student.settings
+        numbers = range((iteration - 1) * groups, iteration * groups)
+        places = [self._place(number) for number in numbers]
+        return collect_answers(
+            student._engine,
+            [self.problems[place] for place in places],
+            [self.prompts[place] for place in places],
+            student.reward,
+            settings.group_size,
+            settings.max_tokens,
+            [self.seeds.derive("answers", number).integer() for number in numbers],
+        )
+
+    def _place(self, number: int) -> int:
+        """All problems once, in random order, before any comes again."""
+        lap, place = divmod(number, len(self.problems))
+        return int(self.seeds.derive("order", lap).generator().permutation(len(self.problems))[place])

@@ -1,0 +1,127 @@
+"""A language model as the writer: one call a few data, many calls in flight, every answer of the task's own shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, Field, create_model
+
+from palaestra.core.errors import SettingsError
+from palaestra.core.records import Example, Failure, FailureCause
+from palaestra.engines.base import Engine, Request, Sampling
+from palaestra.engines.structured import ask
+from palaestra.tasks.base import Task
+from palaestra.tasks.teaching import UnusableError, WritableTask
+from palaestra.teachers.prompts import Prompts
+from palaestra.teachers.writers import Order, Written
+
+SHOWN = 2
+"""Worked problems of the train split that a writer is shown, so that it sees how the task is asked and answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A part of an order that is written by one call."""
+
+    order: int
+    count: int
+
+
+class ModelWriter:
+    """Orders as prompts, answers as examples.
+
+    Arguments:
+        task: says what a datum is; see `palaestra.tasks.teaching`.
+        engine: any; with a cache and a budget where calls cost something (`palaestra.engines.cached`).
+        prompts: the templates; `TEACHER/write` is what an order becomes.
+        teacher: whose templates.
+        per_call: data that one call writes at most.
+        sampling: how it writes.
+        tries: how often a call is asked again after an answer that does not fit.
+
+    Raises:
+        SettingsError: the task does not say what a datum is.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        engine: Engine,
+        prompts: Prompts,
+        teacher: str,
+        *,
+        per_call: int = 10,
+        sampling: Sampling = Sampling(max_tokens=4096, temperature=1.0),
+        tries: int = 3,
+    ) -> None:
+        if not isinstance(task, WritableTask):
+            raise SettingsError(
+                f"task '{task.name}' does not say what a language model is to write for it; let its own generators write"
+            )
+        self.task, self.engine, self.prompts, self.teacher = task, engine, prompts, teacher
+        self.per_call, self.sampling, self.tries = per_call, sampling, tries
+        datum: Any = task.datum
+        self.shape: type[BaseModel] = create_model(
+            "Lesson",
+            hypothesis=(str, Field(default="", description="What the student may be lacking, in a sentence.")),
+            data=(list[datum], Field(min_length=1, description="The data.")),
+        )
+
+    def write(self, orders: Sequence[Order], generator: np.random.Generator) -> list[Written]:
+        calls = [call for place, order in enumerate(orders) for call in self._calls(place, order)]
+        seeds = [int(seed) for seed in generator.integers(1 << 62, size=len(calls))]
+        questions = [
+            Request(self._prompt(orders[call.order], call.count), self.sampling, seed)
+            for call, seed in zip(calls, seeds, strict=True)
+        ]
+
+        def complaint(index: int, said: BaseModel) -> str:
+            """What is wrong with an answer of the right shape; a few useless data among many are only left out."""
+            examples, unusable = self._examples(said, orders[calls[index].order], calls[index].count)
+            return "; ".join(unusable[:3]) if len(unusable) > len(examples) else ""
+
+        answers = ask(self.engine, questions, self.shape, tries=self.tries, check=complaint)
+        written = [Written(()) for _ in orders]
+        for call, answer in zip(calls, answers, strict=True):
+            before = written[call.order]
+            if isinstance(answer, Failure):
+                written[call.order] = replace(before, failures=(*before.failures, answer))
+                continue
+            examples, unusable = self._examples(answer, orders[call.order], call.count)
+            failures = tuple(Failure(FailureCause.MALFORMED, why) for why in unusable)
+            written[call.order] = Written((*before.examples, *examples), (*before.failures, *failures))
+        return written
+
+    def _calls(self, place: int, order: Order) -> list[_Call]:
+        full, rest = divmod(order.count, self.per_call)
+        return [_Call(place, self.per_call)] * full + ([_Call(place, rest)] if rest else [])
+
+    def _prompt(self, order: Order, count: int) -> tuple[Any, ...]:
+        shown = getattr(self.task, "shown", None)
+        examples = shown(order.skill, SHOWN) if shown is not None and order.skill in self.task.skills() else []
+        return self.prompts.messages(
+            f"{self.teacher}/write",
+            brief=self.task.brief(),
+            skill=order.skill,
+            subskill=order.subskill,
+            count=count,
+            hypothesis=order.hypothesis,
+            errors=order.errors,
+            shown=[(example.messages[-1].text, example.response) for example in examples],
+        )
+
+    def _examples(self, said: Any, order: Order, count: int) -> tuple[list[Example], list[str]]:
+        """At most `count` examples of an answer, and what is wrong with the data of which none could be made."""
+        examples, unusable = [], []
+        for datum in said.data[:count]:
+            try:
+                made = self.task.example_of(datum, order.skill, order.subskill)
+            except UnusableError as error:
+                unusable.append(str(error))
+            else:
+                known = {"hypothesis": said.hypothesis} if said.hypothesis else {}
+                examples.append(replace(made, metadata={**made.metadata, **known}))
+        return examples, unusable

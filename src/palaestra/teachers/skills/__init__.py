@@ -1,0 +1,21 @@
+"""Skills: discovered with a language model, or the task's own; and how far the two agree."""
+
+from palaestra.teachers.skills.agreement import Agreement, agreement
+from palaestra.teachers.skills.discovery import STAGES, Discovery, Keep
+from palaestra.teachers.skills.gold import by_gold
+from palaestra.teachers.skills.records import Category, SkillMap
+from palaestra.teachers.skills.task import Discovered, original, relabel
+
+__all__ = [
+    "STAGES",
+    "Agreement",
+    "Category",
+    "Discovered",
+    "Discovery",
+    "Keep",
+    "SkillMap",
+    "agreement",
+    "by_gold",
+    "original",
+    "relabel",
+]

@@ -1,0 +1,47 @@
+"""How the stages ask: the engine, the prompts, and what a question may cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from palaestra.core.records import Failure, ImagePart, Message, Problem, TextPart
+from palaestra.engines.base import Engine, Request, Sampling
+from palaestra.engines.cached import KEPT
+from palaestra.teachers.prompts import Prompts
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What all three stages share; see `Discovery` for the arguments."""
+
+    engine: Engine
+    prompts: Prompts = field(default_factory=Prompts)
+    tries: int = 3
+    max_tokens: int = 1024
+    seed: int = 0
+    show_references: bool = False
+
+    def request(self, prompt: str, *, max_tokens: int = 0, **variables: Any) -> Request:
+        messages = self.prompts.messages(f"skills/{prompt}", **variables)
+        return Request(messages, Sampling(max_tokens=max_tokens or self.max_tokens), self.seed)
+
+    def about(self, problem: Problem, prompt: str, **variables: Any) -> Request:
+        """A question about one problem: the last message of it, with its images.
+
+        What stands before is instruction or worked problems, and an id may tell the task's own skill: the model sees
+        neither.
+        """
+        asked = problem.messages[-1]
+        request = self.request(prompt, question=asked.text, **variables)
+        images = () if isinstance(asked.content, str) else tuple(p for p in asked.content if isinstance(p, ImagePart))
+        if not images:
+            return request
+        *before, last = request.messages
+        shown = Message(last.role, (TextPart(last.text), *images))
+        return Request((*before, shown), request.sampling, request.seed)
+
+
+def may_pass(failure: Failure) -> bool:
+    """Whether a failure was one of the moment, so that asking again makes sense."""
+    return failure.cause not in KEPT

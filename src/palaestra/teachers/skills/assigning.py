@@ -1,0 +1,46 @@
+"""Stage 3: give every problem one category, by its name where that is a member of one, else by asking."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, create_model
+
+from palaestra.core.records import Failure, Problem
+from palaestra.engines.structured import ask
+from palaestra.teachers.skills.asking import Asking
+from palaestra.teachers.skills.records import Category
+from palaestra.teachers.skills.spelling import key
+
+
+def assign(
+    problems: Sequence[Problem], names: Mapping[str, str], categories: Sequence[Category], asking: Asking
+) -> dict[str, str | Failure]:
+    """The category of each problem by its id, or why it has none.
+
+    Arguments:
+        names: the names of stage 1; a problem without one is asked about.
+        categories: at least one.
+    """
+    member = {name: category.name for category in categories for name in category.members}
+    found: dict[str, str | Failure] = {p.id: member.get(names.get(p.id, ""), "") for p in problems}
+    open_ = [problem for problem in problems if not found[problem.id]]
+    questions = [asking.about(problem, "assign", categories=categories) for problem in open_]
+    answers = ask(asking.engine, questions, _schema(categories), tries=asking.tries) if open_ else []
+    for problem, said in zip(open_, answers, strict=True):
+        found[problem.id] = said if isinstance(said, Failure) else str(said.model_dump()["category"])
+    return found
+
+
+def _schema(categories: Sequence[Category]) -> type[BaseModel]:
+    """An answer that can only be one of the categories; the spelling may differ where nothing enforces it."""
+    names = tuple(category.name for category in categories)
+    spelled = {key(name): name for name in names}
+
+    def spell(said: Any) -> Any:
+        return spelled.get(key(said), said) if isinstance(said, str) and said not in names else said
+
+    one_of: Any = Literal[names]
+    made: type[BaseModel] = create_model("Assignment", category=(Annotated[one_of, BeforeValidator(spell)], ...))
+    return made

@@ -1,0 +1,34 @@
+"""The skills that a task gives its problems itself: what discovery can be measured against, or replaced by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from palaestra.core.errors import TaskError
+from palaestra.core.records import Failure, FailureCause, Problem
+from palaestra.tasks.base import Task
+from palaestra.teachers.skills.records import Category, SkillMap
+from palaestra.teachers.skills.task import original
+
+
+def by_gold(task: Task, problems: Sequence[Problem]) -> SkillMap:
+    """The map of the task's own skills; asks nobody.
+
+    Raises:
+        TaskError: the task tells no skills apart.
+    """
+    skills = task.skills()
+    if len(skills) < 2:
+        raise TaskError(
+            f"task '{task.name}' has no skills of its own (expected at least 2, got {', '.join(skills) or 'none'}); "
+            "discover them with a language model"
+        )
+    own = [original(problem) for problem in problems]
+    nothing = Failure(FailureCause.INVALID_REQUEST, f"task '{task.name}' gives this problem no skill")
+    return SkillMap(
+        names={problem.id: problem.subskill for problem in own if problem.subskill},
+        categories=tuple(Category(name, "", tuple(parts)) for name, parts in skills.items()),
+        assignment={problem.id: problem.skill for problem in own if problem.skill},
+        unassigned={problem.id: nothing for problem in own if not problem.skill},
+        wanted=len(skills),
+    )

@@ -1,0 +1,65 @@
+"""What skill discovery found: plain records, which a run's store keeps stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from palaestra.core.records import Failure, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """A skill that was discovered.
+
+    Arguments:
+        members: the names of stage 1 that it holds; no name is in two categories.
+    """
+
+    name: str
+    description: str = ""
+    members: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SkillMap:
+    """Which skill every problem exercises, and how that was found.
+
+    A problem is in `assignment` or in `unassigned`, or nobody has asked yet (`missing`). One that could not be named
+    may still be assigned: the model picks a category from its question.
+
+    Arguments:
+        names: the skill that stage 1 named, by the id of the problem.
+        categories: what stage 2 made of the names; empty until it is done.
+        assignment: the category's name, by the id of the problem.
+        unnamed, unassigned: what went wrong with a problem, by its id.
+        wanted: the number of categories that was asked for; 0 left it to the model.
+        repairs: what was wrong with the model's categories to the end, and what was done about it.
+        models: who answered; nobody where the skills are the task's own.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    categories: tuple[Category, ...] = ()
+    assignment: Mapping[str, str] = field(default_factory=dict)
+    unnamed: Mapping[str, Failure] = field(default_factory=dict)
+    unassigned: Mapping[str, Failure] = field(default_factory=dict)
+    wanted: int = 0
+    repairs: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+
+    def skills(self) -> dict[str, tuple[str, ...]]:
+        """Every category with its members: skills and subskills, as a task has them."""
+        return {category.name: category.members for category in self.categories}
+
+    def skill(self, problem: str) -> str:
+        """The category of the problem with this id; empty where it has none."""
+        return self.assignment.get(problem, "")
+
+    def subskill(self, problem: str) -> str:
+        """The problem's own name, where it is a member of its category; else empty."""
+        name, skill = self.names.get(problem, ""), self.skill(problem)
+        return name if any(name in one.members for one in self.categories if one.name == skill) else ""
+
+    def missing(self, problems: Iterable[Problem]) -> list[Problem]:
+        """The problems that nobody has asked about yet."""
+        return [p for p in problems if p.id not in self.assignment and p.id not in self.unassigned]

@@ -1,0 +1,126 @@
+"""What is wrong with categories that a model made, and the categories with that put right.
+
+One function does both. What it finds is told to the model, which may answer again; after the last answer the same list is
+the report of what was repaired. Nothing is put into a category by a guess of ours: a name that has none stays without,
+and stage 3 asks the model about its problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel, Field
+
+from palaestra.teachers.skills.records import Category
+from palaestra.teachers.skills.spelling import fault, key, quoted, tidy
+
+
+class Group(BaseModel):
+    """One category, as the model says it."""
+
+    name: str = Field(description="what the category is called, in one to five words")
+    description: str = Field("", description="one sentence that tells what belongs into it")
+    skills: list[str] = Field(description="the skills in it, spelled as they were given")
+
+
+class Groups(BaseModel):
+    """What the model is to answer."""
+
+    categories: list[Group]
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Something that is wrong, in words that a model can act on, and what is done where it does not."""
+
+    wrong: str
+    done: str
+
+    def __str__(self) -> str:
+        return f"{self.wrong}: {self.done}"
+
+
+def settle(
+    groups: Groups, names: Mapping[str, int], wanted: int = 0, allowed: Sequence[Category] = ()
+) -> tuple[list[Category], list[Repair]]:
+    """Categories that are unique, not empty and share no name, and all that had to be put right for it.
+
+    Arguments:
+        names: what was to be sorted, each with the number of its problems.
+        wanted: how many categories there are to be; 0 for as many as the model likes.
+        allowed: the only categories that may be used, which then may stay empty; empty for any.
+    """
+    spelled = {key(name): name for name in names}
+    may = {key(category.name): category.name for category in allowed}
+    members: dict[str, list[str]] = {}
+    called: dict[str, tuple[str, str]] = {}
+    placed: set[str] = set()
+    bad, twice, foreign, invented, repeated = [], [], [], [], []
+    for group in groups.categories:
+        own = key(group.name)
+        if complaint := fault(group.name):
+            bad.append(complaint)
+            continue
+        if may and own not in may:
+            foreign.append(tidy(group.name))
+            continue
+        if own in called:
+            twice.append(called[own][0])
+        called.setdefault(own, (may.get(own, tidy(group.name)), " ".join(group.description.split())))
+        inside = members.setdefault(own, [])
+        for said in group.skills:
+            if key(said) not in spelled:
+                invented.append(tidy(said))
+            elif key(said) in placed:
+                repeated.append(spelled[key(said)])
+            else:
+                placed.add(key(said))
+                inside.append(spelled[key(said)])
+    empty = [called[own][0] for own, inside in members.items() if not inside and not may]
+    left = [name for own, name in spelled.items() if own not in placed]
+    found = [
+        (bad, "; ".join(bad[:3]), "the categories without a usable name are dissolved"),
+        (foreign, f"{quoted(foreign)} is none of the categories that were given", "what was in it has no category"),
+        (twice, f"the category {quoted(twice)} is there more than once", "they are made one"),
+        (invented, f"{quoted(invented)} is not in the list of skills", "it is left out"),
+        (repeated, f"{quoted(repeated)} is in more than one place", "the first counts"),
+        (left, f"{quoted(left)} is in no category", "its problems are asked about one by one"),
+        (empty, f"the category {quoted(empty)} holds no skill of the list", "it is left out"),
+    ]
+    repairs = [Repair(wrong, done) for several, wrong, done in found if several]
+    made = [Category(*called[own], tuple(inside)) for own, inside in members.items() if inside or may]
+    if wanted and len(made) != wanted:
+        told = f"expected exactly {wanted} categories that hold skills of the list; got {len(made)}"
+        made, done = _fit(made, names, wanted)
+        repairs.append(Repair(told, done))
+    return made, repairs
+
+
+def _fit(made: list[Category], names: Mapping[str, int], wanted: int) -> tuple[list[Category], str]:
+    """The categories in the number that is wanted, as far as that can be had, and what was done for it.
+
+    Too many: the smallest are dissolved. Too few: the commonest name of the largest becomes a category of its own.
+    """
+
+    def size(category: Category) -> int:
+        return sum(names[name] for name in category.members)
+
+    if len(made) > wanted:
+        small = sorted(made, key=lambda one: (size(one), one.name))[: len(made) - wanted]
+        kept = [category for category in made if category not in small]
+        listed = quoted(category.name for category in small)
+        return kept, f"{listed} dissolved, and the problems are asked about one by one"
+    taken: list[str] = []
+    while len(made) < wanted:
+        used = {key(category.name) for category in made}
+        # The largest first; a name that is a category's already cannot become another's.
+        pairs = [(size(c), names[name], c, name) for c in made if len(c.members) > 1 for name in c.members]
+        pairs = [pair for pair in pairs if key(pair[3]) not in used]
+        if not pairs:
+            break
+        _, _, largest, name = max(pairs, key=lambda pair: (pair[0], pair[1], pair[2].name, pair[3]))
+        rest = Category(largest.name, largest.description, tuple(n for n in largest.members if n != name))
+        made = [rest if category is largest else category for category in made] + [Category(name, "", (name,))]
+        taken.append(name)
+    return made, f"{quoted(taken)} taken out of the largest" if taken else "there is nothing to divide"

@@ -1,0 +1,98 @@
+"""A task with discovered skills in place of its own, so that every teacher works on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from palaestra.core.errors import TaskError
+from palaestra.core.records import Attempt, Completion, Failure, Problem, Score, Split
+from palaestra.tasks.base import Task, check_skills
+from palaestra.teachers.skills.records import SkillMap
+
+GOLD = "gold_skill"
+"""Where a relabelled problem keeps the task's own skill and subskill, in its metadata: scorers may need them."""
+
+T = TypeVar("T", Problem, Attempt)
+
+
+def relabel(items: Sequence[T], found: SkillMap) -> list[T]:
+    """Problems, or attempts at them, with the skills of `found`; a problem that has none there has an empty one."""
+    return [
+        _relabelled(item, found)
+        if isinstance(item, Problem)
+        else replace(item, problem=_relabelled(item.problem, found))
+        for item in items
+    ]
+
+
+def original(problem: Problem) -> Problem:
+    """A problem with the task's own skill, whether it was relabelled or not."""
+    if GOLD not in problem.metadata:
+        return problem
+    skill, subskill = problem.metadata[GOLD]
+    metadata = {name: value for name, value in problem.metadata.items() if name != GOLD}
+    return replace(problem, skill=skill, subskill=subskill, metadata=metadata)
+
+
+def _relabelled(problem: Problem, found: SkillMap) -> Problem:
+    own = original(problem)
+    metadata = {**own.metadata, GOLD: [own.skill, own.subskill]}
+    return replace(own, skill=found.skill(own.id), subskill=found.subskill(own.id), metadata=metadata)
+
+
+class Discovered:
+    """A task whose skills are those of a skill map; whatever else it has, it has of `task`.
+
+    The problems are the task's own, `per_skill` of each of its own skills, under other labels. So a run on discovered
+    skills is measured on the same problems as one on gold skills. A problem that could not be assigned has an empty
+    skill: it is measured, and no teacher that goes by skills sees it as one.
+
+    It writes no examples: the task's generators know only the task's skills. A language model has to write.
+
+    Raises:
+        TaskError: the map has no categories.
+    """
+
+    def __init__(self, task: Task, found: SkillMap) -> None:
+        if not found.categories:
+            why = next((failure.message for failure in found.unassigned.values()), "nothing was discovered yet")
+            raise TaskError(f"there are no discovered skills for task '{task.name}': {why}")
+        self.task, self.found, self.name = task, found, task.name
+
+    def __getattr__(self, name: str) -> Any:
+        # `task` is not there yet in a copy that is being made; the others go by the task's own skills.
+        if name in ("task", "write_examples", "shown"):
+            raise AttributeError(name)
+        return getattr(self.task, name)
+
+    def skills(self) -> Mapping[str, tuple[str, ...]]:
+        """The categories, with the names of stage 1 as their subskills."""
+        return self.found.skills()
+
+    def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
+        """The task's problems under their discovered skills, those of `skills` only if given.
+
+        Raises:
+            TaskError: nobody has labelled some of them, in a split that is measured on; or none has one of `skills`.
+        """
+        check_skills(self, skills)
+        own = self.task.problems(split, per_skill, seed)
+        unseen = self.found.missing(own)
+        if unseen and split is not Split.TRAIN:
+            raise TaskError(
+                f"{len(unseen)} of {len(own)} {split} problems of '{self.name}' are not in the skill map, "
+                f"{unseen[0].id} for one; give them to assign_more first"
+            )
+        labelled = relabel(own, self.found)
+        for skill in skills:
+            if not any(problem.skill == skill for problem in labelled):
+                raise TaskError(
+                    f"none of {len(own)} {split} problems of '{self.name}' has the discovered skill '{skill}'; "
+                    "ask for more problems, or leave the skill out"
+                )
+        return [problem for problem in labelled if not skills or problem.skill in skills]
+
+    def score(self, problem: Problem, completion: Completion) -> Score | Failure:
+        return self.task.score(original(problem), completion)

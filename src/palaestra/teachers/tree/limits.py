@@ -1,0 +1,220 @@
+"""What holds whatever a policy asks: nothing negative, nothing above a cap, and the lesson is spent exactly.
+
+Where an action was changed, its reason says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from palaestra.core.errors import SettingsError
+from palaestra.teachers.allocation import share_out
+from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, Tree
+
+K = TypeVar("K", bound=Hashable)
+
+MOST_ASKED = 1_000_000
+"""What is asked above this is taken for this, so that proportions can be computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one lesson.
+
+    Arguments:
+        cap: the largest share of a lesson that one skill may take. It is never below an even share among the
+            skills that are not mastered, so that a lesson can always be spent where it is needed.
+        subskill_cap: the same for one subskill; what does not fit under it stays unspent.
+        max_subskills: how many subskills of a skill may be open; 0 is no limit.
+        open_at_once: how many subskills of a skill may be opened in one round; 0 is no limit.
+    """
+
+    cap: float = 0.2
+    subskill_cap: float = 1.0
+    max_subskills: int = 0
+    open_at_once: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("cap", "subskill_cap"):
+            if not 0 < getattr(self, name) <= 1:
+                raise SettingsError(f"{name} is a share above 0 and at most 1; got {getattr(self, name)}")
+        for name in ("max_subskills", "open_at_once"):
+            if getattr(self, name) < 0:
+                raise SettingsError(f"{name} is at least 0, which is no limit; got {getattr(self, name)}")
+
+    def most(self, tree: Tree, size: int) -> int:
+        """The most examples that one skill may get."""
+        return math.ceil(size * max(self.cap, 1 / max(1, len(tree.weak))))
+
+    def most_of_subskill(self, size: int) -> int:
+        """The most examples that one subskill may get."""
+        return math.ceil(size * self.subskill_cap)
+
+    def room(self, branch: Branch) -> int:
+        """How many subskills of a skill may be opened now."""
+        closed = len(branch.closed)
+        at_once = self.open_at_once or closed
+        left = self.max_subskills - len(branch.opened) if self.max_subskills else closed
+        return max(0, min(closed, at_once, left))
+
+
+def enforce(tree: Tree, actions: Sequence[Action], size: int, limits: Limits) -> list[Action]:
+    """The actions as they may be taken: at most one a skill, `size` examples in all.
+
+    Unknown skills and subskills are refused, and so is a subskill that may not be opened; counts below 0 are 0. What
+    remains is scaled to the size of the lesson under the caps. What then is left over goes to what the policy did
+    not ask for, evenly. Less than `size` is spent only if `subskill_cap` or `max_subskills` leave no room for it.
+    """
+    asked, refused = _asked(tree, actions, limits)
+    caps = {one.branch.name: one for one in asked.values()}
+    most, leaf_most = limits.most(tree, size), limits.most_of_subskill(size)
+    shares = fill(
+        size,
+        {name: float(sum(one.counts.values())) for name, one in caps.items()},
+        {name: min(most, leaf_most * sum(1 for n in one.counts.values() if n)) for name, one in caps.items()},
+    )
+    for name, share in shares.items():
+        caps[name].take(share, leaf_most)
+    _spend_rest(size - sum(shares.values()), caps, most, leaf_most, limits)
+    taken = [one.action(size) for one in caps.values() if one.spent]
+    if refused and taken:
+        first = taken[0]
+        taken[0] = _with_reason(first, f"{first.reason}; refused: {'; '.join(refused)}")
+    return taken
+
+
+def fill(total: int, weights: Mapping[K, float], most: Mapping[K, int]) -> dict[K, int]:
+    """As `share_out`, with a cap for each.
+
+    >>> fill(10, {"a": 9.0, "b": 1.0, "c": 0.0}, {"a": 4, "b": 9, "c": 9})
+    {'a': 4, 'b': 6, 'c': 0}
+    """
+    shares = dict.fromkeys(weights, 0)
+    left = total
+    while left > 0:
+        open_ = {key: weight for key, weight in weights.items() if weight > 0 and shares[key] < most[key]}
+        if not open_:
+            break
+        for key, share in share_out(left, open_).items():
+            given = min(share, most[key] - shares[key])
+            shares[key] += given
+            left -= given
+    return shares
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What a policy asks for one skill, what may be had of it, and what it gets."""
+
+    branch: Branch
+    reason: str = ""
+    kind: str = "exploit"
+    counts: dict[str, int] = field(default_factory=dict)
+    total: int = 0
+    notes: list[str] = field(default_factory=list)
+    given: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def spent(self) -> int:
+        return sum(self.given.values())
+
+    @property
+    def new(self) -> tuple[str, ...]:
+        """Subskills that are opened by what was given."""
+        closed = {leaf.name for leaf in self.branch.closed}
+        return tuple(name for name, count in self.given.items() if count and name in closed)
+
+    def take(self, share: int, leaf_most: int) -> None:
+        counts = {name: float(count) for name, count in self.counts.items()}
+        self.given = fill(share, counts, dict.fromkeys(counts, leaf_most))
+
+    def action(self, size: int) -> Action:
+        given = {name: count for name, count in self.given.items() if count}
+        if self.total != self.spent or any(self.counts.get(name, 0) != count for name, count in given.items()):
+            self.notes.append(f"{self.spent} of the lesson's {size} examples instead of {self.total}")
+        limits = f"limits: {', '.join(self.notes)}" if self.notes else ""
+        reason = "; ".join(part for part in (self.reason, limits) if part)
+        if self.new:
+            return Explore(self.branch.name, given, reason, self.new)
+        return Exploit(self.branch.name, given, reason)
+
+
+def _asked(tree: Tree, actions: Iterable[Action], limits: Limits) -> tuple[dict[str, _Asked], list[str]]:
+    """What is asked for each skill of the tree, and what cannot be had."""
+    asked = {branch.name: _Asked(branch) for branch in tree}
+    seen: set[str] = set()
+    refused: list[str] = []
+    for action in actions:
+        if action.skill not in asked:
+            refused.append(f"there is no skill '{action.skill}'")
+        elif action.skill in seen:
+            refused.append(f"a second action for '{action.skill}'")
+        else:
+            seen.add(action.skill)
+            _read(asked[action.skill], action, limits)
+    for one in asked.values():
+        if one.branch.name in seen and not sum(one.counts.values()) and one.notes:
+            refused.append(f"{one.branch.name}: {', '.join(one.notes)}")
+    return asked, refused
+
+
+def _read(one: _Asked, action: Action, limits: Limits) -> None:
+    """Take an action apart: what of it may be had."""
+    one.reason, one.kind = action.reason, action.kind
+    room = limits.room(one.branch)
+    for name, wanted in action.allocation.items():
+        count = max(0, min(MOST_ASKED, wanted))
+        leaf = one.branch.leaf(name)
+        if leaf is None:
+            one.notes.append(f"there is no subskill '{name}'")
+        elif wanted < 0:
+            one.notes.append(f"{wanted} for {name} is none")
+        elif not leaf.open and count:
+            if action.kind != "explore":
+                one.notes.append(f"{name} is not open")
+            elif not room:
+                one.notes.append(f"{name} may not be opened now")
+            else:
+                room -= 1
+                one.counts[name] = count
+        else:
+            one.counts[name] = count
+    one.total = sum(one.counts.values())
+
+
+def _spend_rest(rest: int, asked: Mapping[str, _Asked], most: int, leaf_most: int, limits: Limits) -> None:
+    """Give what is left to subskills that may have it: the open ones, then those that may be opened; evenly."""
+    for opening in (False, True):
+        if rest <= 0:
+            return
+        usable = {name: _usable(one, limits, opening) for name, one in asked.items()}
+        room = {
+            name: min(most - one.spent, sum(leaf_most - one.given.get(part, 0) for part in usable[name]))
+            for name, one in asked.items()
+        }
+        for name, share in fill(rest, dict.fromkeys(asked, 1.0), room).items():
+            one = asked[name]
+            left = {part: leaf_most - one.given.get(part, 0) for part in usable[name]}
+            for part, count in fill(share, dict.fromkeys(left, 1.0), left).items():
+                one.given[part] = one.given.get(part, 0) + count
+            rest -= share
+            if share and not one.reason:
+                one.reason = "what nothing else was asked for"
+
+
+def _usable(one: _Asked, limits: Limits, opening: bool) -> list[str]:
+    """The subskills that may be given data: the open ones, those that are being opened, and as many more as may be."""
+    usable = [leaf.name for leaf in one.branch.opened] + list(one.new)
+    if opening:
+        others = [leaf.name for leaf in one.branch.closed if leaf.name not in one.new]
+        usable += others[: max(0, limits.room(one.branch) - len(one.new))]
+    return usable
+
+
+def _with_reason(action: Action, reason: str) -> Action:
+    if isinstance(action, Explore):
+        return Explore(action.skill, action.allocation, reason, action.subskills)
+    return Exploit(action.skill, action.allocation, reason)

@@ -1,0 +1,92 @@
+"""New subskills, proposed by a language model: exactly as many as were asked for, none twice, none that exist."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pydantic import BaseModel, Field
+
+from palaestra.core.records import Failure
+from palaestra.engines.base import Engine, Request, Sampling
+from palaestra.engines.structured import ask
+from palaestra.teachers.prompts import Prompts
+from palaestra.teachers.tree.records import Branch
+
+if TYPE_CHECKING:
+    # Only the types: a list of teachers is to load no torch.
+    from palaestra.envs.lesson.state import ValidationAttempt
+
+SHOWN = 6
+"""Wrong answers that the model is shown of a skill."""
+SAMPLING = Sampling(max_tokens=512, temperature=0.7)
+
+
+class Proposal(BaseModel):
+    """What is asked for."""
+
+    subskills: list[str] = Field(description="names of subskills, each a few words")
+
+
+def propose(
+    engine: Engine,
+    prompts: Prompts,
+    task: str,
+    branches: Sequence[Branch],
+    count: int,
+    wrong: Sequence[ValidationAttempt],
+    generator: np.random.Generator,
+) -> dict[str, tuple[str, ...]]:
+    """`count` new subskills for each of `branches`; a skill that the model has none for, even when asked again, is left out.
+
+    Arguments:
+        wrong: the student's wrong answers, of any skill.
+    """
+    questions = []
+    for branch in branches:
+        errors = [attempt for attempt in wrong if attempt.skill == branch.name]
+        picked = [errors[int(place)] for place in generator.permutation(len(errors))[:SHOWN]]
+        messages = prompts.messages(
+            "skill_tree/propose", task=task, skill=branch.name, count=count, existing=_names(branch), errors=picked
+        )
+        questions.append(Request(messages, SAMPLING, int(generator.integers(2**31))))
+
+    def check(index: int, answer: Proposal) -> str:
+        return wrong_with(answer.subskills, count, _names(branches[index]))
+
+    answers = ask(engine, questions, Proposal, check=check)
+    return {
+        branch.name: tuple(name.strip() for name in answer.subskills)
+        for branch, answer in zip(branches, answers, strict=True)
+        if not isinstance(answer, Failure)
+    }
+
+
+def wrong_with(names: Sequence[str], count: int, existing: Sequence[str]) -> str:
+    """What is wrong with proposed names, or an empty string.
+
+    >>> wrong_with(["Sums ", "sums"], 2, [])
+    "'sums' is there twice"
+    """
+    if len(names) != count:
+        return f"expected exactly {count} subskills, got {len(names)}"
+    seen = {_plain(name) for name in existing}
+    found: set[str] = set()
+    for name in names:
+        if not _plain(name):
+            return "a subskill needs a name"
+        if _plain(name) in seen:
+            return f"'{name}' exists already"
+        if _plain(name) in found:
+            return f"'{name}' is there twice"
+        found.add(_plain(name))
+    return ""
+
+
+def _names(branch: Branch) -> list[str]:
+    return [leaf.name for leaf in branch.leaves if leaf.name]
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.replace("_", " ").casefold().split())

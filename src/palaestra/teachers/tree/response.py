@@ -1,0 +1,86 @@
+"""The policy `response`: data goes where a gap is left, and where data so far has closed some of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from palaestra.teachers.allocation import share_out
+from palaestra.teachers.tree.limits import Limits
+from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, Tree
+
+PRIOR_RESPONSE = 0.5
+"""What an untried skill is expected to close of its gap."""
+EVIDENCE = 10.0
+"""Examples that weigh as much as the prior does."""
+
+
+class Response:
+    """Shares a lesson out by gap times response.
+
+    How much a skill gets depends on two estimates, both from validation alone: how much is left to learn, and how
+    much of that the data so far has brought (the skill's *response*). A skill that does not answer to data is given
+    less each round, and one that is mastered only what keeps it alive.
+
+    Arguments:
+        keep: the share of a lesson that is spread over mastered skills, so that they are not lost.
+    """
+
+    open_at_once = 2
+
+    def __init__(self, keep: float = 0.12) -> None:
+        self.keep = keep
+
+    def decide(self, tree: Tree, size: int, limits: Limits, generator: np.random.Generator) -> list[Action]:
+        mastered = {branch.name: 1.0 for branch in tree if branch.mastered}
+        weak = {
+            branch.name: (1.0 - branch.accuracy) * response(branch.accuracy, branch.before, branch.total)
+            for branch in tree.weak
+        }
+        # A mastered skill never gets more than half of what an average weak one gets.
+        keep = min(self.keep, 0.5 * len(mastered) / len(tree.branches))
+        kept = round(size * keep) if weak else size
+        shares = share_out(size - kept, weak, limits.most(tree, size)) | share_out(kept if mastered else 0, mastered)
+        return [_act(branch, shares[branch.name], limits) for branch in tree if shares.get(branch.name)]
+
+
+def response(accuracy: float, before: float, given: int) -> float:
+    """How much of the gap data has closed, between 0.05 and 1; a prior where little was tried.
+
+    Three examples that bring nothing say little, thirty say a lot: evidence counts by its amount.
+    What the student could do before and has lost is within its reach, as far as it could do it.
+    """
+    closed = max(0.0, accuracy - before) / max(1e-9, 1.0 - before)
+    evidence = given / EVIDENCE
+    answered = (PRIOR_RESPONSE + evidence * closed) / (1.0 + evidence)
+    lost = before if accuracy < before else 0.0
+    return min(1.0, max(0.05, answered, lost))
+
+
+def _act(branch: Branch, share: int, limits: Limits) -> Action:
+    """One skill's action: which subskills its share goes to, and why."""
+    now = {leaf.name: branch.accuracy_of(leaf) for leaf in branch.leaves}
+    if branch.mastered:
+        reason = f"{branch.accuracy:.0%} on validation: keep it alive"
+        return Exploit(branch.name, share_out(share, dict.fromkeys(now, 1.0)), reason)
+    opened, closed = [leaf.name for leaf in branch.opened], [leaf.name for leaf in branch.closed]
+    room = limits.room(branch)
+    if room and (not opened or 1.0 - now[closed[0]] >= 0.1):
+        new = closed[:room]
+        allocation = share_out(share, _positive({name: 1.0 - now[name] for name in (*opened, *new)}))
+        names = ", ".join(f"{name} ({now[name]:.0%})" for name in new if allocation[name])
+        if names:
+            return Explore(branch.name, allocation, f"open {names}", tuple(new))
+    weights = {
+        leaf.name: (1.0 - now[leaf.name]) * response(now[leaf.name], branch.accuracy_of(leaf, 0), leaf.total)
+        for leaf in branch.opened or branch.leaves
+    }
+    gained = branch.accuracy - branch.before
+    reason = f"{branch.total} examples brought {100 * gained:+.0f} points; follow the gap and the response"
+    return Exploit(branch.name, share_out(share, _positive(weights)), reason)
+
+
+def _positive(weights: Mapping[str, float]) -> dict[str, float]:
+    """The same weights with nothing at zero, so that a share is always spent."""
+    return {name: max(weight, 1e-3) for name, weight in weights.items()}

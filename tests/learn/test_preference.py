@@ -1,0 +1,258 @@
+"""Learning from preferences: the loss is TRL's, wrong answers are wrong, and everything repeats."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from palaestra.core.errors import LessonError, SettingsError, UnknownNameError
+from palaestra.core.records import Completion, Example, Failure, FailureCause, Message, Problem, Score
+from palaestra.core.seeding import Seeds
+from palaestra.engines import shelf
+from palaestra.engines.base import Request
+from palaestra.engines.shelf import Model
+from palaestra.learn.preference import (
+    Pair,
+    Preference,
+    PreferenceStudent,
+    preference_loss,
+    response_logprobs_BT,
+)
+from palaestra.learn.randomness import seeded_torch
+from palaestra.learn.student import SupervisedStudent
+from palaestra.learn.students import STUDENTS, make_student
+from palaestra.learn.supervised import Method, Supervision, pad_id_of
+from palaestra.runs.files import write_folder
+from palaestra.tasks.math.task import MathSkills
+from palaestra.tasks.vision.task import VisionSkills
+
+TASK = MathSkills()
+EXAMPLES = TASK.write_examples("geometry", "perimeter", 24, np.random.default_rng(0))
+GIVEN = [replace(one, metadata={"rejected": f"{one.reference}+1. Answer: 1{one.reference}"}) for one in EXAMPLES]
+SMALL = Supervision(epochs=2, batch_size=8, learning_rate=2e-4)
+
+
+def score(example: Example, completion: Completion) -> Score | Failure | None:
+    return TASK.score(Problem("", example.messages, example.reference, example.skill), completion)
+
+
+def student_of(model: Model, settings: Preference = Preference(), method: Method = "full", **more: Any) -> Any:
+    how = replace(SMALL, method=method, learning_rate=2e-4 if method == "full" else 5e-3)
+    return PreferenceStudent(model, how, settings, score=score, **more)
+
+
+def moved(model: Model) -> Model:
+    """The same model with other weights than its reference's."""
+    with seeded_torch(Seeds(1)), torch.no_grad():
+        for weight in model.weights.parameters():
+            weight.add_(0.02 * torch.randn_like(weight))
+    return model
+
+
+def margins(student: PreferenceStudent, pairs: Sequence[Pair]) -> np.ndarray:
+    """How much likelier each right response is than the wrong one, in nats."""
+    rows = [row for pair in pairs for row in pair.rows]
+    with torch.no_grad():
+        total_B = response_logprobs_BT(student._trained, rows, pad_id_of(student.tokenizer)).sum(-1)
+    return (total_B[::2] - total_B[1::2]).numpy()
+
+
+@pytest.mark.parametrize("sft_weight", [0.0, 0.7])
+def test_the_loss_is_that_of_trl(nano: Model, sft_weight: float) -> None:
+    """TRL's collator and `_compute_loss`, on our ids, on a trainer that has nothing but what the method reads."""
+    trl = pytest.importorskip("trl")
+    from trl.trainer.dpo_trainer import DataCollatorForPreference
+    from trl.trainer.utils import add_fused_lm_head
+
+    student = student_of(shelf.load("nano", device="cpu"))
+    pairs = student.pairs(GIVEN[:6], Seeds(0))
+    pad_id = pad_id_of(nano.tokenizer)
+    reference = student._reference(pairs, pad_id)
+    settings = Preference(beta=0.3, sft_weight=sft_weight)
+    policy, other = moved(shelf.load("nano", device="cpu")).weights, shelf.load("nano", device="cpu").weights
+    with torch.no_grad():
+        ours = float(preference_loss(policy, pairs, [reference[k] for k in range(6)], settings, pad_id))
+    for model in (policy, other):
+        add_fused_lm_head(model, outputs=("log_probs", "entropy", "mean_logits", "is_top1"))
+    trainer = trl.DPOTrainer.__new__(trl.DPOTrainer)
+    trainer.model, trainer.ref_model, trainer.beta = policy, other, 0.3
+    trainer.loss_types, trainer.loss_weights = ["sigmoid", "sft"], [1.0, sft_weight]
+    trainer.aux_loss_enabled = trainer.precompute_ref_logps = trainer.use_weighting = False
+    trainer.ld_alpha, trainer.f_divergence_type, trainer.label_smoothing = None, "reverse_kl", 0.0
+    trainer.args = SimpleNamespace(gradient_checkpointing_kwargs=None)
+    trainer.accelerator = SimpleNamespace(device="cpu", gather=lambda x: x, gather_for_metrics=lambda x: x)
+    trainer._metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
+    trainer._total_train_tokens, trainer._tp_size = 0, 1
+    rows = [
+        {"prompt_ids": list(p.chosen.prompt_ids), "chosen_ids": list(p.chosen.response_ids), "rejected_ids": list(p.rejected.response_ids)}
+        for p in pairs
+    ]  # fmt: skip
+    with torch.no_grad():
+        theirs = float(trainer._compute_loss(policy, DataCollatorForPreference(pad_id)(rows), False))
+    assert ours == pytest.approx(theirs, rel=1e-4)
+    assert abs(ours - float(np.log(2))) > 0.01  # Another number than that of a policy that is its reference.
+
+
+def test_at_the_start_the_preference_loss_is_that_of_a_coin(fresh_nano: Model) -> None:
+    student = student_of(fresh_nano, Preference(sft_weight=0.0))
+    curve = student.learn(GIVEN, Seeds(0))
+    assert curve[0][1] == pytest.approx(np.log(2), rel=1e-4)
+    assert curve[-1][1] < 0.5 * curve[0][1]
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_right_responses_become_likelier_than_wrong_ones_and_it_repeats(
+    fresh_nano: Model, tmp_path: Path, method: Method
+) -> None:
+    student = student_of(fresh_nano, method=method)
+    clean = student.weights_sha256()
+    pairs = student.pairs(GIVEN, Seeds(0))
+    before = margins(student, pairs)
+    curve = student.learn(GIVEN, Seeds(0))
+    after, learned = margins(student, pairs), student.weights_sha256()
+    assert (after > before).all()
+    assert after.mean() > before.mean() + 3
+    write_folder(tmp_path / "student", student.save)
+    student.restore()
+    assert student.weights_sha256() == clean
+    assert student.learn(GIVEN, Seeds(0)) == curve
+    assert student.weights_sha256() == learned
+    other = student_of(shelf.load("nano", device="cpu"), method=method)
+    other.learn(GIVEN, Seeds(1))
+    assert other.weights_sha256() != learned
+    other.load(tmp_path / "student")
+    assert other.weights_sha256() == learned
+
+
+def test_a_training_killed_in_the_middle_ends_as_one_that_was_not(fresh_nano: Model, tmp_path: Path) -> None:
+    class Killed(Exception):
+        pass
+
+    def kill(step: int, total: int, loss: float) -> None:
+        if step == 4:
+            raise Killed
+
+    whole = student_of(fresh_nano)
+    curve = whole.learn(EXAMPLES, Seeds(0))
+    student = student_of(shelf.load("nano", device="cpu"), keep_every=0.0)
+    with pytest.raises(Killed):
+        student.learn(EXAMPLES, Seeds(0), kill, tmp_path / "training")
+    steps: list[int] = []
+    again = student_of(shelf.load("nano", device="cpu"))
+    assert again.learn(EXAMPLES, Seeds(0), lambda step, *_: steps.append(step), tmp_path / "training") == curve
+    assert steps[0] == 4
+    assert again.weights_sha256() == whole.weights_sha256()
+
+
+def test_its_own_rejected_answers_are_wrong_and_exactly_what_it_said(fresh_nano: Model) -> None:
+    student = student_of(fresh_nano, Preference(samples=3))
+    examples = [*EXAMPLES[:8], GIVEN[8]]
+    pairs = student.pairs(examples, Seeds(0))
+    assert student.pairs(examples, Seeds(0)) == pairs
+    own = [(example, pair) for example, pair in zip(examples[:8], pairs[:8], strict=True) if pair.rejected is not None]
+    assert len(own) >= 4
+    assert student.figures == {"pairs_given": 1, "pairs_own": len(own), "without_pair": 8 - len(own)}
+    end = student.tokenizer.eos_token_id
+    for example, pair in own:
+        assert pair.rejected is not None
+        ids = pair.rejected.response_ids
+        said = student.tokenizer.decode([i for i in ids if i != end], skip_special_tokens=True)
+        assert score(example, Completion(said)) == Score(0.0, score(example, Completion(said)).evidence)  # type: ignore[union-attr]
+        asked = student.engine().generate([Request(example.messages)])[0][0]
+        assert isinstance(asked, Completion)
+        assert asked.prompt_ids == pair.chosen.prompt_ids == pair.rejected.prompt_ids
+    text = student.tokenizer.decode(pairs[8].rejected.response_ids[:-1])  # type: ignore[union-attr]
+    assert text == GIVEN[8].metadata["rejected"]
+
+
+def test_an_answer_that_could_not_be_judged_is_not_taken_for_wrong(fresh_nano: Model) -> None:
+    def broken(example: Example, completion: Completion) -> Failure | None:
+        return Failure(FailureCause.SCORER, "broke") if len(completion.text) % 2 else None
+
+    student = PreferenceStudent(fresh_nano, SMALL, Preference(sft_weight=0.0), score=broken)
+    with pytest.raises(LessonError, match="none of the 24 examples has a rejected answer"):
+        student.learn(EXAMPLES, Seeds(0))
+    assert student.figures["without_pair"] == 24
+
+
+def test_without_any_pair_the_responses_alone_are_learned_or_nothing_is(fresh_nano: Model) -> None:
+    plain = PreferenceStudent(fresh_nano, SMALL, Preference(sft_weight=0.0))
+    with pytest.raises(LessonError, match=r"no scorer was given; give metadata\['rejected'\]"):
+        plain.learn(EXAMPLES, Seeds(0))
+    responses = PreferenceStudent(fresh_nano, SMALL, Preference(sft_weight=1.0)).learn(EXAMPLES, Seeds(0))
+    supervised = SupervisedStudent(shelf.load("nano", device="cpu"), SMALL).learn(EXAMPLES, Seeds(0))
+    assert [loss for _, loss in responses] == pytest.approx([loss for _, loss in supervised], rel=1e-3)
+
+
+def test_what_cannot_be_a_rejected_answer_is_one_clear_line(nano: Model) -> None:
+    student = student_of(shelf.load("nano", device="cpu"))
+    student.check(GIVEN)
+    with pytest.raises(LessonError, match="the rejected answer of an example is a text; got list"):
+        student.check([replace(EXAMPLES[0], metadata={"rejected": ["1"]})])
+    with pytest.raises(LessonError, match="tokens and the student reads at most"):
+        student.check([replace(EXAMPLES[0], metadata={"rejected": "1+" * 2000})])
+    with pytest.raises(SettingsError, match="beta above 0; got 0"):
+        Preference(beta=0)
+
+
+def test_a_student_that_goes_on_learns_from_its_last_weights_and_a_broken_training_changes_nothing(
+    fresh_nano: Model, tmp_path: Path
+) -> None:
+    student = student_of(fresh_nano, start="last")
+    clean = student.weights_sha256()
+    student.learn(GIVEN[:12], Seeds(0))
+    first = student.weights_sha256()
+    write_folder(tmp_path / "first", student.save)
+
+    def break_off(step: int, total: int, loss: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        student.learn(GIVEN[12:], Seeds(1), break_off)
+    assert student.weights_sha256() == first
+    student.learn(GIVEN[12:], Seeds(1))
+    second = student.weights_sha256()
+    # A process that was killed between the rounds loads the first and gets to the same second.
+    other = student_of(shelf.load("nano", device="cpu"), start="last")
+    other.load(tmp_path / "first")
+    other.learn(GIVEN[12:], Seeds(1))
+    assert other.weights_sha256() == second
+    other.restore()
+    assert other.weights_sha256() == clean
+    other.learn(GIVEN[12:], Seeds(1))
+    assert other.weights_sha256() != second
+
+
+def test_students_that_read_images_prefer_as_well() -> None:
+    vlm = shelf.load("nano-vlm", device="cpu")
+    examples = VisionSkills().write_examples("relation", "", 6, np.random.default_rng(0))
+    examples = [replace(one, metadata={"rejected": "Answer: a very wrong one"}) for one in examples]
+    examples.append(replace(examples[0], messages=(Message("user", "What is 3 + 4?"),), response="Answer: 7"))
+    student = PreferenceStudent(vlm, replace(SMALL, batch_size=4))
+    student.check(examples)
+    pairs = student.pairs(examples, Seeds(0))
+    before = margins(student, pairs[:6])
+    student.learn(examples, Seeds(0))
+    assert (margins(student, pairs[:6]) > before).all()
+
+
+def test_students_are_made_by_how_they_learn(nano: Model) -> None:
+    assert STUDENTS.names() == ["practice", "preference", "supervised"]
+    made = make_student("preference", nano, SMALL, score=score, start="last", beta=0.2)
+    assert isinstance(made, PreferenceStudent)
+    assert (made.settings.beta, made.start, made.score) == (0.2, "last", score)
+    assert isinstance(make_student("supervised", nano, score=score), SupervisedStudent)
+    with pytest.raises(UnknownNameError, match="did you mean 'preference'"):
+        make_student("preferences", nano)
+    with pytest.raises(SettingsError, match="student 'preference' has no option 'betta'; did you mean 'beta'"):
+        make_student("preference", nano, betta=1)
+    with pytest.raises(SettingsError, match="starts at 'base' or at 'last'; got 'first'"):
+        make_student("supervised", nano, start="first")  # type: ignore[arg-type]

@@ -1,0 +1,174 @@
+"""Lessons that a language model writes, for every kind of task."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from palaestra.core.errors import SettingsError
+from palaestra.core.records import Completion, Lesson, Report, Split
+from palaestra.engines.base import Request
+from palaestra.engines.mock import MockEngine
+from palaestra.envs.lesson.state import StudentState, ValidationAttempt
+from palaestra.tasks.base import Task, make_task
+from palaestra.tasks.teaching import WritableTask
+from palaestra.teachers.base import TEACHERS, make_teacher
+from palaestra.teachers.model_writer import ModelWriter
+from palaestra.teachers.prompts import Prompts
+from palaestra.teachers.writers import Order
+
+MATH = {"question": "What is 20+31?", "reasoning": "20+31=51", "answer": "51"}
+CODE = {
+    "statement": "Write `double(n)` that returns twice n.",
+    "solution": "```python\ndef double(n):\n    return 2 * n\n```",
+    "tests": ["assert double(2) == 4", "assert double(0) == 0"],
+}
+VISION = {
+    "scene": {"items": [{"shape": "circle", "colour": "red", "size": "large", "x": 20, "y": 20}]},
+    "question": "What colour is the circle?",
+    "reasoning": "There is a red circle",
+    "answer": "red",
+}
+TOOLS = {
+    "request": "Which weekday is 5 days after 2024-03-01?",
+    "plan": "day = add_days('2024-03-01', 5)\nweekday(day)",
+}
+GOOD = {"math-skills": MATH, "code-skills": CODE, "vision-skills": VISION, "tools-skills": TOOLS}
+BAD = {
+    "math-skills": (MATH | {"answer": "5\n1"}, "several lines"),
+    "code-skills": (CODE | {"tests": ["double(2) == 4", "assert double(0) == 0"]}, "is not one assertion"),
+    "vision-skills": (
+        VISION | {"scene": {"items": [VISION["scene"]["items"][0] | {"colour": "mauve"}]}},  # type: ignore[index]
+        "unknown colour 'mauve'",
+    ),
+    "tools-skills": (TOOLS | {"plan": "summon(3)"}, "neither a tool nor a result"),
+}
+
+
+def writer(task: Task, said: Any, teacher: str = "no_state", **options: Any) -> tuple[ModelWriter, MockEngine]:
+    """A writer whose model says `said`: data, a text, or what a function of the request gives."""
+    text = said if callable(said) else lambda request, _: said if isinstance(said, str) else json.dumps({"data": said})
+    engine = MockEngine(text)
+    return ModelWriter(task, engine, Prompts(), teacher, **options), engine
+
+
+def state(task: Task, *wrong: ValidationAttempt) -> StudentState:
+    return StudentState(0, Report("validation", 0.0, 0.0, 1.0, len(wrong), 0), wrong, 0, 100)
+
+
+def error(skill: str, subskill: str, question: str = "Q?", reference: str = "") -> ValidationAttempt:
+    return ValidationAttempt(question, "a wrong answer", "no", skill, subskill, reference)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_datum_of_each_task_becomes_an_example_that_its_own_scorer_accepts(name: str) -> None:
+    task = make_task(name)
+    assert isinstance(task, WritableTask)
+    skill, parts = next(iter(task.skills().items()))
+    made, _ = writer(task, [GOOD[name]])
+    (written,) = made.write([Order(skill, parts[0], 1, "mend", "why")], np.random.default_rng(0))
+    (example,) = written.examples
+    assert (example.skill, example.subskill) == (skill, parts[0])
+    assert not written.failures
+    problem = task.problems(Split.TEST, 1, 0, [skill])[0]
+    assert type(problem.messages[-1].content) is type(example.messages[-1].content)
+    if name == "math-skills":
+        assert example.response == "20+31=51. Answer: 51"
+        assert example.reference == "51"
+    if name == "code-skills":
+        assert example.response.startswith("```python\ndef double")
+        assert "assert double(0) == 0" in example.metadata["tests"]
+    if name == "tools-skills":
+        assert "add_days" in example.messages[-1].text
+        assert "answer(" in example.response
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_used_is_asked_again_with_the_reason_and_then_a_failure(name: str) -> None:
+    task, (bad, reason) = make_task(name), BAD[name]
+    skill = next(iter(task.skills()))
+    made, engine = writer(task, [bad], tries=2)
+    (written,) = made.write([Order(skill, "", 1, "mend", "why")], np.random.default_rng(0))
+    assert not written.examples
+    assert reason in written.failures[0].message
+    assert len(engine.requests) == 2
+    assert reason in engine.requests[1].messages[-1].text
+
+
+def test_an_order_is_cut_into_calls_and_their_data_keep_its_order() -> None:
+    task = make_task("math-skills")
+    numbered = iter(range(1000))
+
+    def say(request: Request, index: int) -> str:
+        first = next(numbered)
+        return json.dumps({"data": [MATH | {"question": f"{first}.{k}?"} for k in range(20)]})
+
+    made, engine = writer(task, say, per_call=4)
+    orders = [Order("addition", "", 10, "a", "r"), Order("clock", "", 3, "a", "r")]
+    first, second = made.write(orders, np.random.default_rng(0))
+    assert [len(first.examples), len(second.examples)] == [10, 3]
+    assert [e.messages[0].text for e in first.examples] == [
+        f"{c}.{k}?" for c, n in ((0, 4), (1, 4), (2, 2)) for k in range(n)
+    ]
+    assert len({request.seed for request in engine.requests}) == 4
+
+
+def test_useless_data_among_good_ones_are_left_out_and_counted() -> None:
+    task = make_task("math-skills")
+    made, engine = writer(task, [MATH, MATH | {"answer": "5\n1"}, MATH])
+    (written,) = made.write([Order("addition", "", 3, "a", "r")], np.random.default_rng(0))
+    assert (len(written.examples), len(written.failures), len(engine.requests)) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("teacher", ["no_state", "open_ended", "skill_list", "skill_tree"])
+def test_every_teacher_writes_with_a_model(teacher: str) -> None:
+    task = make_task("math-skills")
+    made, engine = writer(task, lambda request, _: json.dumps({"data": [MATH] * 10}), teacher)
+    wrong = [error("clock", "past_hour", "It is 1:33 ...", "2:01")] * 3 + [error("percent", "tenths")]
+    lesson = make_teacher(teacher, task, writer=made).write(state(task, *wrong), 12, np.random.default_rng(0))
+    assert isinstance(lesson, Lesson)
+    assert len(lesson.examples) == 12
+    asked = "\n".join(m.text for request in engine.requests for m in request.messages)
+    shows_errors = teacher in ("open_ended", "skill_list")
+    assert ("It is 1:33 ..." in asked) is shows_errors
+    assert ("a wrong answer" in asked) is shows_errors
+    assert ("The right answer is 2:01" in asked) is shows_errors
+    assert asked.count("{{") == 0
+    if shows_errors:
+        assert {example.skill for example in lesson.examples} <= {"clock", "percent"}
+
+
+def test_a_model_that_says_nothing_useful_leaves_a_lesson_of_failures() -> None:
+    task = make_task("math-skills")
+    made, _ = writer(task, "I would rather not.", tries=2)
+    lesson = make_teacher("no_state", task, ("addition",), writer=made).write(state(task), 4, np.random.default_rng(0))
+    assert lesson.examples == ()
+    assert any(d.action == "failed" and "there is no JSON in it" in d.reason for d in lesson.decisions)
+
+
+def test_a_task_that_does_not_say_what_to_write_is_refused() -> None:
+    class Bare:
+        name = "bare"
+
+        def skills(self) -> dict[str, tuple[str, ...]]:
+            return {"a": ()}
+
+        def problems(self, *_: Any) -> list[Any]:
+            return []
+
+        def score(self, problem: Any, completion: Completion) -> Any: ...
+
+    with pytest.raises(SettingsError, match="does not say what a language model is to write"):
+        writer(Bare(), "")
+    with pytest.raises(SettingsError, match="has no generators of its own; let a language model write"):
+        make_teacher("no_state", Bare())
+    with pytest.raises(SettingsError, match="teacher 'no_state' has no option 'cap'; it takes writer"):
+        make_teacher("no_state", make_task("math-skills"), cap=0.5)
+
+
+def test_without_errors_to_be_seen_state_free_shares_are_given() -> None:
+    task = make_task("math-skills")
+    for name in TEACHERS.names():
+        lesson = make_teacher(name, task).write(state(task), 36, np.random.default_rng(0))
+        assert {e.skill for e in lesson.examples} == set(task.skills()), name
