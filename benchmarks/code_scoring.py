@@ -73,8 +73,14 @@ def programs(judge: Judge, problems: list[CodeProblem]) -> dict[str, Any]:
     def cheat(problem: CodeProblem, alter: bool) -> str:
         assert isinstance(problem.tests, Stdio)
         known = dict(zip(problem.tests.inputs, problem.tests.outputs, strict=True))
-        end = "print(out[:-1] + ('0' if out[-1:] != '0' else '1'))" if alter else "print(out)"
-        return f"import sys\nknown = {known!r}\nout = known[sys.stdin.read()].strip()\n{end}\n"
+        # One character of the last word: of a decimal number its first digit, as the last ones may differ.
+        change = (
+            "at = max(out.rfind(' '), out.rfind('\\n')) + 1\n"
+            "at = next((k for k in range(at, len(out)) if out[k].isdigit()), at) if '.' in out[at:] else len(out) - 1\n"
+            "out = out[:at] + ('7' if out[at : at + 1] != '7' else '3') + out[at + 1 :]\n"
+        )
+        made = f"import sys\nknown = {known!r}\nout = known[sys.stdin.read()].strip()\n"
+        return f"{made}{change if alter else ''}print(out)\n"
 
     good = spread(lambda p: passed(judge, p, cheat(p, False)), problems)
     bad = spread(lambda p: passed(judge, p, cheat(p, True)), problems)

@@ -35,9 +35,9 @@ from palaestra.tasks.math.task import MathSkills
 from palaestra.tasks.vision.task import VisionSkills
 
 TASK = MathSkills()
-EXAMPLES = TASK.write_examples("geometry", "perimeter", 24, np.random.default_rng(0))
+EXAMPLES = TASK.write_examples("geometry", "perimeter", 12, np.random.default_rng(0))
 GIVEN = [replace(one, metadata={"rejected": f"{one.reference}+1. Answer: 1{one.reference}"}) for one in EXAMPLES]
-SMALL = Supervision(epochs=2, batch_size=8, learning_rate=2e-4)
+SMALL = Supervision(epochs=2, batch_size=4, learning_rate=2e-4)
 
 
 def score(example: Example, completion: Completion) -> Score | Failure | None:
@@ -140,13 +140,14 @@ def test_a_training_killed_in_the_middle_ends_as_one_that_was_not(fresh_nano: Mo
         if step == 4:
             raise Killed
 
-    whole = student_of(fresh_nano)
+    few = Preference(samples=1, max_tokens=32)
+    whole = student_of(fresh_nano, few)
     curve = whole.learn(EXAMPLES, Seeds(0))
-    student = student_of(shelf.load("nano", device="cpu"), keep_every=0.0)
+    student = student_of(shelf.load("nano", device="cpu"), few, keep_every=0.0)
     with pytest.raises(Killed):
         student.learn(EXAMPLES, Seeds(0), kill, tmp_path / "training")
     steps: list[int] = []
-    again = student_of(shelf.load("nano", device="cpu"))
+    again = student_of(shelf.load("nano", device="cpu"), few)
     assert again.learn(EXAMPLES, Seeds(0), lambda step, *_: steps.append(step), tmp_path / "training") == curve
     assert steps[0] == 4
     assert again.weights_sha256() == whole.weights_sha256()
@@ -178,9 +179,9 @@ def test_an_answer_that_could_not_be_judged_is_not_taken_for_wrong(fresh_nano: M
         return Failure(FailureCause.SCORER, "broke") if len(completion.text) % 2 else None
 
     student = PreferenceStudent(fresh_nano, SMALL, Preference(sft_weight=0.0), score=broken)
-    with pytest.raises(LessonError, match="none of the 24 examples has a rejected answer"):
+    with pytest.raises(LessonError, match="none of the 12 examples has a rejected answer"):
         student.learn(EXAMPLES, Seeds(0))
-    assert student.figures["without_pair"] == 24
+    assert student.figures["without_pair"] == 12
 
 
 def test_without_any_pair_the_responses_alone_are_learned_or_nothing_is(fresh_nano: Model) -> None:
@@ -208,7 +209,7 @@ def test_a_student_that_goes_on_learns_from_its_last_weights_and_a_broken_traini
 ) -> None:
     student = student_of(fresh_nano, start="last")
     clean = student.weights_sha256()
-    student.learn(GIVEN[:12], Seeds(0))
+    student.learn(GIVEN[:6], Seeds(0))
     first = student.weights_sha256()
     write_folder(tmp_path / "first", student.save)
 
@@ -216,32 +217,32 @@ def test_a_student_that_goes_on_learns_from_its_last_weights_and_a_broken_traini
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        student.learn(GIVEN[12:], Seeds(1), break_off)
+        student.learn(GIVEN[6:], Seeds(1), break_off)
     assert student.weights_sha256() == first
-    student.learn(GIVEN[12:], Seeds(1))
+    student.learn(GIVEN[6:], Seeds(1))
     second = student.weights_sha256()
     # A process that was killed between the rounds loads the first and gets to the same second.
     other = student_of(shelf.load("nano", device="cpu"), start="last")
     other.load(tmp_path / "first")
-    other.learn(GIVEN[12:], Seeds(1))
+    other.learn(GIVEN[6:], Seeds(1))
     assert other.weights_sha256() == second
     other.restore()
     assert other.weights_sha256() == clean
-    other.learn(GIVEN[12:], Seeds(1))
+    other.learn(GIVEN[6:], Seeds(1))
     assert other.weights_sha256() != second
 
 
 def test_students_that_read_images_prefer_as_well() -> None:
     vlm = shelf.load("nano-vlm", device="cpu")
-    examples = VisionSkills().write_examples("relation", "", 6, np.random.default_rng(0))
+    examples = VisionSkills().write_examples("relation", "", 4, np.random.default_rng(0))
     examples = [replace(one, metadata={"rejected": "Answer: a very wrong one"}) for one in examples]
     examples.append(replace(examples[0], messages=(Message("user", "What is 3 + 4?"),), response="Answer: 7"))
-    student = PreferenceStudent(vlm, replace(SMALL, batch_size=4))
+    student = PreferenceStudent(vlm, SMALL)
     student.check(examples)
     pairs = student.pairs(examples, Seeds(0))
-    before = margins(student, pairs[:6])
+    before = margins(student, pairs[:4])
     student.learn(examples, Seeds(0))
-    assert (margins(student, pairs[:6]) > before).all()
+    assert (margins(student, pairs[:4]) > before).all()
 
 
 def test_students_are_made_by_how_they_learn(nano: Model) -> None:

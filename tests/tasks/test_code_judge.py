@@ -169,3 +169,27 @@ def test_mbpp_on_the_hub_is_read_by_the_splits_that_it_has_there(monkeypatch: py
     every = "train+validation+test+prompt"
     hub = "google-research-datasets/mbpp"
     assert asked == [(hub, "sanitized", every), (hub, "full", every)]
+
+
+def test_trusted_tests_share_a_sandbox_and_find_nothing_of_each_other() -> None:
+    judge = Judge(trusted=True)
+    mean = "import sys\nseen = getattr(sys, 'seen', 0)\nsys.seen = 1\nassert f(1) == 2 + seen"
+    double = "def f(x):\n    return 2 * x\n"
+    for _ in range(3):
+        found = judge.judge(Functions(mean, "f"), double)
+        assert isinstance(found, Judgement)
+        assert found.passed
+    ((grader, _, uses),) = judge._graders._idle
+    assert uses == 3
+    broken = judge.judge(Functions("import os\nos._exit(7)", "f"), double)
+    assert isinstance(broken, Failure)
+    assert broken.cause is FailureCause.SCORER
+    assert isinstance(judge.judge(Functions("assert f(1) == 2", "f"), double), Judgement)
+    judge._graders.close()
+    assert not grader.alive
+
+
+def test_tests_of_a_model_get_a_sandbox_of_their_own() -> None:
+    judge = Judge()
+    assert isinstance(judge.judge(Functions("assert f(1) == 2", "f"), "def f(x):\n    return 2 * x\n"), Judgement)
+    assert judge._graders._idle == []

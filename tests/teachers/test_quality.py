@@ -206,7 +206,10 @@ def test_every_example_of_the_procedural_families_passes() -> None:
         ]
         found = inspect(Lesson(tuple(examples)), make_checks(["readable", "scorer", "equations"]), Context(task))
         assert (found.dropped, found.failures) == ((), ())
-        # Nothing but their own responses says what is right, and the report does not hide it.
+        assert found.check("scorer").remarks == {}  # Each brings the answer that its draft was made with.
+        # Where nothing but their own responses says what is right, the report does not hide it.
+        bare = Lesson(tuple(replace(example, reference="", metadata={}) for example in examples))
+        found = inspect(bare, make_checks(["scorer"]), Context(task))
         assert found.check("scorer").remarks == {"scored by only the answer of its own response": len(examples)}
 
 

@@ -78,6 +78,10 @@ class Practice:
             if not good:
                 raise SettingsError(f"practice needs {name} {wanted}; got {getattr(self, name)!r}")
 
+    def groups(self, problems: int) -> int:
+        """How many problems an iteration has, of so many in all."""
+        return min(self.problems, problems)
+
 
 class PractisingStudent(ModelStudent):
     """A student that learns by reinforcement, on problems whose answers can be verified.
@@ -152,8 +156,8 @@ class PractisingStudent(ModelStudent):
             minibatches=settings.minibatches,
         ))  # fmt: skip
         algorithm = GRPO(source.policy, config, seeds.derive("algorithm"))
-        groups = min(settings.problems, len(problems))
-        total = max(1, math.ceil(settings.passes * len(problems) / groups))
+        groups = settings.groups(len(problems))
+        total = math.ceil(settings.passes * len(problems) / groups)
         curve: list[tuple[int, float]] = []
         if state is not None and state.step:
             self._put_back(state.weights)
@@ -244,7 +248,7 @@ class _Tokens(_Source):
             asked,
             reward,
             tokenizer=student.tokenizer,
-            num_envs=settings.slots,
+            num_envs=min(settings.slots, settings.groups(len(problems)) * settings.group_size),
             max_tokens=settings.max_tokens,
             context=engine.context if engine.context < 1 << 30 else 0,
             end_ids=end_ids(student._model, student.tokenizer),

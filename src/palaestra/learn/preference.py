@@ -117,7 +117,7 @@ def preference_loss(
     loss = total_B.new_zeros(())
     if paired:
         before_P2 = torch.tensor(reference, device=total_B.device)
-        losses_P = dpo_losses(total_B[paired], total_B[count:], *before_P2.unbind(-1), settings.beta)
+        losses_P = dpo_losses(total_B[paired], total_B[count:], before_P2[:, 0], before_P2[:, 1], settings.beta)
         # By all examples of the batch: a pair weighs the same in any company.
         loss = losses_P.sum() / count
     if settings.sft_weight:

@@ -4,28 +4,42 @@ from __future__ import annotations
 
 import hashlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
-from palaestra.core.errors import LessonError, RunError
-from palaestra.core.records import Example
+from palaestra.core.errors import LessonError, RunError, SettingsError
+from palaestra.core.records import Completion, Example, Failure, Score
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Engine
 from palaestra.engines.shelf import Model
 from palaestra.engines.transformers import TransformersEngine
 from palaestra.learn.batches import encode
-from palaestra.learn.supervised import Supervision, TrainingState, add_adapter, fine_tune
-from palaestra.runs.files import write_folder
+from palaestra.learn.progress import TrainingState, fingerprint_of, load_state, save_state
+from palaestra.learn.supervised import Supervision, add_adapter, fine_tune
 
 OnStep = Callable[[int, int, float], None]
+Keep = Callable[[TrainingState], None]
+Start = Literal["base", "last"]
+"""Where a training starts: at the base, on all data so far, or where the last round ended, on the new data."""
+Scorer = Callable[[Example, Completion], Score | Failure | None]
+"""Judges an answer to the question of an example; `None` where nothing says what is right."""
 
 
 class Student(Protocol):
-    """A model that predicts, learns, saves and restores."""
+    """A model that predicts, learns, saves and restores.
+
+    It may also have
+
+    - `start`: `"base"` (what is meant where it is missing) or `"last"`. With `"last"` it is given only the examples
+      that are new, and goes on from the weights that it has; whoever calls sees to it that those are the last
+      round's, by `load` where need be. If such a training breaks off, it has the weights that it had before.
+    - `figures`: what its last training counted beside the loss, by name.
+    """
 
     name: str
 
@@ -44,7 +58,7 @@ class Student(Protocol):
     def learn(
         self, examples: Sequence[Example], seeds: Seeds, on_step: OnStep, progress: Path | None
     ) -> list[tuple[int, float]]:
-        """Learn `examples` from the base; returns the curve of the loss.
+        """Learn `examples`; returns the curve of the loss.
 
         `progress` names a folder for the state of a long training, from which it goes on after a kill.
         """
@@ -59,48 +73,69 @@ class Student(Protocol):
         ...
 
 
-class SupervisedStudent:
-    """A student that learns by supervised fine-tuning, from its base on all data each time.
+class ModelStudent(ABC):
+    """A student that is a model of the shelf, trained whole or by an adapter; how it learns is its subclass's.
 
     The base weights stay in memory: restoring them costs a copy, and a LoRA adapter is dropped.
 
     Arguments:
         model: as loaded from the shelf.
-        supervision: how it is trained.
+        supervision: what is trained, and how fast.
+        settings: what else this way of learning needs to know, an object of the class's `Settings`.
+        start: see `Student`.
+        batch_size: answers that are generated side by side.
         keep_every: seconds between two writes of a training's state, where a folder for it is given.
     """
+
+    Settings: ClassVar[type[Any] | None] = None
+    """The dataclass of what this way of learning needs to know; must do without arguments."""
 
     def __init__(
         self,
         model: Model,
         supervision: Supervision = Supervision(),
+        settings: Any = None,
         *,
+        start: Start = "base",
         batch_size: int = 128,
         keep_every: float = 120.0,
     ) -> None:
+        if start not in ("base", "last"):
+            raise SettingsError(f"a training starts at 'base' or at 'last'; got {start!r}")
         self.name, self.tokenizer, self.supervision = model.name, model.tokenizer, supervision
-        self.processor = model.processor
+        self.settings: Any = self.Settings() if settings is None and self.Settings is not None else settings
+        self.processor, self.start = model.processor, start
         self.batch_size, self.keep_every = batch_size, keep_every
+        self.figures: dict[str, float] = {}
         self._model: Any = model.weights
         self._adapted: Any = None
         if supervision.method == "full":
             # Small updates would be rounded away in 16 bits.
             self._model.float()
             self._base = {name: p.detach().clone() for name, p in self._model.named_parameters()}
-        self._engine = TransformersEngine(self._model, self.tokenizer, self.name, batch_size, self.processor)
+        self._engine = self._ask(self._model)
+
+    @abstractmethod
+    def _train(
+        self, examples: Sequence[Example], seeds: Seeds, on_step: OnStep, state: TrainingState | None, keep: Keep | None
+    ) -> list[tuple[int, float]]:
+        """Change the trainable weights of `self._trained`; returns the curve of the loss.
+
+        Arguments:
+            state: where this training stood when it was killed.
+            keep: is offered the state after each step.
+        """
 
     def engine(self) -> Engine:
         return self._engine
 
     def restore(self) -> None:
         if self.supervision.method == "full":
-            with torch.no_grad():
-                for name, parameter in self._model.named_parameters():
-                    parameter.copy_(self._base[name])
+            self._put_back(self._base)
         elif self._adapted is not None:
             self._model = self._adapted.unload()
             self._adapted = None
-            self._engine = TransformersEngine(self._model, self.tokenizer, self.name, self.batch_size, self.processor)
+            self._engine = self._ask(self._model)
 
     def check(self, examples: Sequence[Example]) -> None:
         if not examples:
@@ -117,28 +152,22 @@ class SupervisedStudent:
         on_step: OnStep = lambda step, total, loss: None,
         progress: Path | None = None,
     ) -> list[tuple[int, float]]:
-        self._prepare(seeds)
-        state = self._load_progress(progress, examples, seeds) if progress is not None else None
-        last = time.monotonic()
-
-        def keep(state: TrainingState) -> None:
-            nonlocal last
-            assert progress is not None
-            if time.monotonic() - last >= self.keep_every:
-                write_folder(progress, lambda folder: self._write_progress(folder, state, examples, seeds))
-                last = time.monotonic()
-
-        return fine_tune(
-            self._trained,
-            self.tokenizer,
-            examples,
-            self.supervision,
-            seeds,
-            processor=self.processor,
-            on_step=on_step,
-            state=state,
-            keep_state=keep if progress is not None else None,
-        )
+        if self.start == "base":
+            self.restore()
+        before = {name: p.clone() for name, p in self._learned().items()} if self.start == "last" else {}
+        mark = fingerprint_of(examples, seeds, type(self).__name__, self.weights_sha256() if before else "")
+        if self.supervision.method == "lora" and self._adapted is None:
+            self._adapt(seeds)
+        self.figures = {}
+        keep, state = None, None
+        if progress is not None:
+            keep, state = self._keeper(progress, mark), load_state(progress, mark)
+        try:
+            return self._train(examples, seeds, on_step, state, keep)
+        except BaseException:
+            if self.start == "last":
+                self._put_back(before) if before else self.restore()
+            raise
 
     def save(self, folder: Path) -> None:
         """Write what was learned: all weights in transformers' format, or the adapter in peft's."""
@@ -155,7 +184,9 @@ class SupervisedStudent:
                 weights |= load_file(file)
             except Exception as error:  # safetensors raises a class of its own for a damaged file.
                 raise RunError(f"the run folder is damaged: {file}: {error}") from error
-        self._prepare(Seeds(0))
+        self.restore()
+        if self.supervision.method == "lora":
+            self._adapt(Seeds(0))
         try:
             if self._adapted is not None:
                 from peft import set_peft_model_state_dict
@@ -167,6 +198,36 @@ class SupervisedStudent:
             raise RunError(f"the checkpoint {folder} belongs to another model than {self.name}") from error
         if strangers:
             raise RunError(f"the checkpoint {folder} belongs to another model than {self.name}")
+
+    def weights_sha256(self) -> str:
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self._learned().items()):
+            digest.update(name.encode())
+            digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    @property
+    def _trained(self) -> Any:
+        return self._adapted if self._adapted is not None else self._model
+
+    def _ask(self, model: Any) -> TransformersEngine:
+        return TransformersEngine(model, self.tokenizer, self.name, self.batch_size, self.processor)
+
+    def _adapt(self, seeds: Seeds) -> None:
+        self._adapted = add_adapter(self._model, self.supervision, seeds)
+        self._engine = self._ask(self._adapted)
+
+    def _learned(self) -> dict[str, torch.Tensor]:
+        """All weights of a student that is trained whole; of an adapted one the adapter's alone."""
+        full = self.supervision.method == "full"
+        wanted = self._trained.named_parameters() if full or self._adapted is not None else ()
+        return {name: p.detach().cpu().contiguous() for name, p in wanted if full or p.requires_grad}
+
+    @torch.no_grad()
+    def _put_back(self, weights: dict[str, torch.Tensor]) -> None:
+        for name, parameter in self._trained.named_parameters():
+            if name in weights:
+                parameter.copy_(weights[name])
 
     def _load_whole(self, weights: dict[str, torch.Tensor]) -> list[str]:
         """Take over the weights of a checkpoint; returns the names among them that the model does not have."""
@@ -180,64 +241,32 @@ class SupervisedStudent:
             self._model.load_state_dict(loaded.state_dict())
         return list(strangers)
 
-    def weights_sha256(self) -> str:
-        digest = hashlib.sha256()
-        for name, tensor in sorted(self._learned().items()):
-            digest.update(name.encode())
-            digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+    def _keeper(self, folder: Path, mark: str) -> Keep:
+        last = time.monotonic()
 
-    @property
-    def _trained(self) -> Any:
-        return self._adapted if self._adapted is not None else self._model
+        def keep(state: TrainingState) -> None:
+            nonlocal last
+            if time.monotonic() - last >= self.keep_every:
+                save_state(folder, state, mark)
+                last = time.monotonic()
 
-    def _prepare(self, seeds: Seeds) -> None:
-        self.restore()
-        if self.supervision.method == "lora":
-            self._adapted = add_adapter(self._model, self.supervision, seeds)
-            self._engine = TransformersEngine(self._adapted, self.tokenizer, self.name, self.batch_size, self.processor)
+        return keep
 
-    def _learned(self) -> dict[str, torch.Tensor]:
-        """All weights of a student that is trained whole; of an adapted one the adapter's alone."""
-        full = self.supervision.method == "full"
-        wanted = self._trained.named_parameters() if full or self._adapted is not None else ()
-        return {name: p.detach().cpu().contiguous() for name, p in wanted if full or p.requires_grad}
 
-    def _write_progress(self, folder: Path, state: TrainingState, examples: Sequence[Example], seeds: Seeds) -> None:
-        tensors = {f"weights/{name}": tensor.cpu().contiguous() for name, tensor in state.weights.items()}
-        for index, moments in state.moments.items():
-            tensors |= {f"moments/{index}/{name}": torch.as_tensor(m).cpu().contiguous() for name, m in moments.items()}
-        tensors["curve"] = torch.tensor(state.curve, dtype=torch.float64)
-        save_file(tensors, folder / "state.safetensors", {"step": str(state.step), "of": _fingerprint(examples, seeds)})
+class SupervisedStudent(ModelStudent):
+    """A student that learns by supervised fine-tuning."""
 
-    def _load_progress(self, folder: Path, examples: Sequence[Example], seeds: Seeds) -> TrainingState | None:
-        from safetensors import safe_open
-
-        if not (folder / "state.safetensors").exists():
-            return None
-        try:
-            with safe_open(folder / "state.safetensors", "pt") as file:
-                meta = file.metadata()
-                if meta["of"] != _fingerprint(examples, seeds):
-                    return None  # Left over from another round.
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except Exception as error:
-            raise RunError(f"the run folder is damaged: {folder}: {error}; delete it and resume") from error
-        moments: dict[int, dict[str, torch.Tensor]] = {}
-        for name, tensor in tensors.items():
-            if name.startswith("moments/"):
-                _, index, moment = name.split("/")
-                moments.setdefault(int(index), {})[moment] = tensor
-        return TrainingState(
-            step=int(meta["step"]),
-            weights={n.removeprefix("weights/"): t for n, t in tensors.items() if n.startswith("weights/")},
-            moments=moments,
-            curve=[(int(step), float(loss)) for step, loss in tensors["curve"].tolist()],
+    def _train(
+        self, examples: Sequence[Example], seeds: Seeds, on_step: OnStep, state: TrainingState | None, keep: Keep | None
+    ) -> list[tuple[int, float]]:
+        return fine_tune(
+            self._trained,
+            self.tokenizer,
+            examples,
+            self.supervision,
+            seeds,
+            processor=self.processor,
+            on_step=on_step,
+            state=state,
+            keep_state=keep,
         )
-
-
-def _fingerprint(examples: Sequence[Example], seeds: Seeds) -> str:
-    digest = hashlib.sha256(str(seeds.integer()).encode())
-    for example in examples:
-        digest.update(repr((example.messages, example.response)).encode())
-    return digest.hexdigest()

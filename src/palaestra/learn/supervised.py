@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +22,7 @@ from palaestra.core.errors import LessonError, MissingExtraError
 from palaestra.core.records import Example
 from palaestra.core.seeding import Seeds
 from palaestra.learn.batches import Encoded, batch_plan, collate, encode, of_one_shape, response_loss
+from palaestra.learn.progress import TrainingState
 from palaestra.learn.randomness import seeded_torch
 
 if TYPE_CHECKING:
@@ -51,16 +52,6 @@ class Supervision:
     rank: int = 16
     alpha: int = 32
     dropout: float = 0.0
-
-
-@dataclass(slots=True)
-class TrainingState:
-    """All that a training needs to go on after a kill, besides its examples and its seed."""
-
-    step: int = 0
-    weights: dict[str, torch.Tensor] = field(default_factory=dict)
-    moments: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
-    curve: list[tuple[int, float]] = field(default_factory=list)
 
 
 def supervision_for(
@@ -132,14 +123,34 @@ def fine_tune(
     """
     if not examples:
         raise LessonError("a lesson needs at least one example; got none")
-    limit = int(getattr(model.config.get_text_config(), "max_position_embeddings", 0) or 1 << 30)
-    rows = [encode(example, tokenizer, limit, processor) for example in examples]
-    pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    rows = [encode(example, tokenizer, context_of(model), processor) for example in examples]
+    pad_id = pad_id_of(tokenizer)
+
+    def loss_of(batch: Sequence[int]) -> torch.Tensor:
+        inputs = collate([rows[index] for index in batch], pad_id, model.device)
+        labels_BT = inputs.pop("labels")
+        return response_loss(model(**inputs).logits, labels_BT)
+
+    batches = list(all_batches(rows, supervision, seeds))
+    return optimise(model, batches, loss_of, supervision, seeds, on_step=on_step, state=state, keep_state=keep_state)
+
+
+def optimise(
+    model: Any,
+    batches: Sequence[Sequence[int]],
+    loss_of: Callable[[Sequence[int]], torch.Tensor],
+    supervision: Supervision,
+    seeds: Seeds,
+    *,
+    on_step: Callable[[int, int, float], None] = lambda step, total, loss: None,
+    state: TrainingState | None = None,
+    keep_state: Callable[[TrainingState], None] | None = None,
+) -> list[tuple[int, float]]:
+    """One optimiser step a batch, on any loss; returns its curve. The rest is as in `fine_tune`."""
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimizer = torch.optim.AdamW(
         trainable.values(), lr=supervision.learning_rate, weight_decay=supervision.weight_decay, fused=True
     )
-    batches = list(_all_batches(rows, supervision, seeds))
     curve: list[tuple[int, float]] = []
     done = 0
     if state is not None and state.step:
@@ -153,12 +164,9 @@ def fine_tune(
         scale = _schedule(step, len(batches), supervision.warmup)
         for group in optimizer.param_groups:
             group["lr"] = supervision.learning_rate * scale
-        batch = collate([rows[index] for index in batches[step]], pad_id, model.device)
-        labels_BT = batch.pop("labels")
         # Dropout draws from torch's own generator; it is seeded for the step and put back after it.
         with seeded_torch(seeds.derive("dropout", step)) if supervision.dropout else nullcontext():
-            logits_BTV = model(**batch).logits
-        loss = response_loss(logits_BTV, labels_BT)
+            loss = loss_of(batches[step])
         value = float(loss.detach())
         if value != value or value == float("inf"):
             raise LessonError(f"the training loss is {value} at step {step + 1}; lower the learning rate")
@@ -175,7 +183,17 @@ def fine_tune(
     return curve
 
 
-def _all_batches(rows: Sequence[Encoded], supervision: Supervision, seeds: Seeds) -> Iterator[list[int]]:
+def context_of(model: Any) -> int:
+    """The most tokens that a model reads, question and response together."""
+    return int(getattr(model.config.get_text_config(), "max_position_embeddings", 0) or 1 << 30)
+
+
+def pad_id_of(tokenizer: PreTrainedTokenizerBase) -> int:
+    return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
+
+
+def all_batches(rows: Sequence[Encoded], supervision: Supervision, seeds: Seeds) -> Iterator[list[int]]:
+    """The rows of every batch, over all epochs."""
     lengths = [len(row) for row in rows]
     for epoch in range(supervision.epochs):
         for batch in batch_plan(lengths, supervision.batch_size, seeds.derive("order", epoch).generator()):

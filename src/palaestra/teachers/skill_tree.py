@@ -105,6 +105,12 @@ class SkillTree(PlanningTeacher):
         self, tree: Tree, engine: Engine, state: StudentState, generator: np.random.Generator
     ) -> dict[str, tuple[str, ...]]:
         most = self.limits.max_subskills
-        wanted = [b for b in tree if not b.closed and not b.mastered and (not most or len(b.leaves) < most)]
+        wanted = [
+            branch
+            for branch in tree
+            if not branch.mastered
+            and (not branch.closed or branch.leaf("") is not None)
+            and (not most or len(branch.leaves) < most)
+        ]
         wrong = [attempt for attempt in state.attempts if attempt.correct == "no"]
         return propose(engine, self.prompts, self.task.name, wanted, self.proposals, wrong, generator)

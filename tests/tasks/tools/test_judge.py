@@ -277,16 +277,18 @@ def test_workers_are_kept_replaced_when_they_are_gone_and_sent_home(judge: ToolJ
     offered = ["weekday"]
     code = 'answer(weekday("2000-01-01"))'
     assert own.run_program(code, offered).value == "Saturday"
-    (first,) = own.workers._idle
+    idle = own.workers._pool._idle
+    ((first, _, _),) = idle
     assert own.run_program(code, offered).value == "Saturday"
-    assert own.workers._idle == [first]
-    first.conversation.hang_up()  # It is gone, and nobody has noticed.
+    ((again, _, uses),) = idle
+    assert (again is first, uses) == (True, 2)
+    first.hang_up()  # It is gone, and nobody has noticed.
     assert own.run_program(code, offered).value == "Saturday"
-    (second,) = own.workers._idle
+    ((second, _, _),) = idle
     assert second is not first
     own.close()
-    assert own.workers._idle == []
-    assert not second.conversation.alive
+    assert idle == []
+    assert not second.alive
 
 
 def test_many_threads_score_at_once(task: ToolsSkills, problem: Problem) -> None:

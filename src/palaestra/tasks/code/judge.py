@@ -8,16 +8,20 @@ code too, run in the other, ask for calls and compare what came back. Between th
 
 from __future__ import annotations
 
+import py_compile
+import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files as package_files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import SandboxError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.sandbox.base import MIB, Limits, Result, Status, make_sandbox
+from palaestra.sandbox.conversation import Conversation, Pool, last_words, python
 from palaestra.sandbox.lines import Line
 from palaestra.tasks.code.comparison import first_difference, same_output
 from palaestra.tasks.code.formats import Functions, Stdio
@@ -34,6 +38,8 @@ LINE = 8 * MIB
 """Bytes of the largest value that a program may return."""
 MARGIN = 5.0
 """Seconds that the tests may take beside the program's own time."""
+GRADER = Limits(wall_seconds=180.0, cpu_seconds=60.0, memory=512 * MIB, processes=16, output=64 * MIB, disk=64 * MIB)
+"""Of tests that serve many programs: all of its time together, and the memory of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +65,21 @@ class Judge:
         sandbox: where; by default bubblewrap, made when the first program comes.
         allowance: for problems that have no limits of their own.
         slack: by how much a problem's own time limit is stretched: those are for fast machines and compiled languages.
+        trusted: the tests are not written by a model. Then the sandbox that they run in serves many programs, one after
+            the other; else each has its own, as every program has in any case.
     """
 
-    def __init__(self, sandbox: Sandbox | None = None, allowance: Allowance = Allowance(), slack: float = 2.0) -> None:
-        self._sandbox, self.allowance, self.slack = sandbox, allowance, slack
+    def __init__(
+        self,
+        sandbox: Sandbox | None = None,
+        allowance: Allowance = Allowance(),
+        slack: float = 2.0,
+        *,
+        trusted: bool = False,
+    ) -> None:
+        self._sandbox, self.allowance, self.slack, self.trusted = sandbox, allowance, slack, trusted
         self._making = threading.Lock()
+        self._graders = Pool(lambda: self._talk("grader", GRADER))
 
     @property
     def sandbox(self) -> Sandbox:
@@ -82,14 +98,41 @@ class Judge:
         try:
             if isinstance(tests, Stdio):
                 return self._stdio(tests, code, limits)
-            return _Trial(self.sandbox, tests, code, limits).run()
+            return self._functions(tests, code, limits)
         except SandboxError as error:
             return Failure(FailureCause.SANDBOX, str(error))
+
+    def _functions(self, tests: Functions, code: str, limits: Limits) -> Judgement | Failure:
+        calm = replace(limits, wall_seconds=limits.wall_seconds + MARGIN)
+        while True:
+            program = self._talk("program", limits, {"solution.py": code})
+            grader, fresh = self._graders.take() if self.trusted else (self._talk("grader", calm), True)
+            trial, done = _Trial(program, grader, tests, limits), False
+            try:
+                done = trial.run()
+            finally:
+                program.hang_up()
+                if done and self.trusted:
+                    self._graders.give(grader)
+                else:
+                    grader.hang_up()
+                program.wait()
+            if done and trial.verdicts:
+                return Judgement(tuple(trial.verdicts))
+            if fresh or done:
+                result = None if done else grader.ended(MARGIN)
+                why = last_words(result) if result is not None else "they gave no verdict"
+                return Failure(FailureCause.SCORER, f"the tests broke: {why}")
+            # One that served others before may have come to its end meanwhile.
+
+    def _talk(self, script: str, limits: Limits, files: Mapping[str, str] = {}) -> Conversation:
+        own, name = _scripts(script, self.sandbox)
+        return Conversation(self.sandbox, {**own, **files}, name, limits, _line)
 
     def _stdio(self, tests: Stdio, code: str, limits: Limits) -> Judgement:
         verdicts: list[Verdict] = []
         for given, expected in zip(tests.inputs, tests.outputs, strict=True):
-            result = self.sandbox.run(_python("main.py"), {"main.py": code}, given.encode(), limits)
+            result = self.sandbox.run(python("main.py"), {"main.py": code}, given.encode(), limits)
             verdicts.append(_printed(result, expected))
             if result.status.is_limit:
                 # What is over a limit once will be again, and each time costs all of it.
@@ -102,110 +145,59 @@ def _printed(result: Result, expected: str) -> Verdict:
     if result.status in OUTCOMES:
         return Verdict(OUTCOMES[result.status], result.status.value)
     if not result.ok:
-        return Verdict(Outcome.RUNTIME_ERROR, _last_words(result))
+        return Verdict(Outcome.RUNTIME_ERROR, last_words(result))
     if same_output(result.text, expected):
         return Verdict(Outcome.PASSED)
     return Verdict(Outcome.WRONG_ANSWER, first_difference(result.text, expected))
 
 
-def _last_words(result: Result) -> str:
-    lines = [line for line in result.error_text.strip().splitlines() if line.strip()]
-    return (lines[-1] if lines else f"{result.status.value}, exit code {result.exit_code}")[:300]
-
-
 class _Trial:
-    """A program under tests that call its functions: two processes, and the lines between them."""
+    """A program under tests that call its functions: two conversations, and what goes between them."""
 
-    def __init__(self, sandbox: Sandbox, tests: Functions, code: str, limits: Limits) -> None:
-        self.sandbox, self.tests, self.code, self.limits = sandbox, tests, code, limits
+    def __init__(self, program: Conversation, grader: Conversation, tests: Functions, limits: Limits) -> None:
+        self.program, self.grader, self.tests, self.limits = program, grader, tests, limits
         self.verdicts: list[Verdict] = []
-        self.ended: dict[str, Result | Exception] = {}
 
-    def run(self) -> Judgement | Failure:
-        program, tests = Line(LINE), Line(LINE)
-        calm = replace(self.limits, wall_seconds=self.limits.wall_seconds + MARGIN)
-        workers = [
-            self._start("program", program, "program.py", {"solution.py": self.code}, self.limits),
-            self._start("tests", tests, "grader.py", {}, calm),
-        ]
-        try:
-            done = self._converse(program, tests, calm.wall_seconds + MARGIN)
-        finally:
-            program.close()
-            tests.close()
-            for worker in workers:
-                worker.join()
-        for error in self.ended.values():
-            if isinstance(error, Exception):
-                raise error
-        if not done or not self.verdicts:
-            return Failure(FailureCause.SCORER, f"the tests broke: {self._why()}")
-        return Judgement(tuple(self.verdicts))
-
-    def _start(self, name: str, line: Line, script: str, files: dict[str, str], limits: Limits) -> threading.Thread:
-        def work() -> None:
-            try:
-                self.ended[name] = self.sandbox.run(
-                    _python(script), {**_inside(script), **files}, stdin=line.theirs, limits=limits
-                )
-            except Exception as error:  # It is raised again where somebody waits for it.
-                self.ended[name] = error
-            finally:
-                line.theirs.close()
-
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
-        return thread
-
-    def _converse(self, program: Line, tests: Line, patience: float) -> bool:
+    def run(self) -> bool:
         """Carry requests and answers to and fro; returns whether the tests came to their end."""
-        program.settle(patience)
-        tests.settle(patience)
-        program.send({"load": "solution.py"})
-        loaded = program.receive()
+        patience = self.limits.wall_seconds + 2 * MARGIN
+        self.program.line.settle(patience)
+        self.grader.line.settle(patience)
+        self.program.send({"load": "solution.py"})
+        loaded = self.program.receive()
         if loaded is None or "error" in loaded:
             self.verdicts.append(self._gone() if loaded is None else _raised(loaded))
             return True
         wanted = self.tests.wanted
         check = wanted if self.tests.takes_function else ""
-        tests.send({"tests": self.tests.code, "check": check, "names": [wanted] if wanted else []})
+        self.grader.send({"tests": self.tests.code, "check": check, "names": [wanted] if wanted else []})
         alive = True
-        while (message := tests.receive()) is not None:
+        while (message := self.grader.receive()) is not None:
             if "test" in message:
                 self.verdicts.append(_verdict(message["test"]))
             elif "ask" in message:
                 answer = None
                 if alive:
-                    program.send(message["ask"])
-                    answer = program.receive()
+                    self.program.send(message["ask"])
+                    answer = self.program.receive()
                 if answer is None:
                     alive = False
                     answer = {"gone": self._gone().outcome.value}
-                tests.send(answer)
+                self.grader.send(answer)
             elif "done" in message:
                 return True
+            elif "broken" in message:
+                return False
         return False
 
     def _gone(self) -> Verdict:
         """Why the program gives no more answers."""
-        result = self._wait_for("program")
-        if isinstance(result, Result):
-            if result.status in OUTCOMES:
-                return Verdict(OUTCOMES[result.status], result.status.value)
-            return Verdict(Outcome.RUNTIME_ERROR, _last_words(result))
-        return Verdict(Outcome.RUNTIME_ERROR, "the program ended")
-
-    def _wait_for(self, name: str) -> Result | Exception | None:
-        import time
-
-        until = time.monotonic() + self.limits.wall_seconds + MARGIN
-        while name not in self.ended and time.monotonic() < until:
-            time.sleep(0.002)
-        return self.ended.get(name)
-
-    def _why(self) -> str:
-        result = self.ended.get("tests")
-        return _last_words(result) if isinstance(result, Result) else "they gave no verdict"
+        result = self.program.ended(self.limits.wall_seconds + MARGIN)
+        if result is None:
+            return Verdict(Outcome.RUNTIME_ERROR, "the program ended")
+        if result.status in OUTCOMES:
+            return Verdict(OUTCOMES[result.status], result.status.value)
+        return Verdict(Outcome.RUNTIME_ERROR, last_words(result))
 
 
 def _raised(answer: dict[str, Any]) -> Verdict:
@@ -218,13 +210,32 @@ def _verdict(told: dict[str, Any]) -> Verdict:
     return Verdict(Outcome.MEMORY if detail.startswith("MemoryError") else outcome, detail)
 
 
-def _python(script: str) -> Sequence[str]:
-    """Python without the packages and the settings of anybody: that starts in half the time."""
-    return ("python3", "-I", "-S", "-B", script)
+def _line() -> Line:
+    return Line(LINE)
+
+
+def _scripts(name: str, sandbox: Sandbox) -> tuple[dict[str, bytes | str], str]:
+    """What a sandbox is given beside the program or the tests, nothing of the problem, and which of it runs."""
+    # Compiled where it is our own Python that runs there: compiling takes as long as starting.
+    kind = "pyc" if sandbox.name == "bubblewrap" else "py"
+    return dict(_inside(name, kind)), f"{name}.{kind}"
 
 
 @cache
-def _inside(script: str) -> dict[str, str]:
-    """What a sandbox is given beside the program or the tests: how to speak, and nothing of the problem."""
+def _inside(script: str, kind: str) -> dict[str, bytes | str]:
     folder = package_files("palaestra.tasks.code") / "inside"
-    return {name: (folder / name).read_text(encoding="utf-8") for name in ("codec.py", script)}
+    found: dict[str, bytes | str] = {}
+    for name in ("codec", script):
+        source = (folder / f"{name}.py").read_text(encoding="utf-8")
+        found[f"{name}.{kind}"] = _compiled(source, f"{name}.py") if kind == "pyc" else source
+    return found
+
+
+def _compiled(source: str, name: str) -> bytes:
+    """A module as Python would keep it in its cache."""
+    with tempfile.TemporaryDirectory() as folder:
+        plain, made = Path(folder) / name, Path(folder) / f"{name}c"
+        plain.write_text(source, encoding="utf-8")
+        unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        py_compile.compile(str(plain), str(made), dfile=name, doraise=True, invalidation_mode=unchecked)
+        return made.read_bytes()

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import suggest
 from palaestra.sandbox.base import MIB, Limits, Result, Status, make_sandbox
-from palaestra.tasks.tools.channel import Conversation, last_words, program_files
+from palaestra.sandbox.conversation import Conversation, last_words
+from palaestra.tasks.tools.channel import line, program_files
 from palaestra.tasks.tools.extraction import Asked, Reference
 from palaestra.tasks.tools.library import LIBRARY
 from palaestra.tasks.tools.library.tool import ArgumentError
@@ -69,7 +70,7 @@ class ToolJudge:
     def run_in_sandbox(self, code: str, offered: Sequence[str]) -> Record:
         """Run any program, in a sandbox of its own."""
         made: list[Made] = []
-        talk = Conversation(self.sandbox(), program_files(), "program.py", self.limits)
+        talk = Conversation(self.sandbox(), program_files(), "program.py", self.limits, line)
         try:
             talk.send({"code": code, "tools": list(offered)})
             last = self._serve(talk, offered, made)

@@ -1,7 +1,8 @@
 """Stage 2: cluster the names into categories that share no name and leave none out.
 
-As many names as one answer can hold make the categories; where there are more, the rest is sorted into those, all calls
-side by side. The commonest names come first. Among equals a hash decides, so that the first are no alphabet's beginning.
+As many names as one answer can hold make the categories. What has none then, because there were more names or because the
+model left some out, is sorted into those, all calls side by side. The commonest names come first. Among equals a hash
+decides, so that the first are no alphabet's beginning.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from palaestra.core.records import Failure
 from palaestra.engines.base import Request
 from palaestra.engines.structured import ask
 from palaestra.runs.cache import digest
-from palaestra.teachers.skills.asking import Asking
+from palaestra.teachers.skills.asking import Asking, may_pass
 from palaestra.teachers.skills.records import Category
 from palaestra.teachers.skills.settling import Groups, Repair, settle
+from palaestra.teachers.skills.spelling import quoted
 
 NAMES_A_CALL = 150
 """Names that one answer sorts: a model that has to write down more begins to lose some."""
@@ -40,17 +42,20 @@ def cluster(names: Mapping[str, int], asking: Asking, wanted: int = 0, names_a_c
     """
     ordered = sorted(names, key=lambda name: (-names[name], digest(name)))
     if len(ordered) <= max(wanted, 1):
-        short = f"expected {wanted} categories; there are only {len(ordered)} different names: each is one"
+        short = Repair(f"expected {wanted} categories; got {len(ordered)} different names", "each is one")
         alone = tuple(Category(name, "", (name,)) for name in ordered)
-        return Clustering(alone, (short,) if len(ordered) < wanted else ())
+        return Clustering(alone, (str(short),) if len(ordered) < wanted else ())
     most = max(names_a_call, wanted)
-    first, rest = ordered[:most], ordered[most:]
+    first = ordered[:most]
     request = _request(asking, "cluster", first, wanted=wanted)
     said, failures = _ask(asking, [request], [{name: names[name] for name in first}], wanted)
-    if said[0] is None:
+    # A poor first answer is not kept because the service broke before it could be mended.
+    if said[0] is None or (0 in failures and may_pass(failures[0])):
         return Clustering(failure=failures[0])
     made, wrong = said[0]
     repairs = list(map(str, wrong))
+    placed = {name for category in made for name in category.members}
+    rest = [name for name in ordered if name not in placed]
     if rest:
         made, more = _sort_rest(rest, names, made, asking, most)
         repairs += more
@@ -68,10 +73,8 @@ def _sort_rest(
     repairs = []
     for index, (part, found) in enumerate(zip(parts, said, strict=True)):
         if found is None:
-            why = failures[index]
-            repairs.append(
-                f"{len(part)} names were not sorted ({why.message}): their problems are asked about one by one"
-            )
+            told = f"not sorted ({failures[index].message}): {quoted(part)}"
+            repairs.append(str(Repair(told, "their problems are asked about one by one")))
             continue
         repairs += list(map(str, found[1]))
         for category in found[0]:
@@ -101,12 +104,14 @@ def _ask(
         found = settle(groups, names[index], wanted, allowed)
         before = best[index]
         # The later answer of two that are as good knows more of what was wanted.
-        if found[0] and (before is None or worse(found) <= worse(before)):
+        if found[0] and (before is None or _demerit(found) <= _demerit(before)):
             best[index] = found
         return "; ".join(repair.wrong for repair in found[1])
 
-    def worse(found: Settled) -> tuple[int, int]:
-        return -sum(len(category.members) for category in found[0]), len(found[1])
-
     answers = ask(asking.engine, requests, Groups, tries=asking.tries, check=check)
     return best, {index: answer for index, answer in enumerate(answers) if isinstance(answer, Failure)}
+
+
+def _demerit(found: Settled) -> tuple[int, int]:
+    """What makes an answer a bad one: first the names that it does not place, then what else had to be put right."""
+    return -sum(len(category.members) for category in found[0]), len(found[1])

@@ -72,7 +72,7 @@ class Discovery:
         Arguments:
             categories: exactly so many; 0 leaves it to the model.
             known: what was found before, to the end of any stage. Nothing that it holds is asked again, but for what
-                failed for a reason that may have passed. Other `categories` than its own mean: cluster the names anew.
+                failed for a reason that may have passed. Other `categories` than its own mean: `recluster`.
             keep: is given each stage when it is done, with everything found so far.
 
         Returns:
@@ -82,7 +82,7 @@ class Discovery:
             raise SettingsError(f"expected categories of at least 0; got {categories}")
         found = known or SkillMap(wanted=categories)
         if found.categories and found.wanted != categories:
-            found = _without_categories(found)
+            return self.recluster(found, problems, categories=categories, keep=keep)
         if not found.categories:
             found = self._name(replace(found, wanted=categories), problems, keep)
         return self._from_names(found, problems, keep)

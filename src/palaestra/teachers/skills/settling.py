@@ -1,8 +1,8 @@
 """What is wrong with categories that a model made, and the categories with that put right.
 
 One function does both. What it finds is told to the model, which may answer again; after the last answer the same list is
-the report of what was repaired. Nothing is put into a category by a guess of ours: a name that has none stays without,
-and stage 3 asks the model about its problems.
+the report of what was repaired. Nothing is put into a category by a guess of ours: names that have none are sorted by a
+further question, and stage 3 asks about the problems of those that still have none.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Repair:
     done: str
 
     def __str__(self) -> str:
-        return f"{self.wrong}: {self.done}"
+        return f"{self.wrong} ({self.done})"
 
 
 def settle(
@@ -79,14 +79,15 @@ def settle(
                 inside.append(spelled[key(said)])
     empty = [called[own][0] for own, inside in members.items() if not inside and not may]
     left = [name for own, name in spelled.items() if own not in placed]
+    later = "their problems are asked about one by one" if may else "sorted by a further question"
     found = [
-        (bad, "; ".join(bad[:3]), "the categories without a usable name are dissolved"),
-        (foreign, f"{quoted(foreign)} is none of the categories that were given", "what was in it has no category"),
-        (twice, f"the category {quoted(twice)} is there more than once", "they are made one"),
-        (invented, f"{quoted(invented)} is not in the list of skills", "it is left out"),
-        (repeated, f"{quoted(repeated)} is in more than one place", "the first counts"),
-        (left, f"{quoted(left)} is in no category", "its problems are asked about one by one"),
-        (empty, f"the category {quoted(empty)} holds no skill of the list", "it is left out"),
+        (bad, "; ".join(bad[:3]), "a category without a usable name is dissolved"),
+        (foreign, f"categories that were not given: {quoted(foreign)}", "left out"),
+        (twice, f"categories that are there more than once: {quoted(twice)}", "made one"),
+        (invented, f"not in the list of skills: {quoted(invented)}", "left out"),
+        (repeated, f"in more than one place: {quoted(repeated)}", "the first counts"),
+        (left, f"in no category: {quoted(left)}", later),
+        (empty, f"categories that hold no skill of the list: {quoted(empty)}", "left out"),
     ]
     repairs = [Repair(wrong, done) for several, wrong, done in found if several]
     made = [Category(*called[own], tuple(inside)) for own, inside in members.items() if inside or may]
@@ -110,7 +111,7 @@ def _fit(made: list[Category], names: Mapping[str, int], wanted: int) -> tuple[l
         small = sorted(made, key=lambda one: (size(one), one.name))[: len(made) - wanted]
         kept = [category for category in made if category not in small]
         listed = quoted(category.name for category in small)
-        return kept, f"{listed} dissolved, and the problems are asked about one by one"
+        return kept, f"dissolved, and sorted by a further question: {listed}"
     taken: list[str] = []
     while len(made) < wanted:
         used = {key(category.name) for category in made}
@@ -123,4 +124,4 @@ def _fit(made: list[Category], names: Mapping[str, int], wanted: int) -> tuple[l
         rest = Category(largest.name, largest.description, tuple(n for n in largest.members if n != name))
         made = [rest if category is largest else category for category in made] + [Category(name, "", (name,))]
         taken.append(name)
-    return made, f"{quoted(taken)} taken out of the largest" if taken else "there is nothing to divide"
+    return made, f"taken out of the largest: {quoted(taken)}" if taken else "there is nothing to divide"

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from palaestra.teachers.allocation import share_out
-from palaestra.teachers.tree.curves import Array, Posterior, posterior
+from palaestra.teachers.tree.curves import KNOWN, Array, Posterior, posterior
 from palaestra.teachers.tree.limits import Limits
 from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, Tree
 
@@ -21,22 +21,31 @@ FARTHEST = 4
 
 
 class Bandit(ABC):
-    """Plans by the marginal gain of each further example of each subskill. Subclasses say what that gain is."""
+    """Plans by the gain of every further example of every subskill. Subclasses say how.
+
+    Arguments:
+        keep: the share of a lesson that goes to what the student knew before the first one. Losses grow with the
+            training on other things, so the answers so far show too little of them.
+    """
 
     open_at_once = 0
     name: str
 
+    def __init__(self, keep: float = 0.1) -> None:
+        self.keep = keep
+
     @abstractmethod
-    def marginals(self, known: Posterior, more: int, generator: np.random.Generator) -> Array:
-        """The gain of each of the next `more` examples of each subskill."""
+    def planned(self, known: Posterior, total: int, generator: np.random.Generator) -> Array:
+        """How many of the next `total` examples each subskill is to get."""
 
     def decide(self, tree: Tree, size: int, limits: Limits, generator: np.random.Generator) -> list[Action]:
         known = posterior(tree)
         ahead = max(size, min(tree.budget, FARTHEST * size))
-        planned = plan(self.marginals(known, ahead, generator), ahead)
-        # Ties, and who gets the odd example, change from round to round.
-        order = generator.permutation(len(planned)).tolist()
-        shares = share_out(size, {row: float(planned[row]) for row in order})
+        kept_L = self.keep * ahead * _knew(known)
+        planned_L = kept_L + self.planned(known, ahead - round(kept_L.sum()), generator)
+        # Who gets the odd example changes from round to round.
+        order = generator.permutation(len(planned_L)).tolist()
+        shares = share_out(size, {row: float(planned_L[row]) for row in order})
         given: dict[str, dict[str, int]] = {}
         for row, (skill, part) in enumerate(known.keys):
             if shares[row]:
@@ -49,9 +58,10 @@ class Bandit(ABC):
     ) -> Action:
         new = tuple(leaf.name for leaf in branch.closed if leaf.name in given)
         most = max(given, key=lambda name: given[name])
+        where = f" most to {most}, which is" if most else ""
         reason = (
-            f"{self.name}: within reach with {known.within[branch.name]:.0%}; "
-            f"most to {most or 'all of it'}, expected at {expected[branch.name, most]:.0%} with {branch.total} examples so far"
+            f"{self.name}: within reach with {known.within[branch.name]:.0%};"
+            f"{where} expected at {expected[branch.name, most]:.0%} after the {branch.total} examples so far"
         )
         return Explore(branch.name, given, reason, new) if new else Exploit(branch.name, given, reason)
 
@@ -65,30 +75,48 @@ class UpperConfidence(Bandit):
 
     name = "ucb"
 
-    def __init__(self, optimism: float = 0.0) -> None:
+    def __init__(self, optimism: float = 0.5, keep: float = 0.1) -> None:
+        super().__init__(keep)
         self.optimism = optimism
 
-    def marginals(self, known: Posterior, more: int, generator: np.random.Generator) -> Array:
-        return known.marginals(more, optimism=self.optimism)
+    def planned(self, known: Posterior, total: int, generator: np.random.Generator) -> Array:
+        return plan(known.marginals(total, self.optimism), total)
 
 
 class Thompson(Bandit):
-    """Draws one curve for each subskill, and plans as if it were true."""
+    """Draws a curve for each subskill, and plans as if it were true; the mean of several such plans.
+
+    One draw alone would stake a whole lesson on chance, and there are few lessons.
+
+    Arguments:
+        draws: how many.
+    """
 
     name = "thompson"
 
-    def marginals(self, known: Posterior, more: int, generator: np.random.Generator) -> Array:
-        return known.marginals(more, known.sample(generator))
+    def __init__(self, draws: int = 32, keep: float = 0.1) -> None:
+        super().__init__(keep)
+        self.draws = draws
+
+    def planned(self, known: Posterior, total: int, generator: np.random.Generator) -> Array:
+        plans = [plan(known.drawn(total, generator), total) for _ in range(self.draws)]
+        found: Array = np.mean(plans, axis=0)
+        return found
 
 
-def plan(gain_LN: Array, total: int) -> list[int]:
+def plan(gain_LN: Array, total: int) -> Array:
     """How many examples each subskill gets of `total`, if each goes where it gains the most.
 
-    Gains fall along a row, as those of a curve that flattens do; the largest of all are taken.
+    Gains are taken to fall along a row, as those of a curve that flattens do.
     """
     gain_LN = np.minimum.accumulate(gain_LN, axis=1)
-    rows = np.repeat(np.arange(gain_LN.shape[0]), gain_LN.shape[1])
-    best = np.argsort(-gain_LN.ravel(), kind="stable")[:total]
-    counted = np.bincount(rows[best], minlength=gain_LN.shape[0])
-    found: list[int] = counted.tolist()
-    return found
+    best = np.argpartition(-gain_LN.ravel(), total - 1)[:total] if 0 < total < gain_LN.size else np.arange(total)
+    return np.bincount(best // gain_LN.shape[1], minlength=gain_LN.shape[0]).astype(np.float64)
+
+
+def _knew(known: Posterior) -> Array:
+    """What each subskill stands for, as far as the student knew it before; the shares add up to at most 1."""
+    weight_L = known.value_L * (known.weights_LG @ (known.grid.kind_G == KNOWN))
+    # Where little was known, little is to be kept: a third of everything takes the whole share.
+    share_L: Array = weight_L / max(1.0 / 3, weight_L.sum())
+    return share_L

@@ -27,19 +27,23 @@ from palaestra.teachers.tree.records import Count, Leaf, Tree
 Array = NDArray[np.float64]
 
 KNOWN, LEARNABLE, OUT = 0, 1, 2
-PACES = (3.0, 6.0, 12.0, 24.0)
-"""Examples after which a learnable subskill has closed 63 % of its gap."""
-LOSSES = (0.0, 0.2, 0.5)
+PACES = {3.0: 0.23, 6.0: 0.23, 12.0: 0.23, 24.0: 0.19, 60.0: 0.08, 150.0: 0.04}
+"""Examples after which a learnable subskill has closed 63 % of its gap, and how many are expected to be that fast."""
+LOSSES = {0.0: 0.5, 0.2: 0.3, 0.5: 0.2}
 """What training on other things takes of an accuracy; what was known comes back at twice the pace."""
 BASES = {KNOWN: (0.8, 0.92, 0.99), LEARNABLE: (0.01, 0.1, 0.25, 0.45, 0.65), OUT: (0.01, 0.1, 0.25, 0.45)}
-BASE_WEIGHTS = {KNOWN: (1.0, 2.0, 3.0), LEARNABLE: (3.0, 2.0, 2.0, 2.0, 1.0), OUT: (4.0, 2.0, 1.0, 0.5)}
+BASE_WEIGHTS = {KNOWN: (1.0, 2.0, 3.0), LEARNABLE: (5.0, 2.0, 1.5, 1.0, 0.5), OUT: (5.0, 2.0, 1.0, 0.5)}
 CEILINGS = (0.8, 0.97)
-KINDS = ((0.03, 0.07, 0.9), (0.45, 0.5, 0.05))
-"""The kinds of a skill that is out of reach, and of one that is within."""
-WITHIN = 0.75
-"""How many skills are expected to be within reach."""
+SORTS = (0.2, 0.25, 0.55)
+"""How many skills are expected to be out of reach, to be new to the student, and to be known to it in part."""
+KINDS = ((0.03, 0.07, 0.9), (0.03, 0.92, 0.05), (0.55, 0.42, 0.03))
+"""For each sort of skill the kinds of its subskills: known, learnable, out of reach."""
+LONGEST = 600
+"""Examples of a subskill for which there are curves; what follows is extrapolated."""
 PRIOR_WEIGHT = 10.0
 STEPS = 4
+MOST_COUNTED = 24
+"""Answers of a subskill that count as such: the points of the grid are too far apart for finer differences."""
 SLIP = 0.02
 """No answer is certain: a subskill that is mastered fails this often."""
 
@@ -52,6 +56,7 @@ class Grid:
         base_G: accuracy before any training.
         prior_G: the weight of a point's base and ceiling within its kind.
         curve_GN: accuracy after training with 0, 1, 2, ... examples.
+        step_GN: what each further example adds to it.
     """
 
     kind_G: NDArray[np.int64]
@@ -60,6 +65,7 @@ class Grid:
     base_G: Array
     prior_G: Array
     curve_GN: Array
+    step_GN: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,42 +87,45 @@ class Posterior:
     within: dict[str, float]
     grid: Grid
 
-    def marginals(self, more: int, weights_LG: Array | None = None, optimism: float = 0.0) -> Array:
+    def marginals(self, more: int, optimism: float = 0.0) -> Array:
         """What each of the next `more` examples of a subskill is expected to add to the accuracy over all problems.
 
         Arguments:
-            weights_LG: other weights than the posterior's, such as a sample.
             optimism: standard deviations of the posterior that are added to its mean.
         """
-        weights_LG = self.weights_LG if weights_LG is None else weights_LG
-        step_GN = np.diff(self.grid.curve_GN, axis=1)
-        mean_LN = weights_LG @ step_GN
+        step_GN = self.grid.step_GN
+        gain_LN = self.weights_LG @ step_GN
         if optimism:
-            spread_LN = np.sqrt(np.maximum(0.0, weights_LG @ step_GN**2 - mean_LN**2))
-            mean_LN = mean_LN + optimism * spread_LN
-        last = step_GN.shape[1] - 1
-        place_LN = np.minimum(self.given_L[:, None] + np.arange(more)[None, :], last)
-        return np.take_along_axis(mean_LN, place_LN, axis=1) * self.value_L[:, None]
+            spread_LN = np.sqrt(np.maximum(0.0, self.weights_LG @ step_GN**2 - gain_LN**2))
+            gain_LN = gain_LN + optimism * spread_LN
+        return self._next(gain_LN, more)
+
+    def drawn(self, more: int, generator: np.random.Generator) -> Array:
+        """The same for one curve of each subskill, drawn from the posterior."""
+        sums_LG = np.cumsum(self.weights_LG, axis=1)
+        place_L = (sums_LG < generator.random((len(sums_LG), 1)) * sums_LG[:, -1:]).sum(axis=1)
+        return self._next(self.grid.step_GN[place_L], more)
+
+    def _next(self, gain_LN: Array, more: int) -> Array:
+        """Of the gains of all examples, those that come after what was given."""
+        place_LN, last = self.given_L[:, None] + np.arange(more)[None, :], gain_LN.shape[1] - 1
+        found_LN = np.take_along_axis(gain_LN, np.minimum(place_LN, last), axis=1) * self.value_L[:, None]
+        # Beyond the curves every further example brings still less, so that what is left is spread.
+        return np.where(place_LN > last, found_LN * (last / np.maximum(place_LN, 1)) ** 2, found_LN)
 
     def accuracy(self) -> Array:
         """The expected accuracy of every subskill after training on what was given."""
-        place_L = np.minimum(self.given_L, self.grid.curve_GN.shape[1] - 1)
+        place_L = np.minimum(self.given_L, LONGEST)
         found: Array = np.einsum("lg,gl->l", self.weights_LG, self.grid.curve_GN[:, place_L])
         return found
-
-    def sample(self, generator: np.random.Generator) -> Array:
-        """Weights that hold one curve for each subskill, drawn from the posterior."""
-        drawn_LG = np.zeros_like(self.weights_LG)
-        for row, weights_G in enumerate(self.weights_LG):
-            drawn_LG[row, generator.choice(len(weights_G), p=weights_G)] = 1.0
-        return drawn_LG
 
 
 def posterior(tree: Tree) -> Posterior:
     """What the validation answers so far say of every subskill."""
     leaves = [(branch, leaf) for branch in tree for leaf in branch.leaves]
-    grid = _grid(1 + max([tree.budget, *(leaf.total for _, leaf in leaves)]))
-    likelihood_LG = np.exp(np.stack([_log_likelihood(grid, leaf) for _, leaf in leaves]))
+    grid = _grid()
+    log_LG = np.stack([_log_likelihood(grid, leaf) for _, leaf in leaves])
+    likelihood_LG = np.exp(log_LG - log_LG.max(axis=1, keepdims=True))
     rows: dict[str, list[int]] = {}
     for row, (branch, _) in enumerate(leaves):
         rows.setdefault(branch.name, []).append(row)
@@ -141,33 +150,36 @@ def posterior(tree: Tree) -> Posterior:
 
 def _fit(grid: Grid, likelihood_LG: Array, skills: list[list[int]]) -> tuple[Array, Array]:
     """The posterior of every subskill, and of every skill that it is within reach, with shared rates fitted."""
-    pace_P, loss_D = np.full(len(PACES), 1 / len(PACES)), np.array([0.5, 0.3, 0.2])
-    kind_RK, reach = np.array(KINDS), WITHIN
-    prior_pace, prior_loss, prior_kind = pace_P, loss_D, kind_RK
+    pace_P, loss_D = np.array(list(PACES.values())), np.array(list(LOSSES.values()))
+    kind_RK, sort_R = np.array(KINDS), np.array(SORTS)
+    prior_pace, prior_loss, prior_kind, prior_sort = pace_P, loss_D, kind_RK, sort_R
     for _ in range(STEPS):
         point_RG = kind_RK[:, grid.kind_G] * grid.prior_G * pace_P[grid.pace_G] * loss_D[grid.loss_G]
         joint_LRG = likelihood_LG[:, None, :] * point_RG[None, :, :]
         evidence_LR = joint_LRG.sum(axis=2)
-        log_SR = np.stack([np.log(evidence_LR[rows]).sum(axis=0) for rows in skills]) + np.log([1 - reach, reach])
-        within_SR = np.exp(log_SR - log_SR.max(axis=1, keepdims=True))
-        within_SR /= within_SR.sum(axis=1, keepdims=True)
+        log_SR = np.stack([np.log(evidence_LR[rows]).sum(axis=0) for rows in skills]) + np.log(sort_R)
+        sort_SR = np.exp(log_SR - log_SR.max(axis=1, keepdims=True))
+        sort_SR /= sort_SR.sum(axis=1, keepdims=True)
         reach_LR = np.empty_like(evidence_LR)
-        for rows, chance_R in zip(skills, within_SR, strict=True):
+        for rows, chance_R in zip(skills, sort_SR, strict=True):
             reach_LR[rows] = chance_R
         weights_LRG = joint_LRG / evidence_LR[:, :, None] * reach_LR[:, :, None]
         weights_LG = weights_LRG.sum(axis=1)
-        kind_RK = _shared(np.stack([_by(grid.kind_G, weights_LRG[:, r].sum(axis=0), 3) for r in (0, 1)]), prior_kind)
+        kind_RK = _shared(
+            np.stack([_by(grid.kind_G, weights_LRG[:, r].sum(axis=0), 3) for r in range(len(KINDS))]), prior_kind
+        )
         learning_G = weights_LG.sum(axis=0) * (grid.kind_G != OUT)
         pace_P = _shared(_by(grid.pace_G, learning_G, len(PACES)), prior_pace)
         loss_D = _shared(_by(grid.loss_G, weights_LG.sum(axis=0), len(LOSSES)), prior_loss)
-        reach = float(_shared(within_SR.sum(axis=0), np.array([1 - WITHIN, WITHIN]))[1])
-    return weights_LG / weights_LG.sum(axis=1, keepdims=True), within_SR[:, 1]
+        sort_R = _shared(sort_SR.sum(axis=0), prior_sort)
+    return weights_LG / weights_LG.sum(axis=1, keepdims=True), 1 - sort_SR[:, 0]
 
 
 def _shared(counts: Array, prior: Array) -> Array:
     """Rates from counts and a prior that weighs `PRIOR_WEIGHT` of them; along the last axis."""
-    found: Array = counts + PRIOR_WEIGHT * prior
-    return found / found.sum(axis=-1, keepdims=True)
+    found = counts + PRIOR_WEIGHT * prior
+    rates: Array = found / found.sum(axis=-1, keepdims=True)
+    return rates
 
 
 def _by(index_G: NDArray[np.int64], weight_G: Array, count: int) -> Array:
@@ -177,20 +189,20 @@ def _by(index_G: NDArray[np.int64], weight_G: Array, count: int) -> Array:
 def _log_likelihood(grid: Grid, leaf: Leaf) -> Array:
     found = np.zeros(len(grid.base_G))
     for place, measured in enumerate(leaf.measured):
-        chance_G = grid.base_G if place == 0 else grid.curve_GN[:, sum(leaf.given[:place])]
+        chance_G = grid.base_G if place == 0 else grid.curve_GN[:, min(LONGEST, sum(leaf.given[:place]))]
         found += _binomial(measured, chance_G)
     return found
 
 
 def _binomial(measured: Count, chance_G: Array) -> Array:
     chance_G = SLIP + (1 - 2 * SLIP) * chance_G
-    found: Array = measured.correct * np.log(chance_G) + (measured.count - measured.correct) * np.log1p(-chance_G)
+    wrong, weight = measured.count - measured.correct, min(1.0, MOST_COUNTED / max(1, measured.count))
+    found: Array = weight * (measured.correct * np.log(chance_G) + wrong * np.log1p(-chance_G))
     return found
 
 
 @cache
-def _grid(longest: int) -> Grid:
-    """The grid, with curves of at most `longest` examples."""
+def _grid() -> Grid:
     points: list[tuple[int, int, int, float, float, float, float]] = []
     for kind, bases in BASES.items():
         weights = np.array(BASE_WEIGHTS[kind]) / sum(BASE_WEIGHTS[kind])
@@ -204,7 +216,7 @@ def _grid(longest: int) -> Grid:
                         points.append((kind, pace, loss, base, weight / len(ceilings), start, top))
     kind_G, pace_G, loss_G = (np.array([point[k] for point in points], dtype=np.int64) for k in range(3))
     base_G, prior_G, start_G, top_G = (np.array([point[k] for point in points]) for k in range(3, 7))
-    pace = np.array(PACES)[pace_G] * np.where(kind_G == KNOWN, 0.5, 1.0)
-    left_GN = np.exp(-np.arange(longest + 1)[None, :] / pace[:, None])
+    pace_of_G = np.array(list(PACES))[pace_G] * np.where(kind_G == KNOWN, 0.5, 1.0)
+    left_GN = np.exp(-np.arange(LONGEST + 1)[None, :] / pace_of_G[:, None])
     curve_GN = top_G[:, None] - (top_G - start_G)[:, None] * left_GN
-    return Grid(kind_G, pace_G, loss_G, base_G, prior_G, curve_GN)
+    return Grid(kind_G, pace_G, loss_G, base_G, prior_G, curve_GN, np.diff(curve_GN, axis=1))

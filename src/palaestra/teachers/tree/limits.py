@@ -111,7 +111,6 @@ class _Asked:
 
     branch: Branch
     reason: str = ""
-    kind: str = "exploit"
     counts: dict[str, int] = field(default_factory=dict)
     total: int = 0
     notes: list[str] = field(default_factory=list)
@@ -155,23 +154,24 @@ def _asked(tree: Tree, actions: Iterable[Action], limits: Limits) -> tuple[dict[
         else:
             seen.add(action.skill)
             _read(asked[action.skill], action, limits)
-    for one in asked.values():
-        if one.branch.name in seen and not sum(one.counts.values()) and one.notes:
-            refused.append(f"{one.branch.name}: {', '.join(one.notes)}")
-    return asked, refused
+    # Where nothing is left of an action, its own reason may never be read.
+    lost = [one for one in asked.values() if one.notes and not one.total]
+    return asked, refused + [f"{one.branch.name}: {', '.join(one.notes)}" for one in lost]
 
 
 def _read(one: _Asked, action: Action, limits: Limits) -> None:
     """Take an action apart: what of it may be had."""
-    one.reason, one.kind = action.reason, action.kind
+    one.reason = action.reason
     room = limits.room(one.branch)
     for name, wanted in action.allocation.items():
-        count = max(0, min(MOST_ASKED, wanted))
         leaf = one.branch.leaf(name)
+        # A policy from elsewhere may not keep to its types.
+        sane = wanted == wanted and wanted >= 0
+        count = int(min(MOST_ASKED, wanted)) if sane else 0
         if leaf is None:
             one.notes.append(f"there is no subskill '{name}'")
-        elif wanted < 0:
-            one.notes.append(f"{wanted} for {name} is none")
+        elif not sane:
+            one.notes.append(f"{wanted} for {name or one.branch.name} is none")
         elif not leaf.open and count:
             if action.kind != "explore":
                 one.notes.append(f"{name} is not open")
@@ -186,17 +186,18 @@ def _read(one: _Asked, action: Action, limits: Limits) -> None:
 
 
 def _spend_rest(rest: int, asked: Mapping[str, _Asked], most: int, leaf_most: int, limits: Limits) -> None:
-    """Give what is left to subskills that may have it: the open ones, then those that may be opened; evenly."""
-    for opening in (False, True):
+    """Give what is left, evenly, to weak skills (to what is open, then to what may be opened), then to the others."""
+    weak = {name: one for name, one in asked.items() if not one.branch.mastered}
+    for several, opening in ((weak, False), (weak, True), (asked, True)):
         if rest <= 0:
             return
-        usable = {name: _usable(one, limits, opening) for name, one in asked.items()}
+        usable = {name: _usable(one, limits, opening) for name, one in several.items()}
         room = {
             name: min(most - one.spent, sum(leaf_most - one.given.get(part, 0) for part in usable[name]))
-            for name, one in asked.items()
+            for name, one in several.items()
         }
-        for name, share in fill(rest, dict.fromkeys(asked, 1.0), room).items():
-            one = asked[name]
+        for name, share in fill(rest, dict.fromkeys(several, 1.0), room).items():
+            one = several[name]
             left = {part: leaf_most - one.given.get(part, 0) for part in usable[name]}
             for part, count in fill(share, dict.fromkeys(left, 1.0), left).items():
                 one.given[part] = one.given.get(part, 0) + count

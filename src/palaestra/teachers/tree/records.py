@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from palaestra.core.records import Report
@@ -83,7 +84,7 @@ class Branch:
     def rewards(self) -> tuple[float | None, ...]:
         """What each round changed of the skill's validation accuracy; `None` where nothing was scored."""
         found: list[float | None] = []
-        for first, second in zip(self.measured, self.measured[1:], strict=False):
+        for first, second in pairwise(self.measured):
             scored = first.accuracy is not None and second.accuracy is not None
             found.append(_known(second.accuracy) - _known(first.accuracy) if scored else None)
         return tuple(found)

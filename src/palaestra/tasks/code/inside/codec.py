@@ -2,22 +2,20 @@
 
 A list is a list. Everything that JSON does not know is an object with one key, the tag. What cannot be told is
 left where it is and named by a number (`remote`).
+
+Python starts anew for every program, so this imports next to nothing: modules written in Python, `json` among them,
+would take longer than most programs run.
 """
 
 from __future__ import annotations
 
-import base64
-import collections
-import datetime
-import decimal
-import fractions
+import binascii
 import itertools
-import json
 import sys
-import types
+from _collections import OrderedDict, defaultdict, deque  # type: ignore[import-not-found]
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # `typing` itself would take longer to import than everything else here.
+if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
@@ -25,11 +23,11 @@ MOST_ITEMS = 1_000_000
 if hasattr(sys, "set_int_max_str_digits"):
     sys.set_int_max_str_digits(0)
 
-_ITERATORS = (types.GeneratorType, map, filter, zip, enumerate, reversed, itertools.chain, itertools.islice)
 _VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()))
 _PLAIN: Any = (bool, int, float, str, list, tuple, set, dict)
-_LISTS: dict[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": collections.deque}
-_DICTS: dict[str, Any] = {"dict": dict, "Counter": collections.Counter, "OrderedDict": collections.OrderedDict}
+_LISTS: dict[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
+_DICTS: dict[str, Any] = {"dict": dict, "OrderedDict": OrderedDict}
+_DATES = ("date", "datetime", "time")
 
 
 class Unspeakable(TypeError):
@@ -37,7 +35,7 @@ class Unspeakable(TypeError):
 
 
 def pack(value: Any, keep: Callable[[Any], int]) -> Any:
-    """`value` as something that `json` can write; `keep(value)` is given what must stay, and names it."""
+    """`value` as something that JSON can hold; `keep(value)` is given what must stay, and names it."""
     if value is None or value is True or value is False or type(value) is str:
         return value
     kind: Any = type(value)
@@ -50,23 +48,23 @@ def pack(value: Any, keep: Callable[[Any], int]) -> Any:
     if kind.__name__ in _LISTS and kind is _LISTS[kind.__name__]:
         items = sorted(value, key=repr) if kind in (set, frozenset) else value
         return {kind.__name__: [pack(one, keep) for one in items]}
-    if kind is collections.defaultdict:
+    if kind is defaultdict:
         kind = dict
-    if kind.__name__ in _DICTS and kind is _DICTS[kind.__name__]:
+    if (kind.__name__ in _DICTS and kind is _DICTS[kind.__name__]) or kind is _known("collections", "Counter"):
         return {kind.__name__: [[pack(k, keep), pack(v, keep)] for k, v in value.items()]}
     if kind is complex:
         return {"complex": [value.real.hex(), value.imag.hex()]}
     if kind in (bytes, bytearray):
-        return {kind.__name__: base64.b64encode(value).decode()}
+        return {kind.__name__: binascii.b2a_base64(value, newline=False).decode()}
     if kind is range:
         return {"range": [value.start, value.stop, value.step]}
-    if kind in (fractions.Fraction, decimal.Decimal):
+    if kind in (_known("fractions", "Fraction"), _known("decimal", "Decimal")):
         return {kind.__name__: str(value)}
-    if kind in (datetime.date, datetime.datetime, datetime.time):
+    if kind.__name__ in _DATES and kind is _known("datetime", kind.__name__):
         return {kind.__name__: value.isoformat()}
-    if kind is datetime.timedelta:
+    if kind is _known("datetime", "timedelta"):
         return {"timedelta": [value.days, value.seconds, value.microseconds]}
-    if isinstance(value, _ITERATORS) or (hasattr(value, "__next__") and hasattr(value, "__iter__")):
+    if hasattr(value, "__next__") and hasattr(value, "__iter__"):
         return {"iterator": [pack(one, keep) for one in itertools.islice(value, MOST_ITEMS)]}
     if isinstance(value, _VIEWS):
         return [pack(one, keep) for one in value]
@@ -91,20 +89,21 @@ def unpack(packed: Any, remote: Callable[[int], Any]) -> Any:
         return float.fromhex(inner)
     if tag in _LISTS:
         return _LISTS[tag](unpack(one, remote) for one in inner)
-    if tag in _DICTS:
-        return _DICTS[tag]({unpack(k, remote): unpack(v, remote) for k, v in inner})
+    if tag in _DICTS or tag == "Counter":
+        kind = _DICTS.get(tag) or _imported("collections", tag)
+        return kind({unpack(k, remote): unpack(v, remote) for k, v in inner})
     if tag == "complex":
         return complex(float.fromhex(inner[0]), float.fromhex(inner[1]))
     if tag in ("bytes", "bytearray"):
-        return {"bytes": bytes, "bytearray": bytearray}[tag](base64.b64decode(inner))
+        return {"bytes": bytes, "bytearray": bytearray}[tag](binascii.a2b_base64(inner))
     if tag == "range":
         return range(*inner)
     if tag in ("Fraction", "Decimal"):
-        return {"Fraction": fractions.Fraction, "Decimal": decimal.Decimal}[tag](inner)
-    if tag in ("date", "datetime", "time"):
-        return getattr(datetime, tag).fromisoformat(inner)
+        return _imported({"Fraction": "fractions", "Decimal": "decimal"}[tag], tag)(inner)
+    if tag in _DATES:
+        return _imported("datetime", tag).fromisoformat(inner)
     if tag == "timedelta":
-        return datetime.timedelta(*inner)
+        return _imported("datetime", tag)(*inner)
     if tag == "iterator":
         return iter([unpack(one, remote) for one in inner])
     if tag == "remote":
@@ -114,4 +113,58 @@ def unpack(packed: Any, remote: Callable[[int], Any]) -> Any:
 
 def line(message: dict[str, Any]) -> bytes:
     """A message as one line."""
-    return (json.dumps(message, ensure_ascii=True, separators=(",", ":")) + "\n").encode()
+    return (write(message) + "\n").encode()
+
+
+def _known(module: str, name: str) -> Any:
+    """A class, if somebody has imported its module: else no value is one of it."""
+    found = sys.modules.get(module)
+    return getattr(found, name, None) if found is not None else _NOBODY
+
+
+def _imported(module: str, name: str) -> Any:
+    return getattr(__import__(module), name)
+
+
+class _Nobody:
+    """No value is of this class."""
+
+
+_NOBODY: Any = _Nobody
+
+
+def _refuse(value: object) -> Any:
+    raise Unspeakable(f"a {type(value).__name__} has no form here")
+
+
+class _Reading:
+    """What the parser is to make of things: as `json` has it."""
+
+    strict, object_hook, object_pairs_hook, memo = True, None, None, {}  # type: ignore[var-annotated]
+    parse_float, parse_int, parse_constant = float, int, float
+
+
+try:  # The parts of `json` that are in C, without those that are not.
+    from _json import encode_basestring_ascii, make_encoder, make_scanner
+
+    _scan = make_scanner(_Reading())  # type: ignore[arg-type]
+    _encode = make_encoder(None, _refuse, encode_basestring_ascii, None, ":", ",", False, False, True)
+
+    def write(value: Any) -> str:
+        return "".join(_encode(value, 0))
+
+    def read(text: str | bytes) -> Any:
+        """What a line says; raises ValueError where it is no JSON."""
+        try:
+            return _scan(text.decode() if isinstance(text, bytes) else text, 0)[0]
+        except StopIteration as error:
+            raise ValueError(f"no JSON at {error.value}") from None
+
+    assert read(write({"a": [1, "\u00e9", None, True]})) == {"a": [1, "\u00e9", None, True]}
+except (ImportError, TypeError, AttributeError, AssertionError):  # Another Python may have them otherwise.
+    import json
+
+    def write(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+
+    read = json.loads  # type: ignore[assignment]

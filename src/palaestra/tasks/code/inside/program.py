@@ -6,7 +6,6 @@ Whatever the program does to this process, all it can change is what it answers.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 
@@ -42,7 +41,7 @@ def main() -> None:
 
     names: dict[str, Any] = {}
     for text in asked:
-        request = json.loads(text)
+        request = codec.read(text)
         try:
             say(answer(request, names, kept, keep, codec))
         except SystemExit as error:

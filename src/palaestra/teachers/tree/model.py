@@ -1,0 +1,106 @@
+"""The policy `model`: a language model reads the whole history, and decides with reasons."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, Field
+
+from palaestra.core.errors import SettingsError
+from palaestra.core.records import Failure
+from palaestra.engines.base import Engine, Request, Sampling
+from palaestra.engines.structured import ask
+from palaestra.teachers.prompts import Prompts
+from palaestra.teachers.tree.limits import Limits
+from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, Leaf, Tree
+from palaestra.teachers.tree.response import Response
+
+SAMPLING = Sampling(max_tokens=8192, temperature=0.0)
+
+
+class Share(BaseModel):
+    """Examples of one subskill."""
+
+    subskill: str
+    examples: int
+
+
+class SkillAction(BaseModel):
+    """What is done with one skill."""
+
+    skill: str
+    action: Literal["explore", "exploit"]
+    reason: str = Field(min_length=1, description="why, in one or two sentences")
+    allocation: list[Share]
+
+
+class Decided(BaseModel):
+    """The actions of a round."""
+
+    actions: list[SkillAction] = Field(min_length=1)
+
+
+class Model:
+    """Asks a language model once a round. Where it has no answer of the right form, `response` decides, and says so.
+
+    Arguments:
+        engine: the model.
+        prompts: the templates; ours if none are given.
+        task: what the task is called in the prompt.
+        tries: how often it is asked at most.
+    """
+
+    open_at_once = 2
+
+    def __init__(
+        self, engine: Engine | None = None, prompts: Prompts | None = None, task: str = "a task", tries: int = 3
+    ) -> None:
+        if engine is None:
+            raise SettingsError("the tree policy 'model' needs a language model; give an engine")
+        self.engine, self.prompts, self.task, self.tries = engine, prompts or Prompts(), task, tries
+
+    def decide(self, tree: Tree, size: int, limits: Limits, generator: np.random.Generator) -> list[Action]:
+        messages = self.prompts.messages(
+            "skill_tree/decide",
+            task=self.task,
+            tree=tree,
+            size=size,
+            limits=limits,
+            most=limits.most(tree, size),
+            most_of_subskill=limits.most_of_subskill(size),
+            counts=_counts,
+            points=_points,
+        )
+        question = Request(messages, SAMPLING, int(generator.integers(2**31)))
+        (answer,) = ask(self.engine, [question], Decided, tries=self.tries)
+        if isinstance(answer, Failure):
+            return [
+                _as(action, f"{action.reason} (by 'response': the model had no answer: {answer.message})")
+                for action in Response().decide(tree, size, limits, generator)
+            ]
+        return [_action(said) for said in answer.actions]
+
+
+def _action(said: SkillAction) -> Action:
+    allocation: dict[str, int] = {}
+    for share in said.allocation:
+        allocation[share.subskill] = allocation.get(share.subskill, 0) + share.examples
+    reason = " ".join(said.reason.split())
+    if said.action == "explore":
+        return Explore(said.skill, allocation, reason, tuple(allocation))
+    return Exploit(said.skill, allocation, reason)
+
+
+def _as(action: Action, reason: str) -> Action:
+    if isinstance(action, Explore):
+        return Explore(action.skill, action.allocation, reason, action.subskills)
+    return Exploit(action.skill, action.allocation, reason)
+
+
+def _counts(node: Branch | Leaf) -> str:
+    return ", ".join(f"{one.correct}/{one.count}" for one in node.measured)
+
+
+def _points(branch: Branch) -> str:
+    return ", ".join("unknown" if reward is None else f"{100 * reward:+.0f}" for reward in branch.rewards)
