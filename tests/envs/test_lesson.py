@@ -110,7 +110,6 @@ def test_references_are_shown_when_asked_for(fresh_nano: Model) -> None:
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (Lesson(()), "at least one example"),
         ("a lesson", "expected a Lesson"),
         (Lesson((Example((Message("user", "q"),), "  "),)), "response that is not empty"),
         (Lesson((Example((), "a"),)), "needs a question"),
@@ -161,3 +160,40 @@ def test_the_state_can_be_read_as_text(fresh_nano: Model) -> None:
     assert text is not None
     assert text.startswith("round 0 of 2: validation:")
     assert "addition: 100.0 %" in text
+
+
+def test_a_lesson_without_examples_is_a_round_without_training(env: LessonEnv) -> None:
+    before, info = env.reset(seed=0)
+    weights = env.student.weights_sha256()
+    state, reward, terminated, truncated, info = env.step(Lesson(()))
+    assert (state.round, state.examples, reward, terminated, truncated) == (1, 0, 0.0, False, False)
+    assert (info["loss"], info["weights_sha256"]) == (None, weights)
+    assert state.report == before.report
+    *_, truncated, info = env.step(lesson(10))
+    assert truncated
+    assert info["weights_sha256"] != weights
+
+
+def test_a_hidden_state_tells_nothing_but_rounds_and_amounts(fresh_nano: Model) -> None:
+    student = SupervisedStudent(fresh_nano, Supervision(epochs=1))
+    env = LessonEnv(student=student, show_state=False, **SMALL)  # type: ignore[arg-type]
+    env.reset(seed=0)
+    state, reward, *_ = env.step(lesson(10))
+    assert state in env.observation_space
+    assert (state.attempts, state.report.accuracy, state.report.slices, state.before.count) == ((), None, (), 0)
+    assert (state.examples, state.history[0].allocation["geometry"], state.history[0].report.count) == (
+        10, {"perimeter": 4, "area": 3, "side": 3}, 0,
+    )  # fmt: skip
+
+
+def test_a_student_that_goes_on_is_given_the_new_data_alone(fresh_nano: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    student = SupervisedStudent(fresh_nano, Supervision(epochs=1), start="last")
+    env = LessonEnv(student=student, **SMALL)  # type: ignore[arg-type]
+    given: list[int] = []
+    learn = student.learn
+    monkeypatch.setattr(student, "learn", lambda examples, *rest: (given.append(len(examples)), learn(examples, *rest))[1])
+    env.reset(seed=0)
+    env.step(lesson(10))
+    state, *_ = env.step(lesson(20, seed=1))
+    assert given == [10, 20]
+    assert state.examples == 30

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -31,8 +33,8 @@ def state(now: Report, before: Report | None = None, history: tuple[Round, ...] 
     return StudentState(len(history), now, (), 0, 1000, before or now, history)
 
 
-def write(name: str, observed: StudentState, size: int = 160, seed: int = 0) -> Lesson:
-    return make_teacher(name, TASK).write(observed, size, np.random.default_rng(seed))
+def write(name: str, observed: StudentState, size: int = 160, seed: int = 0, **options: Any) -> Lesson:
+    return make_teacher(name, TASK, **options).write(observed, size, np.random.default_rng(seed))
 
 
 def given_to(lesson: Lesson, skill: str) -> int:
@@ -66,16 +68,17 @@ def test_no_state_gives_every_skill_the_same() -> None:
 
 def test_skill_tree_gives_more_to_what_is_weaker_and_keeps_the_mastered_alive() -> None:
     rates = dict.fromkeys(SKILLS, 0.5) | {"addition": 1.0, "subtraction": 0.95, "clock": 0.0}
-    lesson = write("skill_tree", state(report(rates)))
+    lesson = write("skill_tree", state(report(rates)), policy="response")
     assert given_to(lesson, "clock") > given_to(lesson, "percent") > given_to(lesson, "addition") > 0
 
 
 def test_skill_tree_opens_subskills_first_and_exploits_once_all_are_open() -> None:
     start = report(dict.fromkeys(SKILLS, 0.3))
-    first = write("skill_tree", state(start))
+    first = write("skill_tree", state(start), policy="response")
     assert {d.action for d in first.decisions} == {"explore"}
     everything = {skill: dict.fromkeys(parts, 5) for skill, parts in SKILLS.items()}
-    later = write("skill_tree", state(report(dict.fromkeys(SKILLS, 0.5)), start, (Round(everything, start),)))
+    again = state(report(dict.fromkeys(SKILLS, 0.5)), start, (Round(everything, start),))
+    later = write("skill_tree", again, policy="response")
     assert {d.action for d in later.decisions} == {"exploit"}
 
 
@@ -83,8 +86,9 @@ def test_skill_tree_turns_away_from_a_skill_that_does_not_answer_to_data() -> No
     start = report(dict.fromkeys(SKILLS, 0.2))
     now = report(dict.fromkeys(SKILLS, 0.6) | {"number_theory": 0.2})
     taught = Round({skill: dict.fromkeys(parts, 10) for skill, parts in SKILLS.items()}, now)
-    lesson = write("skill_tree", state(now, start, (taught,)))
-    assert given_to(lesson, "number_theory") < given_to(write("skill_tree", state(now)), "number_theory")
+    lesson = write("skill_tree", state(now, start, (taught,)), policy="response")
+    untried = write("skill_tree", state(now), policy="response")
+    assert given_to(lesson, "number_theory") < given_to(untried, "number_theory")
 
 
 def test_skill_tree_enforces_its_cap() -> None:

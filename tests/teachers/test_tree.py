@@ -62,6 +62,8 @@ def generator() -> np.random.Generator:
 class AnyWriter:
     """Writes whatever it is asked for."""
 
+    engine: MockEngine | None = None
+
     def write(self, orders: list[Order], generator: np.random.Generator) -> list[Written]:
         return [
             Written(tuple(Example((Message("user", "q"),), "r", o.skill, o.subskill) for _ in range(o.count)))
@@ -231,6 +233,18 @@ def test_the_model_reads_the_history_and_is_held_to_the_limits() -> None:
     assert "-7 for tenths is none" in actions["percent"].reason
     assert sum(sum(action.allocation.values()) for action in actions.values()) == 180
     assert any("there is no skill 'cooking'" in action.reason for action in actions.values())
+
+
+def test_the_engine_of_the_writer_decides_where_no_other_is_given() -> None:
+    writer = AnyWriter()
+    writer.engine = MockEngine({})
+    teacher = SkillTree(TASK, writer=writer, policy="model")
+    # A recipe changes the writer's engine from round to round.
+    writer.engine = MockEngine(lambda request, index: "nothing")
+    teacher.write(state(report(0.25)), 20, generator())
+    assert len(writer.engine.requests) == 3
+    with pytest.raises(SettingsError, match="not the name of one"):
+        make_teacher("skill_tree", TASK, policy="model", engine="gpt")
 
 
 def test_a_model_without_an_answer_is_replaced_and_that_is_said() -> None:

@@ -169,7 +169,11 @@ _register()
 
 @app.command()
 def resume(
-    run: Folder, seed: Annotated[int | None, typer.Option(help="Must be the run's own seed, if given.")] = None
+    run: Folder,
+    seed: Annotated[int | None, typer.Option(help="Must be the run's own seed, if given.")] = None,
+    max_cost: Annotated[float | None, typer.Option(help="Another limit of the writer's dollars (teach).")] = None,
+    max_calls: Annotated[int | None, typer.Option(help="Another limit of the writer's calls (teach).")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Another limit of the writer's tokens (teach).")] = None,
 ) -> None:
     """Go on with a run that was stopped, with the same result as if it had not been."""
     from palaestra.cli.health import TrainProgress
@@ -189,6 +193,12 @@ def resume(
         if opened.recipe not in recipes:
             raise RunError(f"the run folder is damaged: it names an unknown recipe '{opened.recipe}'")
         recipe, finish = recipes[opened.recipe]
+        named = {"max_cost": max_cost, "max_calls": max_calls, "max_tokens": max_tokens}
+        limits = {name: value for name, value in named.items() if value is not None}
+        if limits and opened.recipe != "teach":
+            raise SettingsError(
+                f"only runs of teach have limits of calls; got --{next(iter(limits)).replace('_', '-')}"
+            )
         _quiet()
         rounds = opened.settings.get("rounds", 0)
         shown: Any = (
@@ -197,7 +207,7 @@ def resume(
             else RunProgress(console, rounds if isinstance(rounds, int) else 0)
         )
         with shown as progress:
-            result: Any = recipe.resume(opened, listener=progress)
+            result: Any = recipe.resume(opened, listener=progress, **limits)
     finish(result)
 
 

@@ -63,9 +63,13 @@ def from_settings(kind: type[Any], command: Callable[..., None]) -> Callable[...
 
 def _flag(name: str) -> str:
     # `--skill addition --skill clock` reads better than `--skills` given twice.
-    return {"skills": "skill", "env_options": "env-option", "task_options": "task-option"}.get(
-        name, name.replace("_", "-")
-    )
+    return {
+        "skills": "skill",
+        "env_options": "env-option",
+        "task_options": "task-option",
+        "teacher_options": "teacher-option",
+        "checks": "check",
+    }.get(name, name.replace("_", "-"))
 
 
 def _shown(default: Any) -> str:

@@ -32,7 +32,7 @@ class EvaluateSettings:
     task_options: tuple[str, ...] = setting((), "Options of the task, each as name=value, for example path=FOLDER.")
     model: str = setting(
         "nano",
-        "Who is asked: a name of the shelf, a folder, a hub id, or a service such as openai:MODEL or http://HOST/v1#MODEL.",
+        "Who is asked: a name of the shelf, a folder, a hub id, or a service such as openai:MODEL or ADDRESS#MODEL.",
     )
     split: Literal["train", "validation", "test"] = setting("test", "Which problems.")
     problems: int = setting(0, "Problems a skill; 0: all of a published data set, 25 of a task that draws its own.")

@@ -8,20 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from palaestra.core.errors import LessonError, SettingsError
 from palaestra.core.events import Event, Listener, ignore
-from palaestra.core.records import Attempt, Lesson, Split, Trajectory
-from palaestra.core.seeding import Seeds
+from palaestra.core.records import Attempt, Split, Trajectory
 from palaestra.core.statistics import gain_between, report_on
 from palaestra.recipes.journal import Clock, RunJournal
-from palaestra.recipes.settings import at_least, given, named_values, of_run, setting, to_plain
-from palaestra.runs.ledger import LedgerEntry
+from palaestra.recipes.settings import at_least, build, given, named_values, of_run, setting, to_plain
 from palaestra.runs.run import Run, new_folder
 
 if TYPE_CHECKING:
-    from palaestra.envs.lesson import LessonEnv, StudentState
     from palaestra.learn.student import SupervisedStudent
-    from palaestra.teachers.base import Teacher
 
 RECIPE = "teach"
 
@@ -34,13 +29,33 @@ class TeachSettings:
     task_options: tuple[str, ...] = setting((), "Options of the task, each as name=value, for example path=FOLDER.")
     student: str = setting("nano", "The model that learns: a name of the shelf, a folder, or a hub id.")
     teacher: str = setting("skill_tree", "Who teaches; `palaestra list teachers` names them.")
+    teacher_options: tuple[str, ...] = setting((), "Options of the teacher, each as name=value.")
+    writer: str = setting(
+        "task",
+        "Who writes the examples: task (its own generators), or a model: openai:MODEL, ADDRESS#MODEL, a folder, ...",
+    )
+    prompts: str = setting("", "A folder of prompts that come before ours, under the same names.")
+    state: Literal["on", "off"] = setting("on", "Whether the teacher sees how the student does.")
+    references: bool = setting(False, "Whether it sees the expected answers of validation problems too.")
+    quality: Literal["auto", "on", "off"] = setting(
+        "auto", "Whether lessons are checked before they are taught; auto: where a language model writes them."
+    )
+    checks: tuple[str, ...] = setting((), "Only these checks; all if none is given.")
     skills: tuple[str, ...] = setting((), "Only these skills of the task; all if none is given.")
     rounds: int = setting(3, "Rounds of lesson, training and evaluation.")
     lesson_size: int = setting(160, "Examples in one lesson.")
     budget: int = setting(0, "Most examples in all; 0 means rounds times lesson size.")
     validation: int = setting(12, "Validation problems a skill: what the teacher sees.")
     test: int = setting(25, "Test problems a skill: what the gain is measured on.")
-    max_tokens: int = setting(0, "Most tokens of an answer; 0: as many as the task needs.")
+    accumulate: int = setting(1, "Times that the teacher is called for one lesson.")
+    answer_tokens: int = setting(0, "Most tokens of the student's answer; 0: as many as the task needs.")
+    max_cost: float = setting(0.0, "Most dollars for the writer's calls; 0: no limit.")
+    max_calls: int = setting(0, "Most calls of the writer; 0: no limit.")
+    max_tokens: int = setting(0, "Most tokens of the writer's calls, in and out; 0: no limit.")
+    in_flight: int = setting(16, "Calls of a service that are under way at once.")
+    cache: str = setting(
+        "", "The file that keeps every answer of the writer; empty: one for all runs, in the user's cache."
+    )
     method: Literal["auto", "full", "lora"] = setting(
         "auto", "Train all weights or a LoRA adapter; auto: all up to 20 M parameters."
     )
@@ -66,8 +81,11 @@ class TeachSettings:
             "batch_size",
             "rank",
             "engine_batch",
+            "accumulate",
+            "in_flight",
         )
-        at_least(self, 0, "budget", "max_tokens", "learning_rate", "threads", "checkpoint_seconds", "seed")
+        at_least(self, 0, "answer_tokens", "max_cost", "max_calls", "max_tokens")
+        at_least(self, 0, "budget", "learning_rate", "threads", "checkpoint_seconds", "seed")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -111,9 +129,16 @@ def teach(
         return _play(run, settings, student, started, listener)
 
 
-def resume(run: Run, *, listener: Listener = ignore) -> TeachResult:
-    """Go on with a run from wherever it was stopped; a finished run just gives its result."""
+def resume(run: Run, *, listener: Listener = ignore, **limits: float) -> TeachResult:
+    """Go on with a run from wherever it was stopped; a finished run just gives its result.
+
+    Arguments:
+        limits: other limits of the writer's calls than the run has: `max_cost`, `max_calls`, `max_tokens`.
+    """
     settings = of_run(TeachSettings, run)
+    if limits:
+        settings = build(TeachSettings, {**to_plain(settings), **limits})
+        run.write_settings(to_plain(settings))
     check(settings)
     started = time.perf_counter()
     return _play(run, settings, _load(settings, listener), started, listener)
@@ -122,17 +147,15 @@ def resume(run: Run, *, listener: Listener = ignore) -> TeachResult:
 def check(settings: TeachSettings) -> None:
     """Raise for every name that does not exist, before anything is loaded or written."""
     from palaestra.engines import shelf
-    from palaestra.tasks.base import GenerativeTask, check_skills, make_task
+    from palaestra.recipes.lessons import check_writer
+    from palaestra.tasks.base import check_skills, make_task
     from palaestra.teachers.base import TEACHERS
 
     task = make_task(settings.task, **settings.options)
     TEACHERS.check(settings.teacher)
     check_skills(task, settings.skills)
     shelf.check(settings.student)
-    if not isinstance(task, GenerativeTask):
-        raise SettingsError(
-            f"the teacher '{settings.teacher}' writes with the task's own generators; '{settings.task}' has none"
-        )
+    check_writer(settings, task)
     for split, count in ((Split.VALIDATION, settings.validation), (Split.TEST, settings.test)):
         task.problems(split, count, settings.seed, settings.skills)
 
@@ -167,12 +190,10 @@ def _play(
     """The episode, from its start. What the store knows already passes in an instant."""
     from palaestra.engines.base import Sampling
     from palaestra.envs.lesson import LessonEnv
-    from palaestra.tasks.base import GenerativeTask, longest_answer, make_task
-    from palaestra.teachers.base import make_teacher
+    from palaestra.recipes.lessons import lessons_of
+    from palaestra.tasks.base import longest_answer, make_task
 
     task = make_task(settings.task, **settings.options)
-    assert isinstance(task, GenerativeTask)
-    teacher = make_teacher(settings.teacher, task, settings.skills)
     clock, journal = Clock(run, started), RunJournal(run)
     env = LessonEnv(
         task,
@@ -182,53 +203,32 @@ def _play(
         validation=settings.validation,
         test=settings.test,
         skills=settings.skills,
-        sampling=Sampling(max_tokens=settings.max_tokens or longest_answer(task)),
+        sampling=Sampling(max_tokens=settings.answer_tokens or longest_answer(task)),
+        show_state=settings.state == "on",
+        show_references=settings.references,
         journal=journal,
         listener=listener,
     )
-    seeds = Seeds(settings.seed)
     clock.lap("load")
     state, info = env.reset(seed=settings.seed)
     rewards, infos, terminated, truncated = [], [], False, False
-    while not (terminated or truncated):
-        round_ = state.round + 1
-        lesson = run.store.lesson(round_)
-        if lesson is None:
-            lesson = _write_lesson(teacher, env, state, settings, seeds.derive("teacher", round_), run)
-        listener(Event("lesson", len(lesson.examples), len(lesson.examples), round_, {"decisions": lesson.decisions}))
-        state, reward, terminated, truncated, info = env.step(lesson)
-        rewards.append(reward)
-        infos.append({"examples": len(lesson.examples), "weights_sha256": info["weights_sha256"]})
+    with lessons_of(run, settings, task) as lessons:
+        while not (terminated or truncated):
+            lesson = lessons.write(env, state, listener)
+            told = {"decisions": lesson.decisions}
+            listener(Event("lesson", len(lesson.examples), len(lesson.examples), state.round + 1, told))
+            state, reward, terminated, truncated, info = env.step(lesson)
+            rewards.append(reward)
+            infos.append({"examples": len(lesson.examples), "weights_sha256": info["weights_sha256"]})
     # Seconds are those of committed work, over all the processes that did it.
     clock.lap("rest")
-    journal.tidy(state.round)
+    journal.tidy(env.trained_round)
     summary = _summary(run, settings, state.round, state.examples, info["weights_sha256"])
     run.write_summary(summary)
     trajectory = Trajectory(
         "palaestra/Lesson-v0", settings.seed, tuple(rewards), (), terminated, truncated, tuple(infos)
     )
     return TeachResult(run.folder, summary, trajectory)
-
-
-def _write_lesson(
-    teacher: Teacher, env: LessonEnv, state: StudentState, settings: TeachSettings, seeds: Seeds, run: Run
-) -> Lesson:
-    """Let the teacher write, and store the lesson only if it can be taught."""
-    start = time.perf_counter()
-    size = min(settings.lesson_size, state.budget)
-    lesson = teacher.write(state, size, seeds.generator())
-    try:
-        env.check(lesson)
-    except LessonError as error:
-        raise LessonError(f"teacher '{settings.teacher}' wrote a lesson that cannot be taught: {error}") from error
-    if len(lesson.examples) > size:
-        raise LessonError(
-            f"teacher '{settings.teacher}' was asked for {size} examples and wrote {len(lesson.examples)}"
-        )
-    round_ = state.round + 1
-    cost = LedgerEntry(f"{round_}/lesson", settings.teacher, seconds=time.perf_counter() - start)
-    run.store.add_lesson(round_, lesson, cost)
-    return lesson
 
 
 def _summary(run: Run, settings: TeachSettings, rounds: int, examples: int, weights_sha256: str) -> dict[str, Any]:
@@ -257,9 +257,26 @@ def _summary(run: Run, settings: TeachSettings, rounds: int, examples: int, weig
         "prompt_tokens": total.prompt_tokens,
         "completion_tokens": total.completion_tokens,
         "cost": total.money,
+        "calls": sum(cost.calls for phase, cost in run.store.costs().items() if phase.endswith("/lesson")),
+        **_checked(run),
         "weights_sha256": weights_sha256,
         "by_skill": by_skill,
     }
+
+
+def _checked(run: Run) -> dict[str, Any]:
+    """How many examples the checks kept, and what became of the others."""
+    from palaestra.teachers.quality import Inspection
+
+    found = run.store.inspections(Inspection).values()
+    if not found:
+        return {}
+    dropped: dict[str, int] = {}
+    for inspection in found:
+        for one in inspection.dropped:
+            dropped[f"{one.check}: {one.reason}"] = dropped.get(f"{one.check}: {one.reason}", 0) + 1
+    kept, withheld = sum(len(one.kept) for one in found), sum(one.withheld for one in found)
+    return {"kept": kept, "dropped": dict(sorted(dropped.items())), "withheld": withheld}
 
 
 def _of(attempts: Sequence[Attempt], skill: str) -> list[Attempt]:

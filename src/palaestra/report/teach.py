@@ -18,6 +18,7 @@ from palaestra.report.curves import RAW_ROUNDS, Moment, accuracy_curve, accuracy
 from palaestra.report.samples import Group, compare
 from palaestra.report.tree import area_legend, draw_tree, grow
 from palaestra.runs.run import Run
+from palaestra.teachers.quality import Inspection
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class TeachPage:
     tree: Markup | None
     tree_area: Markup | None
     decisions: tuple[RoundDecisions, ...]
+    inspections: tuple[tuple[int, Inspection], ...]
     samples: tuple[Group, ...]
     appendix: Appendix
 
@@ -134,6 +136,7 @@ def teach_page(run: Run) -> TeachPage:
         tree=draw_tree(nodes, str(settings.get("task", "task"))) if nodes else None,
         tree_area=area_legend(nodes) if nodes else None,
         decisions=_decisions(run, allocation),
+        inspections=tuple(run.store.inspections(Inspection).items()),
         samples=compare(before, after),
         appendix=appendix_of(run, TeachSettings),
     )
@@ -197,7 +200,8 @@ def _multiples(skills: Sequence[str], moments: Sequence[Moment]) -> tuple[Multip
 
 def _decisions(run: Run, allocation: Allocation) -> tuple[RoundDecisions, ...]:
     found = []
-    for round_ in sorted(allocation):
+    # A round whose examples were all dropped has a lesson, and no place in the allocation.
+    for round_ in range(1, max([*allocation, *run.store.lesson_rounds()], default=0) + 1):
         lesson = run.store.lesson(round_)
         if lesson is not None:
             actions = dict(sorted(Counter(decision.action for decision in lesson.decisions).items()))

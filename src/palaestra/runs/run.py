@@ -129,6 +129,11 @@ class Run:
             )
         return summary
 
+    def write_settings(self, settings: dict[str, Any]) -> None:
+        """Change the settings that the run goes on with."""
+        self.settings = settings
+        write_json(self.folder / "settings.json", {"format": FORMAT, "recipe": self.recipe, "settings": settings})
+
     def write_summary(self, summary: dict[str, Any]) -> None:
         write_json(self.folder / "summary.json", summary)
 

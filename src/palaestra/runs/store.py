@@ -11,13 +11,16 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from uuid import uuid4
 
 from palaestra.core.errors import RunError
 from palaestra.core.records import Attempt, Decision, Example, Lesson, Trajectory
 from palaestra.runs.guard import guarded
 from palaestra.runs.ledger import LedgerEntry, LedgerTotal
 from palaestra.runs.records import from_json, to_json
+
+T = TypeVar("T")
 
 SCHEMA_VERSION = 3
 _SCHEMA = """
@@ -27,6 +30,8 @@ CREATE TABLE attempts (phase TEXT, problem TEXT, sample INTEGER, correct INTEGER
 CREATE TABLE lessons (round INTEGER PRIMARY KEY, decisions TEXT NOT NULL);
 CREATE TABLE examples (round INTEGER, position INTEGER, skill TEXT, subskill TEXT, data TEXT NOT NULL,
                        PRIMARY KEY (round, position));
+CREATE TABLE inspections (round INTEGER PRIMARY KEY, data TEXT NOT NULL);
+CREATE TABLE skills (stage TEXT PRIMARY KEY, data TEXT NOT NULL);
 CREATE TABLE trainings (round INTEGER PRIMARY KEY, weights_sha256 TEXT NOT NULL, steps INTEGER, seconds REAL);
 CREATE TABLE curves (round INTEGER, step INTEGER, loss REAL, PRIMARY KEY (round, step));
 CREATE TABLE figures (iteration INTEGER, name TEXT, value REAL, PRIMARY KEY (iteration, name));
@@ -55,7 +60,7 @@ class Store:
                 if create:
                     self._db.execute("PRAGMA journal_mode=WAL")
                     self._db.executescript(
-                        f"BEGIN; {_SCHEMA} INSERT INTO meta VALUES ('schema', '{SCHEMA_VERSION}'); COMMIT;"
+                        f"BEGIN; {_SCHEMA} INSERT INTO meta VALUES ('schema', '{SCHEMA_VERSION}'), ('id', '{uuid4().hex}'); COMMIT;"
                     )
                 self._db.execute("PRAGMA synchronous=FULL")
                 self._db.execute(f"PRAGMA query_only={'ON' if read_only else 'OFF'}")
@@ -86,6 +91,11 @@ class Store:
         with guarded(self.path, "reading the store"):
             return self._db.execute(query, values).fetchall()
 
+    @property
+    def id(self) -> str:
+        """What tells this run from every other, wherever its folder is moved to."""
+        return str(self._read("SELECT value FROM meta WHERE key='id'")[0][0])
+
     # Attempts
 
     def add_attempts(self, phase: str, attempts: Sequence[Attempt], cost: LedgerEntry) -> None:
@@ -107,8 +117,11 @@ class Store:
 
     # Lessons
 
-    def add_lesson(self, round_: int, lesson: Lesson, cost: LedgerEntry) -> None:
+    def add_lesson(self, round_: int, lesson: Lesson, cost: LedgerEntry, inspection: Any = None) -> None:
+        """Record a lesson as it will be taught, and the record of the checks that it went through, if it did."""
         with self._transaction("storing a lesson") as db:
+            if inspection is not None:
+                db.execute("INSERT INTO inspections VALUES (?, ?)", (round_, to_json(inspection)))
             db.execute(
                 "INSERT INTO lessons VALUES (?, ?)", (round_, to_json(lesson.decisions) if lesson.decisions else "[]")
             )
@@ -128,6 +141,25 @@ class Store:
             tuple(self._parse(Example, data) for (data,) in examples),
             self._parse(tuple[Decision, ...], rows[0][0]),
         )
+
+    def lesson_rounds(self) -> list[int]:
+        """The rounds whose lesson has been written."""
+        return [round_ for (round_,) in self._read("SELECT round FROM lessons ORDER BY round")]
+
+    def inspections(self, kind: type[T]) -> dict[int, T]:
+        """What the checks said of each round's lesson, as records of `kind`."""
+        rows = self._read("SELECT round, data FROM inspections ORDER BY round")
+        return {round_: self._parse(kind, data) for round_, data in rows}
+
+    def add_skills(self, stage: str, found: Any, cost: LedgerEntry) -> None:
+        """Record what a stage of skill discovery found."""
+        with self._transaction("storing skills") as db:
+            db.execute("INSERT OR REPLACE INTO skills VALUES (?, ?)", (stage, to_json(found)))
+            _insert_cost(db, cost)
+
+    def skills(self, kind: type[T]) -> dict[str, T]:
+        """What skill discovery found, by stage, as records of `kind`."""
+        return {stage: self._parse(kind, data) for stage, data in self._read("SELECT stage, data FROM skills")}
 
     def allocation(self) -> dict[int, dict[tuple[str, str], int]]:
         """Examples by round, and in it by skill and subskill."""

@@ -36,15 +36,15 @@ class SkillTree(PlanningTeacher):
 
     Arguments:
         policy: who decides: a registered name, or a policy.
-        engine: the language model of the policy `model`, and of `proposals`.
-        prompts: the templates that it is asked by; ours if none are given.
+        engine: the language model of the policy `model`, and of `proposals`; the writer's where none is given.
+        prompts: the templates that it is asked by; the writer's, or ours, if none are given.
         cap: the largest share of a lesson that one skill may take.
         subskill_cap: the same for one subskill; what does not fit under it stays unspent.
         max_subskills: how many subskills of a skill may be open; 0 is no limit.
         open_at_once: how many a skill may open in one round; 0 is no limit, none is what suits the policy.
         proposals: how many new subskills the engine is asked for in each round, for every skill whose subskills are
             all open. They need a writer that can read.
-        keep: of `response`: the share of a lesson that is spread over mastered skills.
+        keep: of `response`, `ucb` and `thompson`: the share of a lesson for what the student masters already.
         threshold: of `threshold`: the reward below which a skill explores.
         optimism: of `ucb`: standard deviations that are added to an expected gain.
 
@@ -73,25 +73,36 @@ class SkillTree(PlanningTeacher):
         optimism: float | None = None,
     ) -> None:
         super().__init__(task, skills, writer=writer)
-        self.engine, self.prompts, self.proposals = engine, prompts or Prompts(), proposals
+        if isinstance(engine, str):
+            raise SettingsError(f"the option 'engine' is an engine, not the name of one; got '{engine}'")
+        self._engine, self.proposals = engine, proposals
+        self.prompts: Prompts = prompts or getattr(self.writer, "prompts", None) or Prompts()
+        options = {"keep": keep, "threshold": threshold, "optimism": optimism}
         if isinstance(policy, str):
-            asks = {"engine": engine, "prompts": self.prompts, "task": task.name} if policy == "model" else {}
-            policy = make_policy(policy, keep=keep, threshold=threshold, optimism=optimism, **asks)
+            asks = {"engine": self.engine, "prompts": self.prompts, "task": task.name} if policy == "model" else {}
+            policy = make_policy(policy, **options, **asks)
+        elif any(value is not None for value in options.values()):
+            raise SettingsError("a policy that is given as such has its options already; give them to it")
         self.policy: Policy = policy
         opens = policy.open_at_once if open_at_once is None else open_at_once
         self.limits = Limits(cap, subskill_cap, max_subskills, opens)
-        if proposals and engine is None:
+        if proposals and self.engine() is None:
             raise SettingsError("proposals of subskills need a language model; give an engine")
         if proposals and isinstance(self.writer, TaskWriter):
             raise SettingsError(
                 "the task's own generators cannot write subskills that somebody proposes; let a language model write"
             )
 
+    def engine(self) -> Engine | None:
+        """Who is asked. A recipe may give the writer another engine for every round, so it is looked up each time."""
+        return self._engine if self._engine is not None else getattr(self.writer, "engine", None)
+
     def decide(self, state: StudentState, size: int, generator: np.random.Generator) -> list[Action]:
         """The actions of a round, with the limits enforced."""
         tree = tree_of(state, self.skills)
-        if self.proposals and self.engine is not None:
-            tree = tree_of(state, self.skills, self._proposed(tree, self.engine, state, generator))
+        engine = self.engine()
+        if self.proposals and engine is not None:
+            tree = tree_of(state, self.skills, self._proposed(tree, engine, state, generator))
         return enforce(tree, self.policy.decide(tree, size, self.limits, generator), size, self.limits)
 
     def plan(self, state: StudentState, size: int, generator: np.random.Generator) -> list[Order]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -15,7 +16,15 @@ from palaestra.core.statistics import gain_between, report_on
 from palaestra.engines import shelf
 from palaestra.engines.base import Engine, Sampling
 from palaestra.envs.lesson.journal import Forgetful, Journal
-from palaestra.envs.lesson.state import Round, StudentState, action_space, allocation_of, observation_space, view
+from palaestra.envs.lesson.state import (
+    Round,
+    StudentState,
+    action_space,
+    allocation_of,
+    hidden,
+    observation_space,
+    view,
+)
 from palaestra.learn.student import Student, SupervisedStudent
 from palaestra.learn.supervised import supervision_for
 from palaestra.runs.ledger import LedgerEntry
@@ -30,7 +39,8 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
     """A teacher's environment.
 
     `reset` restores the student and evaluates it. `step(lesson)` trains the student from its base on
-    *all* data so far, evaluates it, and returns
+    *all* data so far (or from where it is on the new data, if that is how the student learns), evaluates it, and
+    returns
 
     - the observation: a `StudentState` (report by skill, attempts on validation problems, data so far),
     - the reward: the change of validation accuracy since the last round, from -1 to 1,
@@ -40,6 +50,8 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
       never part of an observation), `loss`, `weights_sha256`, and `compared`: the problems that were scored
       both times and that the reward rests on. Where that is 0, a reward of 0 says nothing.
 
+    A lesson without examples is a round without training: the student stays as it is.
+
     Arguments:
         task: a task, or its registered name.
         student: a student, or the name of a model on the shelf.
@@ -48,7 +60,8 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         validation, test: problems a skill in each split.
         skills: only these skills; all if empty.
         sampling: how the student answers, before and after alike.
-        show_references: let the observation hold the expected answers of validation problems.
+        show_state: let the observation hold how the student does; without, only rounds and amounts of data.
+        show_references: let it hold the expected answers of validation problems too.
         journal: what an episode remembers; see `palaestra.envs.lesson.journal`.
         listener: is told of the progress.
 
@@ -72,6 +85,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         test: int = 25,
         skills: tuple[str, ...] = (),
         sampling: Sampling = Sampling(),
+        show_state: bool = True,
         show_references: bool = False,
         journal: Journal | None = None,
         listener: Listener = ignore,
@@ -81,7 +95,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self.student: Student = _student(student) if isinstance(student, str) else student
         self.rounds, self.budget, self.skills = rounds, budget, skills
         self.validation, self.test, self.sampling = validation, test, sampling
-        self.show_references = show_references
+        self.show_state, self.show_references = show_state, show_references
         self.journal: Journal = journal if journal is not None else Forgetful()
         self.listener = listener
         self.render_mode = render_mode
@@ -96,8 +110,9 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self._attempts: list[Attempt] = []
         self._before: Report
         self._report: Report
-        # The round whose weights are in memory; evaluations that are known already need none.
-        self._in_memory = 0
+        # The last round with a training, whose weights count; and the one whose weights are in memory, as evaluations
+        # that are known already need none.
+        self.trained_round = self._in_memory = 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -109,7 +124,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self._problems = {s: self.task.problems(s, n, root, self.skills) for s, n in counts.items()}
         self._data, self._history, self._round, self._over = [], [], 0, False
         self.student.restore()
-        self._in_memory = 0
+        self.trained_round = self._in_memory = 0
         self._attempts = self._evaluate(Split.VALIDATION)
         self._before = self._report = report_on(self._attempts, Split.VALIDATION)
         test = report_on(self._evaluate(Split.TEST), Split.TEST)
@@ -119,9 +134,10 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over; call reset() before step()")
         self.check(action)
-        data, round_ = [*self._data, *action.examples], self._round + 1
+        data, round_, loss = [*self._data, *action.examples], self._round + 1, None
         try:
-            loss = self._train(data, round_)
+            if action.examples:
+                loss = self._train(data, action.examples, round_)
         except BaseException:
             self._in_memory = UNKNOWN  # The episode stands where it stood; the weights may not.
             raise
@@ -137,7 +153,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         if terminated or truncated:
             self._over = True
             info["test"] = report_on(self._evaluate(Split.TEST), Split.TEST)
-        info["weights_sha256"] = self.journal.weights_sha256(self._round) or self.student.weights_sha256()
+        info["weights_sha256"] = self.journal.weights_sha256(self.trained_round) or self.student.weights_sha256()
         return self._state(), gain.points / 100, terminated, truncated, info
 
     def render(self) -> str | None:
@@ -156,23 +172,43 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
             raise LessonError(
                 f"the lesson has {len(lesson.examples)} examples and the budget has {left} left; shorten it"
             )
-        self.student.check(lesson.examples)
+        if lesson.examples:
+            self.student.check(lesson.examples)
 
-    def _train(self, data: list[Example], round_: int) -> float | None:
-        """Train on all data so far, or skip it where the journal knows the result."""
+    @property
+    def held_out(self) -> Mapping[Split, Sequence[Problem]]:
+        """The problems that no lesson may hold; the test's are for checks of lessons, not for teachers."""
+        return self._problems
+
+    @property
+    def data(self) -> Sequence[Example]:
+        """Everything that was taught so far."""
+        return self._data
+
+    def engine(self) -> Engine:
+        """The engine of the student as it is now."""
+        self._bring_up()
+        return self.student.engine()
+
+    def _train(self, data: Sequence[Example], new: Sequence[Example], round_: int) -> float | None:
+        """Train on all data so far, or on the new, as the student does; or skip it where the journal knows the result."""
         if self.journal.weights_sha256(round_) is not None:
+            self.trained_round = round_
             return None
+        if getattr(self.student, "start", "base") == "last":
+            self._bring_up()
+            data = new
 
         def on_step(step: int, total: int, loss: float) -> None:
             self.listener(Event("train", step, total, round_, {"loss": loss, "examples": len(data)}))
 
         start = time.perf_counter()
         curve = self.student.learn(
-            data, self._seeds.derive("training", round_), on_step, self.journal.progress_folder()
+            list(data), self._seeds.derive("training", round_), on_step, self.journal.progress_folder()
         )
         cost = LedgerEntry(f"{round_}/train", self.student.name, seconds=time.perf_counter() - start)
         self.journal.add_training(round_, self.student, curve, cost)
-        self._in_memory = round_
+        self.trained_round = self._in_memory = round_
         return curve[-1][1]
 
     def _evaluate(self, split: Split) -> list[Attempt]:
@@ -180,7 +216,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         attempts = evaluate(
             self.task,
             self._problems[split],
-            self._engine,
+            self.engine,
             sampling=self.sampling,
             seed=self._seeds.derive("evaluate").integer(),
             phase=phase,
@@ -193,17 +229,17 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self.listener(Event(f"evaluated {split}", len(attempts), len(attempts), self._round, {"report": report}))
         return attempts
 
-    def _engine(self) -> Engine:
-        if self._in_memory != self._round:
-            if self._round == 0:
+    def _bring_up(self) -> None:
+        """Bring the weights into memory that the last training led to."""
+        if self._in_memory != self.trained_round:
+            if self.trained_round == 0:
                 self.student.restore()
             else:
-                self.journal.load(self._round, self.student)
-            self._in_memory = self._round
-        return self.student.engine()
+                self.journal.load(self.trained_round, self.student)
+            self._in_memory = self.trained_round
 
     def _state(self) -> StudentState:
-        return StudentState(
+        state = StudentState(
             round=self._round,
             report=self._report,
             attempts=tuple(view(attempt, self.show_references) for attempt in self._attempts),
@@ -212,6 +248,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
             before=self._before,
             history=tuple(self._history),
         )
+        return state if self.show_state else hidden(state)
 
 
 def _student(name: str) -> Student:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from palaestra.core.records import Attempt, Completion, Example, Lesson, Message, Report
 from palaestra.core.spaces import Choice, Rate, RecordSpace, Several, UnicodeText, Whole
@@ -71,6 +71,13 @@ def view(attempt: Attempt, show_reference: bool) -> ValidationAttempt:
         attempt.problem.subskill,
         attempt.problem.reference if show_reference else "",
     )
+
+
+def hidden(state: StudentState) -> StudentState:
+    """The same without anything that tells how the student does."""
+    nothing = Report(state.report.name, None, 0.0, 1.0, 0, 0)
+    history = tuple(replace(round_, report=nothing) for round_ in state.history)
+    return replace(state, report=nothing, attempts=(), before=nothing, history=history)
 
 
 def allocation_of(lesson: Lesson) -> dict[str, dict[str, int]]:

@@ -31,7 +31,7 @@ class Bandit(ABC):
     open_at_once = 0
     name: str
 
-    def __init__(self, keep: float = 0.1) -> None:
+    def __init__(self, keep: float = 0.15) -> None:
         self.keep = keep
 
     @abstractmethod
@@ -75,7 +75,7 @@ class UpperConfidence(Bandit):
 
     name = "ucb"
 
-    def __init__(self, optimism: float = 0.5, keep: float = 0.1) -> None:
+    def __init__(self, optimism: float = 0.5, keep: float = 0.15) -> None:
         super().__init__(keep)
         self.optimism = optimism
 
@@ -94,7 +94,7 @@ class Thompson(Bandit):
 
     name = "thompson"
 
-    def __init__(self, draws: int = 32, keep: float = 0.1) -> None:
+    def __init__(self, draws: int = 16, keep: float = 0.15) -> None:
         super().__init__(keep)
         self.draws = draws
 

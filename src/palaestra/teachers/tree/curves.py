@@ -187,10 +187,11 @@ def _by(index_G: NDArray[np.int64], weight_G: Array, count: int) -> Array:
 
 
 def _log_likelihood(grid: Grid, leaf: Leaf) -> Array:
-    found = np.zeros(len(grid.base_G))
-    for place, measured in enumerate(leaf.measured):
-        chance_G = grid.base_G if place == 0 else grid.curve_GN[:, min(LONGEST, sum(leaf.given[:place]))]
-        found += _binomial(measured, chance_G)
+    found = _binomial(leaf.measured[0], grid.base_G)
+    # The same few problems are asked after every round: their answers are no independent ones.
+    weight = max(1, len(leaf.measured) - 1) ** -0.5
+    for place, measured in enumerate(leaf.measured[1:], 1):
+        found += weight * _binomial(measured, grid.curve_GN[:, min(LONGEST, sum(leaf.given[:place]))])
     return found
 
 

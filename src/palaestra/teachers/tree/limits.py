@@ -47,7 +47,7 @@ class Limits:
 
     def most(self, tree: Tree, size: int) -> int:
         """The most examples that one skill may get."""
-        return math.ceil(size * max(self.cap, 1 / max(1, len(tree.weak))))
+        return math.ceil(size * max(self.cap, 1 / max(1, len(tree.weak or tree.branches))))
 
     def most_of_subskill(self, size: int) -> int:
         """The most examples that one subskill may get."""

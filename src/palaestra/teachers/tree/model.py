@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from palaestra.teachers.tree.limits import Limits
 from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, Leaf, Tree
 from palaestra.teachers.tree.response import Response
 
-SAMPLING = Sampling(max_tokens=8192, temperature=0.0)
+SAMPLING = Sampling(max_tokens=4096, temperature=0.0)
 
 
 class Share(BaseModel):
@@ -45,7 +46,7 @@ class Model:
     """Asks a language model once a round. Where it has no answer of the right form, `response` decides, and says so.
 
     Arguments:
-        engine: the model.
+        engine: the model, or what gives it when it is needed.
         prompts: the templates; ours if none are given.
         task: what the task is called in the prompt.
         tries: how often it is asked at most.
@@ -54,11 +55,21 @@ class Model:
     open_at_once = 2
 
     def __init__(
-        self, engine: Engine | None = None, prompts: Prompts | None = None, task: str = "a task", tries: int = 3
+        self,
+        engine: Engine | Callable[[], Engine | None] | None = None,
+        prompts: Prompts | None = None,
+        task: str = "a task",
+        tries: int = 3,
     ) -> None:
-        if engine is None:
-            raise SettingsError("the tree policy 'model' needs a language model; give an engine")
-        self.engine, self.prompts, self.task, self.tries = engine, prompts or Prompts(), task, tries
+        self._engine, self.prompts, self.task, self.tries = engine, prompts or Prompts(), task, tries
+        self.engine()
+
+    def engine(self) -> Engine:
+        """Who is asked; raises `SettingsError` where there is nobody."""
+        found = self._engine if self._engine is None or isinstance(self._engine, Engine) else self._engine()
+        if found is None:
+            raise SettingsError("the tree policy 'model' needs a language model; give an engine, or let one write")
+        return found
 
     def decide(self, tree: Tree, size: int, limits: Limits, generator: np.random.Generator) -> list[Action]:
         messages = self.prompts.messages(
@@ -73,7 +84,7 @@ class Model:
             points=_points,
         )
         question = Request(messages, SAMPLING, int(generator.integers(2**31)))
-        (answer,) = ask(self.engine, [question], Decided, tries=self.tries)
+        (answer,) = ask(self.engine(), [question], Decided, tries=self.tries)
         if isinstance(answer, Failure):
             return [
                 _as(action, f"{action.reason} (by 'response': the model had no answer: {answer.message})")
