@@ -36,7 +36,7 @@ TEACHERS.register(
 TEACHERS.register(
     "skill_tree",
     "palaestra.teachers.skill_tree:SkillTree",
-    "a tree a skill: opens weak subskills, moves data to where it brought the most",
+    "a tree a skill: explores and exploits by a policy, under limits that hold",
 )
 
 

@@ -25,8 +25,8 @@ class Limits:
     """The limits of one lesson.
 
     Arguments:
-        cap: the largest share of a lesson that one skill may take. It is never below an even share among the
-            skills that are not mastered, so that a lesson can always be spent where it is needed.
+        cap: the largest share of a lesson that one skill may take, as long as there are enough skills that are not
+            mastered to spend a lesson on under it; with fewer there is none.
         subskill_cap: the same for one subskill; what does not fit under it stays unspent.
         max_subskills: how many subskills of a skill may be open; 0 is no limit.
         open_at_once: how many subskills of a skill may be opened in one round; 0 is no limit.
@@ -47,7 +47,7 @@ class Limits:
 
     def most(self, tree: Tree, size: int) -> int:
         """The most examples that one skill may get."""
-        return math.ceil(size * max(self.cap, 1 / max(1, len(tree.weak or tree.branches))))
+        return math.ceil(size * self.cap) if self.cap * len(tree.weak or tree.branches) >= 1 else size
 
     def most_of_subskill(self, size: int) -> int:
         """The most examples that one subskill may get."""
