@@ -162,3 +162,26 @@ def test_a_lesson_that_cannot_be_taught_is_not_stored_and_the_run_goes_on_with_a
     with Run.open(tmp_path / "run") as run:
         assert run.store.lesson(1) is None
         assert teach.resume(run).summary["examples"] == 40
+
+
+@pytest.mark.parametrize("learning", ["preference", "practice"])
+def test_a_student_may_learn_in_other_ways_and_go_on_from_the_last_round(learning: str, tmp_path: Path) -> None:
+    values = {
+        "skills": ("average",),
+        "rounds": 2,
+        "lesson_size": 8,
+        "validation": 2,
+        "test": 2,
+        "threads": 1,
+        "epochs": 1,
+    }
+    options = ("passes=1.0", "problems=4", "group_size=2") if learning == "practice" else ("samples=2",)
+    found = teach.teach(out=tmp_path / "run", learning=learning, student_options=options, start="last", **values)
+    assert found.summary["examples"] == 16
+    with Run.open(tmp_path / "run") as run:
+        first, second = (run.store.weights_sha256(round_) for round_ in (1, 2))
+        assert first != second == found.summary["weights_sha256"]
+        assert teach.resume(run).summary["weights_sha256"] == second
+    with pytest.raises(SettingsError, match="has no option 'bata'"):
+        teach.teach(out=tmp_path / "other", learning=learning, student_options=("bata=1",), **values)
+    assert not (tmp_path / "other").exists()

@@ -242,12 +242,16 @@ def compare(
 @app.command("list")
 def list_(
     kind: Annotated[
-        str, typer.Argument(help="tasks, skills, teachers, models, engines, environments or algorithms.")
+        str,
+        typer.Argument(
+            help="tasks, skills, teachers, policies, students, checks, models, engines, environments or algorithms."
+        ),
     ] = "",
 ) -> None:
-    """What there is: tasks, their skills, teachers, models, engines, environments and algorithms."""
+    """What there is: tasks, their skills, teachers, students, models, engines, environments, algorithms and more."""
     kinds = {
         "tasks": _tasks, "skills": _skills, "teachers": _teachers,
+        "policies": _policies, "students": _students, "checks": _checks,
         "models": _models, "engines": _engines, "environments": _environments,
         "algorithms": _algorithms,
     }  # fmt: skip
@@ -277,6 +281,24 @@ def _teachers() -> Mapping[str, str]:
     from palaestra.teachers.base import TEACHERS
 
     return TEACHERS.descriptions()
+
+
+def _policies() -> Mapping[str, str]:
+    from palaestra.teachers.tree import POLICIES
+
+    return POLICIES.descriptions()
+
+
+def _students() -> Mapping[str, str]:
+    from palaestra.learn.students import STUDENTS
+
+    return STUDENTS.descriptions()
+
+
+def _checks() -> Mapping[str, str]:
+    from palaestra.teachers.quality import CHECKS
+
+    return CHECKS.descriptions()
 
 
 def _models() -> Mapping[str, str]:

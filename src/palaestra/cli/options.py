@@ -68,6 +68,7 @@ def _flag(name: str) -> str:
         "env_options": "env-option",
         "task_options": "task-option",
         "teacher_options": "teacher-option",
+        "student_options": "student-option",
         "checks": "check",
     }.get(name, name.replace("_", "-"))
 

@@ -42,7 +42,7 @@ class RunJournal:
         self.tidy(round_)
 
     def tidy(self, round_: int) -> None:
-        """Remove what nobody needs after `round_`: every training starts from the base."""
+        """Remove what nobody needs after `round_`: a training starts from the base, or from the last one's weights."""
         for folder in self.run.checkpoints.iterdir() if self.run.checkpoints.is_dir() else ():
             if folder != self._folder(round_):
                 shutil.rmtree(folder, ignore_errors=True)

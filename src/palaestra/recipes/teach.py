@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from palaestra.core.events import Event, Listener, ignore
-from palaestra.core.records import Attempt, Split, Trajectory
+from palaestra.core.records import Attempt, Completion, Example, Failure, Score, Split, Trajectory
 from palaestra.core.statistics import gain_between, report_on
 from palaestra.recipes.journal import Clock, RunJournal
 from palaestra.recipes.settings import at_least, build, given, named_values, of_run, setting, to_plain
 from palaestra.runs.run import Run, new_folder
 
 if TYPE_CHECKING:
-    from palaestra.learn.student import SupervisedStudent
+    from palaestra.learn.student import Scorer, Student
+    from palaestra.tasks.base import Task
 
 RECIPE = "teach"
 
@@ -28,6 +29,12 @@ class TeachSettings:
     task: str = setting("math-skills", "What is taught; `palaestra list tasks` names them.")
     task_options: tuple[str, ...] = setting((), "Options of the task, each as name=value, for example path=FOLDER.")
     student: str = setting("nano", "The model that learns: a name of the shelf, a folder, or a hub id.")
+    learning: str = setting("supervised", "How it learns; `palaestra list students` names the ways.")
+    student_options: tuple[str, ...] = setting((), "Options of that way of learning, each as name=value.")
+    start: Literal["base", "last"] = setting(
+        "base",
+        "Where a round's training starts: at the base, on all data so far; or where the last round ended, on the new.",
+    )
     teacher: str = setting("skill_tree", "Who teaches; `palaestra list teachers` names them.")
     teacher_options: tuple[str, ...] = setting((), "Options of the teacher, each as name=value.")
     writer: str = setting(
@@ -147,6 +154,7 @@ def resume(run: Run, *, listener: Listener = ignore, **limits: float) -> TeachRe
 def check(settings: TeachSettings) -> None:
     """Raise for every name that does not exist, before anything is loaded or written."""
     from palaestra.engines import shelf
+    from palaestra.learn.students import STUDENTS
     from palaestra.recipes.lessons import check_writer
     from palaestra.tasks.base import check_skills, make_task
     from palaestra.teachers.base import TEACHERS
@@ -155,15 +163,18 @@ def check(settings: TeachSettings) -> None:
     TEACHERS.check(settings.teacher)
     check_skills(task, settings.skills)
     shelf.check(settings.student)
+    STUDENTS.check(settings.learning)
     check_writer(settings, task)
     for split, count in ((Split.VALIDATION, settings.validation), (Split.TEST, settings.test)):
         task.problems(split, count, settings.seed, settings.skills)
 
 
-def _load(settings: TeachSettings, listener: Listener) -> SupervisedStudent:
+def _load(settings: TeachSettings, listener: Listener) -> Student:
     from palaestra.engines import shelf
-    from palaestra.learn.student import SupervisedStudent
+    from palaestra.envs.token import TokenVectorEnv
+    from palaestra.learn.students import make_student
     from palaestra.learn.supervised import supervision_for
+    from palaestra.tasks.base import longest_answer, make_task
 
     if settings.threads:
         import torch
@@ -179,14 +190,31 @@ def _load(settings: TeachSettings, listener: Listener) -> SupervisedStudent:
         learning_rate=settings.learning_rate,
         rank=settings.rank,
     )
-    return SupervisedStudent(
-        model, supervision, batch_size=settings.engine_batch, keep_every=settings.checkpoint_seconds
-    )
+    task = make_task(settings.task, **settings.options)
+    options = named_values(settings.student_options, "student_options")
+    if settings.learning != "supervised":
+        options.setdefault("max_tokens", settings.answer_tokens or longest_answer(task))
+    return make_student(
+        settings.learning, model, supervision, start=settings.start, score=scorer_of(task), environment=TokenVectorEnv,
+        batch_size=settings.engine_batch, keep_every=settings.checkpoint_seconds, **options,
+    )  # fmt: skip
 
 
-def _play(
-    run: Run, settings: TeachSettings, student: SupervisedStudent, started: float, listener: Listener
-) -> TeachResult:
+def scorer_of(task: Task) -> Scorer:
+    """Judges an answer to the question of an example by the task's own scorer, where anything says what is right."""
+    from palaestra.teachers.quality.base import Context
+    from palaestra.teachers.quality.problems import pose
+
+    context = Context(task)
+
+    def score(example: Example, completion: Completion) -> Score | Failure | None:
+        problem = pose(example, context).problem
+        return None if problem is None else task.score(problem, completion)
+
+    return score
+
+
+def _play(run: Run, settings: TeachSettings, student: Student, started: float, listener: Listener) -> TeachResult:
     """The episode, from its start. What the store knows already passes in an instant."""
     from palaestra.engines.base import Sampling
     from palaestra.envs.lesson import LessonEnv

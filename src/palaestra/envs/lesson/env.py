@@ -139,7 +139,8 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
             if action.examples:
                 loss = self._train(data, action.examples, round_)
         except BaseException:
-            self._in_memory = UNKNOWN  # The episode stands where it stood; the weights may not.
+            if getattr(self.student, "start", "base") != "last":  # One that goes on has put its weights back.
+                self._in_memory = UNKNOWN  # The episode stands where it stood; the weights may not.
             raise
         self._data, self._round = data, round_
         before, self._attempts = self._attempts, self._evaluate(Split.VALIDATION)
