@@ -35,7 +35,7 @@ def main() -> None:
         print("give --data FOLDER; without it there is nothing to judge")
         print(json.dumps({"benchmark": "code_scoring", "skipped": "no --data"}))
         sys.exit(0 if options.quick else 2)
-    judge, table = Judge(), {}
+    judge, table = Judge(trusted=True), {}
     sets: dict[str, Any] = {"humaneval": HumanEval, "mbpp": MBPP}
     for name, kind in sets.items():
         problems = list(kind(os.path.join(options.data, name))._load().values())[: 20 if options.quick else None]
