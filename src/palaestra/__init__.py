@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from palaestra.learn.rloo import RLOOConfig
     from palaestra.recipes.agent import load_ppo_agent, train_agent
     from palaestra.recipes.compare import compare
+    from palaestra.recipes.episode import run_episode
     from palaestra.recipes.evaluate import EvaluateSettings, evaluate
     from palaestra.recipes.pretrain import PretrainSettings, pretrain
     from palaestra.recipes.reward import RewardSettings, train_reward
@@ -57,6 +58,7 @@ __all__ = [
     "make_task",
     "make_teacher",
     "pretrain",
+    "run_episode",
     "teach",
     "train",
     "train_agent",
@@ -88,6 +90,7 @@ _HOMES = {
     "make_task": "palaestra.tasks.base",
     "make_teacher": "palaestra.teachers.base",
     "pretrain": "palaestra.recipes.pretrain",
+    "run_episode": "palaestra.recipes.episode",
     "teach": "palaestra.recipes.teach",
     "train": "palaestra.recipes.train",
     "train_agent": "palaestra.recipes.agent",

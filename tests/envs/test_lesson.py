@@ -178,7 +178,7 @@ def test_a_hidden_state_tells_nothing_but_rounds_and_amounts(fresh_nano: Model) 
     student = SupervisedStudent(fresh_nano, Supervision(epochs=1))
     env = LessonEnv(student=student, show_state=False, **SMALL)  # type: ignore[arg-type]
     env.reset(seed=0)
-    state, reward, *_ = env.step(lesson(10))
+    state, *_ = env.step(lesson(10))
     assert state in env.observation_space
     assert (state.attempts, state.report.accuracy, state.report.slices, state.before.count) == ((), None, (), 0)
     assert (state.examples, state.history[0].allocation["geometry"], state.history[0].report.count) == (
@@ -191,7 +191,9 @@ def test_a_student_that_goes_on_is_given_the_new_data_alone(fresh_nano: Model, m
     env = LessonEnv(student=student, **SMALL)  # type: ignore[arg-type]
     given: list[int] = []
     learn = student.learn
-    monkeypatch.setattr(student, "learn", lambda examples, *rest: (given.append(len(examples)), learn(examples, *rest))[1])
+    monkeypatch.setattr(
+        student, "learn", lambda examples, *rest: (given.append(len(examples)), learn(examples, *rest))[1]
+    )
     env.reset(seed=0)
     env.step(lesson(10))
     state, *_ = env.step(lesson(20, seed=1))

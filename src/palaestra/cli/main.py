@@ -71,16 +71,39 @@ def _finish_evaluate(result: Any) -> None:
     console.print(f"run: {result.folder}", soft_wrap=True)
 
 
-def _teach(settings: Any, out: Out = "") -> None:
-    """A teacher teaches a student, round by round; the gain is measured on a test split."""
+def _teach(
+    settings: Any,
+    out: Out = "",
+    seeds: Annotated[int, typer.Option(help="So many runs, with as many seeds, and one table.")] = 1,
+    grid: Mapping[str, list[str]] | None = None,
+) -> None:
+    """A teacher teaches a student, round by round; the gain is measured on a test split.
+
+    Several seeds, or several values with commas between them (--teacher a,b --state on,off), make a study.
+    """
     from palaestra.cli.progress import RunProgress
     from palaestra.recipes import teach
 
+    if seeds != 1 or grid:
+        _study(settings, out, seeds, grid or {})
+        return
     teach.check(settings)
     _quiet()
     with RunProgress(console, settings.rounds) as progress:
         result = teach.teach(settings, out=out, listener=progress)
     _finish_teach(result)
+
+
+def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]]) -> None:
+    from palaestra.cli.progress import RunProgress
+    from palaestra.cli.tables import study_table
+    from palaestra.recipes.study import study
+
+    _quiet()
+    with RunProgress(console, settings.rounds) as progress:
+        result = study(settings, grid, seeds, out=out, listener=progress)
+    console.print(study_table(result.rows))
+    console.print(f"study: {result.folder}", soft_wrap=True)
 
 
 def _evaluate(settings: Any, out: Out = "") -> None:
@@ -154,12 +177,13 @@ def _register() -> None:
     from palaestra.recipes.evaluate import EvaluateSettings
     from palaestra.recipes.pretrain import PretrainSettings
     from palaestra.recipes.reward import RewardSettings
+    from palaestra.recipes.study import SEVERAL
     from palaestra.recipes.teach import TeachSettings
     from palaestra.recipes.train import TrainSettings
 
     app.command("train")(from_settings(TrainSettings, _train))
     app.command("train-reward")(from_settings(RewardSettings, _train_reward))
-    app.command("teach")(from_settings(TeachSettings, _teach))
+    app.command("teach")(from_settings(TeachSettings, _teach, several=SEVERAL))
     app.command("evaluate")(from_settings(EvaluateSettings, _evaluate))
     app.command("pretrain")(from_settings(PretrainSettings, _pretrain))
 

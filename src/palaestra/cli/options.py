@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -18,14 +18,19 @@ SettingsFile = Annotated[
 ]
 
 
-def from_settings(kind: type[Any], command: Callable[..., None]) -> Callable[..., None]:
+def from_settings(kind: type[Any], command: Callable[..., None], several: Sequence[str] = ()) -> Callable[..., None]:
     """A command that takes every field of `kind` as an option and is called with the settings.
 
     `command(settings, **rest)` keeps its own further parameters. An option that is not given stays
-    at the value of the settings file, and without one at its default.
+    at the value of the settings file, and without one at its default. Of options in `several` more than one value
+    may be given, with commas between them: the settings have the first, and all go to `command` as `grid`.
     """
     hints = get_type_hints(kind)
-    own = [p for name, p in inspect.signature(command, eval_str=True).parameters.items() if name != "settings"]
+    own = [
+        p
+        for name, p in inspect.signature(command, eval_str=True).parameters.items()
+        if name not in ("settings", "grid")
+    ]
     options = []
     for f in fields(kind):
         hint = hints[f.name]
@@ -53,8 +58,10 @@ def from_settings(kind: type[Any], command: Callable[..., None]) -> Callable[...
         values = {
             name: tuple(v) if isinstance(v, list) else v for name, v in given.items() if v is not None and v != []
         }
+        grid = {name: str(values[name]).split(",") for name in several if "," in str(values.get(name, ""))}
+        values |= {name: choices[0] for name, choices in grid.items()}
         settings = read_file(kind, path, values) if path else build(kind, values)
-        command(settings, **rest)
+        command(settings, **rest, **({"grid": grid} if several else {}))
 
     call.__signature__ = inspect.Signature([*options, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own)])  # type: ignore[attr-defined]
     call.__doc__ = command.__doc__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -10,7 +10,9 @@ from rich.table import Table
 
 from palaestra.core.comparison import Comparison
 from palaestra.core.records import Report
+from palaestra.core.statistics import Mean
 from palaestra.recipes.compare import CompareResult
+from palaestra.recipes.study import Row
 
 
 def report_table(report: Report, counted: str = "problems") -> Table:
@@ -113,3 +115,28 @@ def _compared(part: Comparison) -> tuple[str, ...]:
         "<0.001" if part.p_value < 0.001 else f"{part.p_value:.3f}",
         str(gain.count),
     )
+
+
+def study_table(rows: Sequence[Row]) -> Table:
+    """A study: the gain of each kind of run over the seeds, and how far it is ahead of the first."""
+    title = (
+        f"gain in points over {rows[0].gain.count} seeds, 95 % t intervals; ahead: of {rows[0].name}, paired by seed"
+    )
+    table = Table(
+        title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="underline"
+    )
+    table.add_column("runs", no_wrap=True)
+    for column in ("gain", "ahead", "data", "seconds", "cost"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        cost = f"${row.cost['cost']:.2f}"
+        table.add_row(
+            row.name, _mean(row.gain), _mean(row.ahead), str(row.examples), f"{row.cost['seconds']:.0f}", cost
+        )
+    return table
+
+
+def _mean(mean: Mean | None) -> str:
+    if mean is None or not mean.count:
+        return "-"
+    return f"{mean.value:+.1f}" + (f" [{mean.low:+.1f}, {mean.high:+.1f}]" if mean.count > 1 else "")

@@ -1,8 +1,8 @@
 """Runs what a model answered, and writes down the calls that it makes.
 
-A program runs in one sandbox, the tools in another; one that is nothing but calls is read instead. Every call goes through here: its arguments are checked, it is
-written down, it is made, and its result goes back. So the record of the calls is ours, and neither the plan nor the
-expected answer is ever in a sandbox.
+A program runs in one sandbox, the tools in another; one that is nothing but calls is read instead of run. Every call
+goes through here: its arguments are checked, it is written down, it is made, and its result goes back. So the record
+of the calls is ours, and neither the plan nor the expected answer is ever in a sandbox.
 """
 
 from __future__ import annotations

@@ -1,0 +1,85 @@
+"""DataEnvGym's call, working: one episode of any teacher in any lesson environment.
+
+`palaestra.teach` does more (a run folder that survives a kill, a summary with intervals, a report). This is the loop by
+itself, for an environment and a teacher of one's own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from palaestra.core.errors import SettingsError
+from palaestra.core.records import Lesson, Report
+from palaestra.core.seeding import Seeds
+from palaestra.runs.files import write_text
+from palaestra.runs.records import to_json
+
+if TYPE_CHECKING:
+    from palaestra.envs.lesson import LessonEnv
+    from palaestra.teachers.base import Teacher
+
+
+def run_episode(
+    environment: LessonEnv,
+    data_generation_agent: Teacher,
+    io_provider: str | Path | None = None,
+    stop_at_num_training_data: int | None = None,
+    num_iterations: int = 10,
+    *,
+    data_per_iteration: int = 120,
+    seed: int = 0,
+) -> dict[int, dict[str, Report]]:
+    """Let a teacher teach until the iterations, the data or the environment's own limits are used up.
+
+    Arguments:
+        environment: a `LessonEnv`, wrapped or not.
+        data_generation_agent: the teacher.
+        io_provider: a folder for the lessons and reports of each iteration; None keeps nothing.
+        stop_at_num_training_data: stop once so many examples were taught, all iterations together. No lesson goes
+            beyond it.
+        num_iterations: the most rounds.
+        data_per_iteration: what the teacher is asked for in one round.
+
+    Returns:
+        The reports by iteration, `validation` and where it was asked `test`; 0 is the untaught student.
+
+    Example:
+        >>> from palaestra import LessonEnv, make_teacher, run_episode                   # doctest: +SKIP
+        >>> env = LessonEnv(rounds=3, budget=300)                                        # doctest: +SKIP
+        >>> reports = run_episode(env, make_teacher("skill_list", env.task), num_iterations=3)  # doctest: +SKIP
+    """
+    for name, value in (("num_iterations", num_iterations), ("data_per_iteration", data_per_iteration)):
+        if value < 1:
+            raise SettingsError(f"{name} must be at least 1; got {value}")
+    limit = stop_at_num_training_data
+    if limit is not None and limit < 1:
+        raise SettingsError(f"stop_at_num_training_data must be at least 1; got {limit}")
+    state, info = environment.reset(seed=seed)
+    reports = {0: _reports(info)}
+    _keep(io_provider, 0, None, reports[0])
+    for iteration in range(1, num_iterations + 1):
+        left = state.budget if limit is None else min(state.budget, limit - state.examples)
+        generator = Seeds(seed).derive("teacher", iteration).generator()
+        lesson = data_generation_agent.write(state, min(data_per_iteration, left), generator)
+        state, _, terminated, truncated, info = environment.step(lesson)
+        reports[iteration] = _reports(info)
+        _keep(io_provider, iteration, lesson, reports[iteration])
+        if terminated or truncated or (limit is not None and state.examples >= limit):
+            break
+    return reports
+
+
+def _reports(info: dict[str, Report]) -> dict[str, Report]:
+    return {"validation": info["report"]} | ({"test": info["test"]} if "test" in info else {})
+
+
+def _keep(folder: str | Path | None, iteration: int, lesson: Lesson | None, reports: dict[str, Report]) -> None:
+    if folder is None:
+        return
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    if lesson is not None:
+        write_text(place / f"lesson-{iteration}.json", to_json(lesson))
+    for name, report in reports.items():
+        write_text(place / f"{name}-{iteration}.json", to_json(report))
