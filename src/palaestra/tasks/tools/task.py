@@ -9,7 +9,7 @@ from typing import Any
 
 from palaestra.core.errors import SandboxError, SettingsError, TaskError
 from palaestra.core.records import Attempt, Completion, Example, Failure, FailureCause, Message, Problem, Score, Split
-from palaestra.core.statistics import Mean, mean_interval
+from palaestra.core.statistics import Mean, rate_interval
 from palaestra.tasks.base import split_of
 from palaestra.tasks.procedural import Family, ProceduralTask
 from palaestra.tasks.tools import writing
@@ -140,7 +140,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
             if isinstance(attempt.outcome, Score) and "calls" in attempt.outcome.evidence:
                 made, _, wanted = attempt.outcome.evidence["calls"].partition(" of ")
                 shares.append(int(made) / int(wanted))
-        return {"calls made": mean_interval(shares)} if shares else {}
+        return {"calls made": rate_interval(shares)} if shares else {}
 
     def close(self) -> None:
         """End the tools' sandbox now; it would end by itself a little later."""
