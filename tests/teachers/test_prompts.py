@@ -4,6 +4,7 @@ import pytest
 
 from palaestra.core.errors import PromptError, SettingsError
 from palaestra.core.records import Message
+from palaestra.teachers.base import TEACHERS
 from palaestra.teachers.prompts import FOLDER, Prompts
 
 
@@ -75,7 +76,8 @@ def test_a_replacement_that_replaces_nothing_is_told(base: Path, tmp_path: Path)
         Prompts(tmp_path / "nowhere", base)
 
 
-def test_every_prompt_of_ours_is_jinja() -> None:
+def test_every_prompt_of_ours_is_jinja_and_every_teacher_has_its_own() -> None:
     prompts = Prompts()
     for path in FOLDER.rglob("*.j2"):
-        prompts._environment.get_template(str(path.relative_to(FOLDER)))
+        assert prompts._environment.get_template(str(path.relative_to(FOLDER))).filename == str(path)
+    assert {f"{teacher}/write" for teacher in TEACHERS.names()} <= set(prompts.names())

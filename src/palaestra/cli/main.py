@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from palaestra import __version__
+from palaestra.cli.listing import KINDS, entries
 from palaestra.cli.options import from_settings
 from palaestra.core.errors import PalaestraError, UnknownNameError
 
@@ -264,89 +265,15 @@ def compare(
 
 
 @app.command("list")
-def list_(
-    kind: Annotated[
-        str,
-        typer.Argument(
-            help="tasks, skills, teachers, policies, students, checks, models, engines, environments or algorithms."
-        ),
-    ] = "",
-) -> None:
-    """What there is: tasks, their skills, teachers, students, models, engines, environments, algorithms and more."""
-    kinds = {
-        "tasks": _tasks, "skills": _skills, "teachers": _teachers,
-        "policies": _policies, "students": _students, "checks": _checks,
-        "models": _models, "engines": _engines, "environments": _environments,
-        "algorithms": _algorithms,
-    }  # fmt: skip
-    if kind and kind not in kinds:
-        raise UnknownNameError("kind", kind, kinds)
-    for name, entries in kinds.items():
-        if kind in ("", name):
-            table = Table(title=name, title_justify="left", box=None, show_header=False)
-            for entry, description in entries().items():
-                table.add_row(f"  {entry}", description)
-            console.print(table)
-
-
-def _tasks() -> Mapping[str, str]:
-    from palaestra.tasks.base import TASKS
-
-    return TASKS.descriptions()
-
-
-def _skills() -> Mapping[str, str]:
-    from palaestra.tasks.base import TASKS, make_task
-
-    return {f"{t}: {skill}": ", ".join(parts) for t in TASKS.names() for skill, parts in make_task(t).skills().items()}
-
-
-def _teachers() -> Mapping[str, str]:
-    from palaestra.teachers.base import TEACHERS
-
-    return TEACHERS.descriptions()
-
-
-def _policies() -> Mapping[str, str]:
-    from palaestra.teachers.tree import POLICIES
-
-    return POLICIES.descriptions()
-
-
-def _students() -> Mapping[str, str]:
-    from palaestra.learn.students import STUDENTS
-
-    return STUDENTS.descriptions()
-
-
-def _checks() -> Mapping[str, str]:
-    from palaestra.teachers.quality import CHECKS
-
-    return CHECKS.descriptions()
-
-
-def _models() -> Mapping[str, str]:
-    from palaestra.engines.shelf import SHELF
-
-    return SHELF
-
-
-def _engines() -> Mapping[str, str]:
-    from palaestra.engines.base import ENGINES
-
-    return ENGINES.descriptions()
-
-
-def _environments() -> Mapping[str, str]:
-    from gymnasium import registry
-
-    return {name: str(s.entry_point) for name, s in registry.items() if str(s.entry_point).startswith("palaestra")}
-
-
-def _algorithms() -> Mapping[str, str]:
-    from palaestra.learn.algorithms import ALGORITHMS
-
-    return ALGORITHMS.descriptions()
+def list_(kind: Annotated[str, typer.Argument(help=f"One of {', '.join(KINDS)}; all if not given.")] = "") -> None:
+    """What there is: tasks, their skills, teachers, students, models, environments, algorithms and more."""
+    if kind and kind not in KINDS:
+        raise UnknownNameError("kind", kind, KINDS)
+    for name in (kind,) if kind else KINDS:
+        table = Table(title=name, title_justify="left", box=None, show_header=False)
+        for entry, description in entries(name).items():
+            table.add_row(f"  {entry}", description)
+        console.print(table)
 
 
 @models_app.command("list")

@@ -1,0 +1,59 @@
+"""What `palaestra list` names: everything that is registered, and what goes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+REGISTRIES = {
+    "tasks": "palaestra.tasks.base:TASKS",
+    "teachers": "palaestra.teachers.base:TEACHERS",
+    "policies": "palaestra.teachers.tree:POLICIES",
+    "students": "palaestra.learn.students:STUDENTS",
+    "checks": "palaestra.teachers.quality:CHECKS",
+    "sandboxes": "palaestra.sandbox.base:SANDBOXES",
+    "engines": "palaestra.engines.base:ENGINES",
+    "algorithms": "palaestra.learn.algorithms:ALGORITHMS",
+}
+"""Where each registry is; none of them loads torch."""
+
+
+def registered(kind: str) -> Mapping[str, str]:
+    """Names and descriptions of a registry."""
+    module, _, name = REGISTRIES[kind].partition(":")
+    found: Mapping[str, str] = getattr(import_module(module), name).descriptions()
+    return found
+
+
+def skills() -> Mapping[str, str]:
+    """The skills of every task, with their subskills."""
+    from palaestra.tasks.base import TASKS, make_task
+
+    return {f"{t}: {skill}": ", ".join(parts) for t in TASKS.names() for skill, parts in make_task(t).skills().items()}
+
+
+def models() -> Mapping[str, str]:
+    """The names of the shelf."""
+    from palaestra.engines.shelf import SHELF
+
+    return SHELF
+
+
+def environments() -> Mapping[str, str]:
+    """Our environments as Gymnasium knows them."""
+    from gymnasium import registry
+
+    return {name: str(s.entry_point) for name, s in registry.items() if str(s.entry_point).startswith("palaestra")}
+
+
+OTHERS: Mapping[str, Callable[[], Mapping[str, str]]] = {
+    "skills": skills,
+    "models": models,
+    "environments": environments,
+}
+KINDS = (*REGISTRIES, *OTHERS)
+
+
+def entries(kind: str) -> Mapping[str, str]:
+    """What there is of one of `KINDS`, by name."""
+    return OTHERS[kind]() if kind in OTHERS else registered(kind)
