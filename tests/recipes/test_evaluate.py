@@ -166,3 +166,15 @@ def test_a_model_behind_a_service_is_asked_scored_and_paid_for(tmp_path: Path, m
     assert (summary["report"]["correct"], summary["report"]["count"]) == (5, 6)
     expected = (summary["prompt_tokens"] + 2 * summary["completion_tokens"]) / 1e6
     assert summary["cost"] == pytest.approx(expected) != 0
+
+
+def test_data_that_changed_is_read_again(tmp_path: Path) -> None:
+    def asked(number: int) -> str:
+        for split in ("train", "test"):
+            row = {"question": f"{split} {number}?", "answer": f"1+1\n2+2\n#### {number}"}
+            (tmp_path / f"{split}.jsonl").write_text(json.dumps(row))
+        evaluate(out=tmp_path / f"run{number}", task="gsm8k", task_options=(f"path={tmp_path}",), max_tokens=2)
+        with Run.open(tmp_path / f"run{number}", read_only=True) as run:
+            return run.store.attempts("0/test")[0].problem.reference
+
+    assert (asked(1), asked(2)) == ("1", "2")

@@ -114,7 +114,7 @@ def check(settings: EvaluateSettings) -> None:
 
 @lru_cache(maxsize=1)
 def _asked(settings: EvaluateSettings) -> tuple[Task, list[Problem]]:
-    """The task and its problems. Kept, because published data takes time to read and pictures to draw."""
+    """The task and its problems, kept until they have been asked: data takes time to read, and pictures to draw."""
     from palaestra.tasks.base import check_skills, make_task
     from palaestra.tasks.evaluate import choose
 
@@ -144,6 +144,7 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
     from palaestra.tasks.evaluate import measures, outcomes
 
     task, problems = _asked(settings)
+    _asked.cache_clear()  # Whoever evaluates again finds the data as it is then.
     phase = f"0/{settings.split}"
     longest = settings.max_tokens or longest_answer(task)
     attempts = ask(
