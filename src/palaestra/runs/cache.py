@@ -19,7 +19,7 @@ from typing import Any
 
 from palaestra.core.errors import RunError
 from palaestra.core.records import Completion, Failure, Usage
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import guarded, transaction
 from palaestra.runs.ledger import Spending
 from palaestra.runs.records import from_json, to_json
 
@@ -107,15 +107,8 @@ class Cache:
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[sqlite3.Connection]:
-        with self._lock, guarded(self.path, doing):
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
+        with self._lock, transaction(self._db, self.path, doing) as db:
+            yield db
 
     # Answers
 

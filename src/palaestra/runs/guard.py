@@ -49,6 +49,20 @@ def guarded(path: Path, doing: str) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def transaction(db: sqlite3.Connection, path: Path, doing: str) -> Iterator[sqlite3.Connection]:
+    """Everything that is written in this scope is there whole afterwards, or not at all."""
+    with guarded(path, doing):
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            yield db
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+
+
 def _full(path: Path, doing: str) -> str:
     """What to do about a full disk; names the run to resume where there is one."""
     said = f"no space left on the disk while {doing} ({path}); free some space"

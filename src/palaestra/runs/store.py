@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from palaestra.core.errors import RunError
 from palaestra.core.records import Attempt, Decision, Example, Lesson, Trajectory
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import guarded, transaction
 from palaestra.runs.ledger import LedgerEntry, LedgerTotal
 from palaestra.runs.records import from_json, to_json
 
@@ -77,15 +77,8 @@ class Store:
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[sqlite3.Connection]:
-        with guarded(self.path, doing):
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
+        with transaction(self._db, self.path, doing) as db:
+            yield db
 
     def _read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with guarded(self.path, "reading the store"):

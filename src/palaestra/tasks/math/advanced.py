@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from palaestra.tasks.drawing import between, pick
 from palaestra.tasks.math.answers import AnswerKind
-from palaestra.tasks.math.drafts import Draft, Skill, between, ordered, pick
+from palaestra.tasks.math.drafts import Draft, Skill, ordered
 
 
 def _long_product(rng: np.random.Generator, low: int, high: int) -> Draft:

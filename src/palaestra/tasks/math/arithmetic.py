@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from palaestra.tasks.drawing import between, pick
 from palaestra.tasks.math.answers import AnswerKind
-from palaestra.tasks.math.drafts import Draft, Drawer, Skill, between, ordered, pick
+from palaestra.tasks.math.drafts import Draft, Drawer, Skill, ordered
 
 Pair = Callable[[np.random.Generator], tuple[int, int]]
 

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from palaestra.core.records import Example, Message, Split
+from palaestra.tasks.drawing import between, pick
 from palaestra.tasks.math.arithmetic import ARITHMETIC, add_draft, divide_draft, multiply_draft, subtract_draft
-from palaestra.tasks.math.drafts import Draft, between, pick
+from palaestra.tasks.math.drafts import Draft
 from palaestra.tasks.math.notions import NOTIONS
 from palaestra.tasks.math.task import SKILLS, draft_split
 

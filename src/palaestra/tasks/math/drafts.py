@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from palaestra.tasks.drawing import worked
 from palaestra.tasks.math.answers import AnswerKind
 
 
@@ -30,7 +31,7 @@ class Draft:
     @property
     def response(self) -> str:
         """The worked reasoning and the answer, as a student is to write them."""
-        return "".join(f"{step}. " for step in self.steps) + f"Answer: {self.answer}"
+        return worked(self.steps, self.answer)
 
 
 Drawer = Callable[[np.random.Generator], Draft]
@@ -44,15 +45,6 @@ class Skill:
     description: str
     kind: AnswerKind
     subskills: Mapping[str, Drawer]
-
-
-def between(rng: np.random.Generator, low: int, high: int) -> int:
-    """A whole number from `low` to `high`, both included."""
-    return int(rng.integers(low, high + 1))
-
-
-def pick(rng: np.random.Generator, choices: tuple[str, ...]) -> str:
-    return choices[int(rng.integers(len(choices)))]
 
 
 def ordered(a: int, b: int) -> tuple[int, int]:

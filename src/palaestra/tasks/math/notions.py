@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from palaestra.tasks.math.drafts import between, pick
+from palaestra.tasks.drawing import between, pick
 
 Notion = Callable[[np.random.Generator], tuple[str, tuple[str, ...], str]]
 

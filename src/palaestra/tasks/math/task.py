@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.tasks.base import split_of
+from palaestra.tasks.drawing import worked
 from palaestra.tasks.math.advanced import ADVANCED
 from palaestra.tasks.math.answers import equal, extract
 from palaestra.tasks.math.arithmetic import ARITHMETIC
@@ -64,9 +65,9 @@ class MathSkills(ProceduralTask[Draft]):
         return SKILLS_BRIEF
 
     def example_of(self, datum: MathDatum, skill: str, subskill: str) -> Example:
-        answer, working = plain(datum.answer), datum.reasoning.strip()
-        response = f"{working}{'' if working.endswith('.') else '.'} Answer: {answer}"
-        return Example((Message("user", datum.question.strip()),), response, skill, subskill, answer)
+        answer = plain(datum.answer)
+        question = Message("user", datum.question.strip())
+        return Example((question,), worked([datum.reasoning], answer), skill, subskill, answer)
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         kind = SKILLS[problem.skill].kind

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from palaestra.tasks.vision.drafts import (
-    COLOUR_NAMES,
-    NUMBERS,
-    YES_NO,
-    Draft,
-    Skill,
-    between,
-    coin,
-    number,
-    pick,
-    several,
-)
+from palaestra.tasks.drawing import between, pick
+from palaestra.tasks.vision.drafts import COLOUR_NAMES, NUMBERS, YES_NO, Draft, Skill, coin, number, several
 from palaestra.tasks.vision.scene import BARS, PIE_PARTS, POINTS, SLICES, TOP_VALUE, Chart, Scene
 
 TRENDS = ("rising", "falling")

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from palaestra.core.records import Split
+from palaestra.tasks.drawing import between, pick
 from palaestra.tasks.vision.charts import CHARTS_READ, CHARTS_SEEN, bars, line, line_values, pie
-from palaestra.tasks.vision.drafts import PLURALS, Draft, Skill, any_size, between, coin, distinct, number, pick, place
+from palaestra.tasks.vision.drafts import PLURALS, Draft, Skill, any_size, coin, distinct, number, place
 from palaestra.tasks.vision.objects import OBJECTS, one
 from palaestra.tasks.vision.relations import RELATIONS, in_order, listed, tally
 from palaestra.tasks.vision.scene import SHAPES, Item, Scene, scene_split

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from palaestra.tasks.drawing import between, pick, worked
 from palaestra.tasks.vision.scene import CELL, COLOURS, GRID, JITTER, SHAPES, SIZES, Item, Scene
 
 YES_NO = ("yes", "no")
@@ -39,7 +40,7 @@ class Draft:
     @property
     def response(self) -> str:
         """The worked reasoning and the answer, as a student is to write them."""
-        return "".join(f"{step}. " for step in self.steps) + f"Answer: {self.answer}"
+        return worked(self.steps, self.answer)
 
 
 Drawer = Callable[[np.random.Generator], Draft]
@@ -52,15 +53,6 @@ class Skill:
     name: str
     description: str
     subskills: Mapping[str, Drawer]
-
-
-def between(rng: np.random.Generator, low: int, high: int) -> int:
-    """A whole number from `low` to `high`, both included."""
-    return int(rng.integers(low, high + 1))
-
-
-def pick(rng: np.random.Generator, choices: Sequence[str]) -> str:
-    return choices[int(rng.integers(len(choices)))]
 
 
 def several(rng: np.random.Generator, choices: Sequence[str], count: int) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from palaestra.tasks.drawing import between, pick
 from palaestra.tasks.vision.drafts import (
     COLOUR_NAMES,
     NUMBERS,
@@ -14,10 +15,8 @@ from palaestra.tasks.vision.drafts import (
     Kind,
     Skill,
     any_size,
-    between,
     coin,
     distinct,
-    pick,
     place,
     several,
 )

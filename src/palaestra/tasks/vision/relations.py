@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 
+from palaestra.tasks.drawing import between, pick
 from palaestra.tasks.vision.drafts import (
     COLOUR_NAMES,
     NUMBERS,
@@ -16,11 +17,9 @@ from palaestra.tasks.vision.drafts import (
     Kind,
     Skill,
     any_size,
-    between,
     coin,
     distinct,
     number,
-    pick,
     place,
     several,
 )

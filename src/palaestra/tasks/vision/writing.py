@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field
 
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Example, ImagePart, Message, TextPart
+from palaestra.tasks.drawing import worked
 from palaestra.tasks.teaching import UnusableError
 from palaestra.tasks.vision.render import png_url, render
 from palaestra.tasks.vision.scene import COLOURS, GAP, RADII, SHAPES, SIDE, Scene, check_scene
@@ -43,7 +44,6 @@ def example_of(datum: VisionDatum, skill: str, subskill: str) -> Example:
     except TaskError as error:
         raise UnusableError(f"the scene cannot be drawn: {error}") from error
     asked = Message("user", (ImagePart(png_url(render(datum.scene))), TextPart(datum.question.strip())))
-    working, answer = datum.reasoning.strip(), datum.answer.strip()
-    response = f"{working}{'' if working.endswith('.') else '.'} Answer: {answer}"
+    answer = datum.answer.strip()
     metadata = {"choices": list(datum.choices), "scene": to_data(datum.scene)}
-    return Example((asked,), response, skill, subskill, answer, metadata)
+    return Example((asked,), worked([datum.reasoning], answer), skill, subskill, answer, metadata)

@@ -1,0 +1,25 @@
+"""What families share when they draw problems, whatever they draw: choices, and the form of a worked response."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+
+def between(rng: np.random.Generator, low: int, high: int) -> int:
+    """A whole number from `low` to `high`, both included."""
+    return int(rng.integers(low, high + 1))
+
+
+def pick(rng: np.random.Generator, choices: Sequence[str]) -> str:
+    return choices[int(rng.integers(len(choices)))]
+
+
+def worked(steps: Iterable[str], answer: str) -> str:
+    """The reasoning and the answer, as a student is to write them.
+
+    >>> worked(["3+4=7", "7+1=8."], "8")
+    '3+4=7. 7+1=8. Answer: 8'
+    """
+    return "".join(f"{step.strip().removesuffix('.')}. " for step in steps) + f"Answer: {answer}"
