@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -11,6 +12,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import pytest
 
 from palaestra.engines.shelf import Model
+
+
+@pytest.fixture(autouse=True)
+def own_randomness() -> None:
+    """Models that a test builds with random weights are the same whichever tests ran before it."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")
