@@ -15,6 +15,7 @@ from palaestra.version import __version__
 if TYPE_CHECKING:
     from palaestra.envs.lesson import LessonEnv
     from palaestra.envs.token import TokenEnv, TokenVectorEnv
+    from palaestra.envs.turn import TurnEnv, TurnVectorEnv
     from palaestra.learn.grpo import GRPOConfig
     from palaestra.learn.policies.networks import LMActorNetwork, LMCriticNetwork, MLPActorNetwork, MLPCriticNetwork
     from palaestra.learn.ppo import PPOConfig
@@ -50,6 +51,8 @@ __all__ = [
     "TokenEnv",
     "TokenVectorEnv",
     "TrainSettings",
+    "TurnEnv",
+    "TurnVectorEnv",
     "__version__",
     "compare",
     "evaluate",
@@ -83,6 +86,8 @@ _HOMES = {
     "TokenEnv": "palaestra.envs.token",
     "TokenVectorEnv": "palaestra.envs.token",
     "TrainSettings": "palaestra.recipes.train",
+    "TurnEnv": "palaestra.envs.turn",
+    "TurnVectorEnv": "palaestra.envs.turn",
     "compare": "palaestra.recipes.compare",
     "evaluate": "palaestra.recipes.evaluate",
     "load_ppo_agent": "palaestra.recipes.agent",

@@ -50,6 +50,19 @@ def test_report_and_resume_of_a_finished_run_name_the_folder_last(run: Path) -> 
         assert result.stdout.strip().splitlines()[-1] == f"run: {run}"
 
 
+def test_a_study_ends_with_a_table_and_a_page_that_leads_to_its_runs(tmp_path: Path) -> None:
+    study = tmp_path / "study"
+    result = palaestra(*TEACH, "--teacher", "no_state,skill_list", "--keep", "best", "--out", study)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip().splitlines()[-2:] == [f"report: {study / 'report.html'}", f"study: {study}"]
+    for name in ("no_state", "skill_list"):
+        assert f'href="{name}-seed0/report.html"' in (study / "report.html").read_text()
+        assert "Kept: " in (study / f"{name}-seed0" / "report.html").read_text()
+    (study / "report.html").unlink()
+    assert palaestra("report", study).returncode == 0
+    assert (study / "report.html").exists()
+
+
 def test_evaluate_prints_a_table_and_takes_a_settings_file(tmp_path: Path) -> None:
     (tmp_path / "s.json").write_text(json.dumps({"skills": ["addition"], "problems": 9, "seed": 2}))
     result = palaestra("evaluate", "--settings", tmp_path / "s.json", "--problems", "4", "--out", tmp_path / "run")

@@ -25,8 +25,8 @@ from palaestra.recipes import teach
 from palaestra.runs.run import Run
 
 SETTINGS = teach.TeachSettings(
-    skills=("geometry", "percent", "addition"), rounds=3, lesson_size=24, validation=5, test=8, epochs=2, threads=1, seed=5,
-    checkpoint_seconds=0.1
+    skills=("geometry", "percent", "addition"), rounds=3, lesson_size=24, validation=5, test=8, epochs=2, threads=1, seed=0,
+    checkpoint_seconds=0.1, keep="best",
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ EXPECTED = {
     "chain_of_thought.py": r"gain -?[\d.]+ points",
     "rlhf_ppo.py": r"KL to the reference -?[\d.]+ nats",
     "own_environment.py": r"32 summaries -?[\d.]+ -> -?[\d.]+",
+    "torchrl_research.py": r"score [\d.]+, baseline [\d.]+, submitted",
 }
 ARGUMENTS = {"teach_nano.py": ["--lesson-size", "20"], "chain_of_thought.py": ["--iterations", "1"]}
 

@@ -83,6 +83,14 @@ def test_reset_restores_the_student_and_the_same_seed_gives_the_same_episode(env
     assert env.step(lesson(40)) == step_one
 
 
+def test_another_seed_asks_other_problems(env: LessonEnv) -> None:
+    questions = [{attempt.question for attempt in env.reset(seed=seed)[0].attempts} for seed in (0, 1)]
+    assert len(questions[0]) == 8
+    assert questions[0] != questions[1]
+    (first, second) = (env.reset()[0].attempts for _ in range(2))  # Without a seed the episodes differ too.
+    assert first != second
+
+
 def test_training_starts_from_the_base_on_all_data(env: LessonEnv) -> None:
     env.reset(seed=0)
     env.step(lesson(10, 0))

@@ -39,6 +39,12 @@ class Reply:
     message: Mapping[str, Any] = field(default_factory=dict)
 
 
+def calling(name: str, arguments: str, id: str = "call_a", text: str | None = None) -> Reply:
+    """An answer that calls a tool."""
+    call = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return Reply(text, finish="tool_calls", message={"tool_calls": [call]})
+
+
 def error(status: int, message: str = "no", code: str = "", param: str = "", **headers: str) -> Reply:
     """An answer with OpenAI's error object; `retry_after` becomes the header `retry-after`."""
     body = json.dumps({"error": {"message": message, "type": "e", "code": code or None, "param": param or None}})
@@ -58,7 +64,7 @@ class Call:
     @property
     def asked(self) -> str:
         """The text of the last message."""
-        content = self.body["messages"][-1]["content"]
+        content = self.body["messages"][-1]["content"] or ""
         return content if isinstance(content, str) else content[0]["text"]
 
 
@@ -112,7 +118,7 @@ class Server(ThreadingHTTPServer):
 
 def tokens_of(body: Mapping[str, Any]) -> int:
     """The characters of the conversation stand for tokens."""
-    return sum(len(m["content"]) if isinstance(m["content"], str) else 100 for m in body["messages"])
+    return sum(len(m["content"] or "") if not isinstance(m["content"], list) else 100 for m in body["messages"])
 
 
 class _Handler(BaseHTTPRequestHandler):

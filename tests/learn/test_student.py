@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,14 @@ def test_a_saved_student_loads_into_a_fresh_one(fresh_nano: Model, tmp_path: Pat
     other.load(tmp_path / "student")
     assert other.weights_sha256() == student.weights_sha256()
     assert said(other) == said(student)
+
+
+def test_after_every_training_the_engine_asks_what_that_training_led_to(fresh_nano: Model, method: Method) -> None:
+    """A server that knows adapters by a number would go on with the first one."""
+    student = student_of(fresh_nano, method)
+    for answer in ("Answer: 1", "Answer: 2"):
+        student.learn([replace(example, response=answer) for example in EXAMPLES[:16]], Seeds(0))
+        assert said(student) == answer
 
 
 def test_a_saved_student_is_an_ordinary_checkpoint(fresh_nano: Model, tmp_path: Path) -> None:

@@ -54,8 +54,13 @@ def test_a_model_writes_checks_decide_and_the_same_run_again_makes_no_call(tmp_p
     assert {k: v for k, v in first.summary.items() if k not in different} == {
         k: v for k, v in again.summary.items() if k not in different
     }
-    with Run.open(tmp_path / "first", read_only=True) as run:
+    with Run.open(tmp_path / "first", read_only=True) as run, Run.open(tmp_path / "again", read_only=True) as second:
         lesson, (inspection,) = run.store.lesson(1), run.store.inspections(Inspection).values()
+        assert second.store.lesson(1) == lesson
+        assert second.store.inspections(Inspection) == {1: inspection}
+        assert second.store.curves() == run.store.curves()
+        for phase in run.store.phases():
+            assert second.store.attempts(phase) == run.store.attempts(phase)
     assert lesson is not None
     assert lesson.examples == inspection.kept
     assert 0 < len(lesson.examples) < 12

@@ -1,6 +1,7 @@
 """Several seeds and settings in one go, and one table."""
 
 import json
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from palaestra.core.errors import RunError, SettingsError, UnknownNameError
 from palaestra.core.events import Event
 from palaestra.recipes import teach
-from palaestra.recipes.study import study
+from palaestra.recipes.study import read_study, study
 from palaestra.recipes.teach import TeachSettings
 
 SMALL: dict[str, Any] = {
@@ -52,8 +53,20 @@ def test_a_study_runs_every_combination_and_goes_on_where_it_was_stopped(
     assert {path.name for path in (tmp_path / "study").iterdir() if path.is_dir()} == {
         f"{row.name}-seed{seed}" for row in result.rows for seed in (3, 4)
     }
+    plan = (tmp_path / "study" / "study.json").read_text()
     with pytest.raises(RunError, match="holds a run with other settings"):
         study(TeachSettings(**{**SMALL, "epochs": 2}, seed=3), GRID, 2, out=tmp_path / "study")
+    assert (tmp_path / "study" / "study.json").read_text() == plan
+    # Other limits are no other runs.
+    again = study(TeachSettings(**{**SMALL, "max_calls": 5}, seed=3), GRID, 2, out=tmp_path / "study")
+    assert again.rows == read_study(tmp_path / "study").rows == result.rows
+    assert {(pair["first"], pair["second"]) for pair in summary["pairs"]} == {
+        (one.name, other.name) for one, other in combinations(result.rows, 2)
+    }
+    equal = summary["pairs"][0]
+    assert (equal["difference"]["value"], equal["p_value"], equal["adjusted"], equal["exact"]) == (0.0, 1.0, 1.0, 1.0)
+    with pytest.raises(RunError, match="holds a run and no study"):
+        study(TeachSettings(**SMALL, seed=3), GRID, 2, out=tmp_path / "study" / f"{result.rows[0].name}-seed3")
 
 
 def test_what_cannot_be_is_refused_before_anything_is_run(tmp_path: Path) -> None:

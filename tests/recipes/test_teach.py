@@ -1,4 +1,5 @@
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -56,9 +57,28 @@ def test_the_figures_are_those_of_the_attempts_in_the_store(result: teach.TeachR
     with Run.open(result.folder) as run:
         before, after = run.store.attempts("0/test"), run.store.attempts("2/test")
         assert result.summary["gain"] == pytest.approx(gain_between(before, after).points, abs=0.01)
-        assert [a.problem.id for a in before] == [a.problem.id for a in after]
+        # The same problems in the same words: a change of the prompt is no gain.
+        assert [a.problem for a in before] == [a.problem for a in after]
         assert run.store.weights_sha256(2) == result.summary["weights_sha256"]
         assert set(run.store.curves()) == {1, 2}
+
+
+def test_the_reward_of_every_round_and_skill_is_in_the_store_and_the_summary(result: teach.TeachResult) -> None:
+    with Run.open(result.folder) as run:
+        figures = run.store.figures()
+        measured = [run.store.attempts(f"{round_}/validation") for round_ in range(3)]
+    assert set(figures) == {1, 2}
+    for skill in ("", *result.summary["by_skill"]):
+        told = (result.summary["by_skill"][skill] if skill else result.summary)["rewards"]
+        name = f"reward/{skill}" if skill else "reward"
+        assert [one["round"] for one in told] == [1, 2]
+        for one, (before, after) in zip(told, pairwise(measured), strict=True):
+            gain = gain_between(*([a for a in part if skill in ("", a.problem.skill)] for part in (before, after)))
+            assert (one["points"], one["problems"]) == (pytest.approx(gain.points, abs=0.01), gain.count)
+            assert one["low"] <= one["points"] <= one["high"]
+            row = figures[one["round"]]
+            assert (row[name], row[f"{name}_count"]) == (pytest.approx(gain.points / 100), gain.count)
+    assert [figures[round_]["reward"] for round_ in (1, 2)] == pytest.approx(result.trajectory.rewards)
 
 
 def test_no_lesson_holds_a_validation_or_test_question(result: teach.TeachResult) -> None:

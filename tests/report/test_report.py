@@ -258,6 +258,48 @@ def test_decisions_are_listed_by_round_with_their_reasons(tmp_path: Path) -> Non
     assert "the weakest of all" in page.said
 
 
+def test_rewards_stand_by_skill_and_round_beside_what_the_teacher_did(tmp_path: Path) -> None:
+    text, page = read(teach_run(tmp_path / "run", reason=HOSTILE))
+    table = text[text.index('<table class="rewards">') :]
+    rows = dict(re.findall(r'<tr[^>]*><th scope="row">([\w ]+)</th>(.*?)</tr>', table[: table.index("</table>")], re.S))
+    assert list(rows) == ["all skills", "addition", "clock"]
+    # 8, 10 and 13 of 20 are right, addition having the first 10: by hand 100 (2 ± 1.96 sqrt(3 - 4 / 12)) / 12.
+    assert "+10.0" in rows["all skills"]
+    cells = [Page(cell).said.strip() for cell in re.findall(r"<td>.*?</td>", rows["addition"], re.S)]
+    assert cells[0].startswith("+20.0 −10.0 to +43.3, n 10 6 examples explore")
+    assert cells[1].startswith("0.0 −16.3 to +16.3, n 10 2 examples explore")
+    clock = [Page(cell).said.strip() for cell in re.findall(r"<td>.*?</td>", rows["clock"], re.S)]
+    assert clock[0].endswith("0 examples")
+    assert clock[1].startswith("+30.0 −4.4 to +54.4, n 10 4 examples explore explore")
+    assert 'title="&lt;/script&gt;' in rows["addition"]
+    # In the list of a round the reward stands beside the first decision of a skill, and skills without one follow.
+    assert "clock nothing 0.0" in page.said
+    assert page.said.count("+30.0 −4.4 to +54.4, n 10") == 2
+
+
+def test_the_round_that_is_kept_is_named_and_marked(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with create(folder, TeachSettings(rounds=3, keep="best", start="last")) as run:
+        store = run.store
+        store.add_attempts("0/validation", attempts(8), cost("0/validation"))
+        store.add_attempts("0/test", attempts(8), cost("0/test"))
+        for round_, right in ((1, 13), (2, 10), (3, 13)):
+            store.add_lesson(round_, lesson(("addition", "carry", 6)), cost(f"{round_}/lesson"))
+            store.add_training(round_, f"{round_}" * 16, [(1, 1.0)], cost(f"{round_}/train"))
+            store.add_attempts(f"{round_}/validation", attempts(right), cost(f"{round_}/validation"))
+        _, page = read(folder)
+        assert "Best so far, and kept if it stays so: the student after round 1 of 3" in page.said
+        store.add_attempts("1/test", attempts(14), cost("1/test"))
+        run.write_summary({"recipe": "teach", "kept_round": 1})
+        text, page = read(folder)
+    assert "Kept: the student after round 1 of 3, taught 6 examples" in page.said
+    assert "with 65.0 % [43.3–81.9 %; 13 of 20 right]" in page.said
+    assert "Test after 70.0 %" in page.said
+    assert "111111111111" in page.said
+    assert text.count("kept: round 1</title>") == 1
+    assert "Every round goes on from the last one" in page.said
+
+
 def test_samples_are_sorted_by_what_became_of_them(tmp_path: Path) -> None:
     before = [
         attempt("s", "", 0, False),

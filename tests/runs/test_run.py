@@ -119,7 +119,13 @@ def test_a_checksum_is_that_of_the_content(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "left", [("run.lock",), ("run.lock", "store.sqlite"), ("store.sqlite", "store.sqlite-wal", "settings.json.partial")]
+    "left",
+    [
+        ("run.lock",),
+        ("run.lock", "store.sqlite"),
+        ("run.lock", "store.sqlite", "store.sqlite-journal"),
+        ("store.sqlite", "store.sqlite-wal", "settings.json.partial"),
+    ],
 )
 def test_a_start_that_was_killed_before_it_was_a_run_can_be_started_again(
     tmp_path: Path, left: tuple[str, ...]

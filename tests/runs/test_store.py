@@ -54,6 +54,19 @@ def test_a_lesson_comes_back_as_it_was(store: Store) -> None:
     assert store.allocation() == {1: {("s", "t"): 1, ("s", "u"): 1}, 2: {("s", "t"): 1}}
 
 
+def test_stages_of_a_discovery_are_replaced_and_forgotten_with_the_attempts_that_rest_on_them(store: Store) -> None:
+    store.add_skills("own", ("addition",))
+    for stage, found in (("names", ("sums",)), ("categories", ("numbers",)), ("names", ("sums", "clocks"))):
+        store.add_skills(stage, found, COST)
+    store.add_attempts("0/test", [attempt("a")], COST)
+    kind = tuple[str, ...]
+    assert store.skills(kind) == {"own": ("addition",), "categories": ("numbers",), "names": ("sums", "clocks")}
+    store.forget_skills(keep=("own", "names"))
+    assert store.skills(kind) == {"own": ("addition",), "names": ("sums", "clocks")}
+    assert store.attempts("0/test") == []
+    assert store.total().calls == 8  # What was spent was spent.
+
+
 def test_a_training_keeps_its_curve_and_hash(store: Store) -> None:
     store.add_training(1, "abc", [(1, 2.0), (2, 1.0)], COST)
     assert store.weights_sha256(1) == "abc"
@@ -113,3 +126,16 @@ def test_a_missing_store_and_a_newer_one_are_refused(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(RunError, match="another version"):
         Store(tmp_path / "store.sqlite")
+
+
+def test_a_step_that_is_played_again_takes_the_place_of_the_first(store: Store) -> None:
+    from palaestra.research.steps import Step
+
+    for position in range(3):
+        store.put_step(1, position, Step(1, position, action=f"first {position}"), [COST])
+    store.put_step(0, 0, Step(0, 0))
+    store.put_step(1, 1, Step(1, 1, action="again", replayed="different"))
+    store.forget_steps(1, 2)
+    assert store.episodes() == [0, 1]
+    assert [(step.position, step.action) for step in store.steps(Step, 1)] == [(0, "first 0"), (1, "again")]
+    assert store.total().calls == 3 * COST.calls

@@ -191,6 +191,24 @@ def test_a_percent_sign_counts_unless_the_question_asks_for_a_percentage(gsm8k: 
     assert value(task, other, r"\boxed{10\%}") == 0.0
 
 
+@pytest.mark.parametrize(
+    ("said", "reference", "right"),
+    [
+        (r"So $\boxed{\frac{1}{2}}$.", r"\frac{1}{2}", 1.0),  # A box is enough: no phrase is needed.
+        (r"\boxed{\frac12}", "0.5", 1.0),
+        (r"\boxed{1,2}", "12", 0.0),
+        (r"\boxed{12}", "1,2", 0.0),
+        (r"\boxed{1,200}", "1200", 1.0),
+        ("[invalidanswer]", "[invalidanswer]", 0.0),
+        (r"\boxed{}", r"\boxed{}", 0.0),
+    ],
+)
+def test_the_scorer_of_math_makes_none_of_the_known_mistakes(said: str, reference: str, right: float) -> None:
+    pytest.importorskip("math_verify", reason="the scorer of MATH needs palaestra[math]")
+    task = worked("math")
+    assert value(task, Problem("a", (), reference), said) == right
+
+
 def test_evidence_says_how_the_answer_was_found_and_compared(gsm8k: Path) -> None:
     task = worked("gsm8k", path=str(gsm8k))
     score = task.score(Problem("a", (), "18"), Completion(r"So \boxed{\text{She makes } \$18 \text{ a day}}"))

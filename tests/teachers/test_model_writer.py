@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from palaestra.core.errors import SettingsError
-from palaestra.core.records import Completion, Lesson, Report, Split
+from palaestra.core.records import Attempt, Completion, Lesson, Report, Score, Split
 from palaestra.engines.base import Request
 from palaestra.engines.mock import MockEngine
-from palaestra.envs.lesson.state import StudentState, ValidationAttempt
+from palaestra.envs.lesson.state import StudentState, ValidationAttempt, view
 from palaestra.tasks.base import Task, make_task
 from palaestra.tasks.teaching import WritableTask
 from palaestra.teachers.base import TEACHERS, make_teacher
@@ -137,6 +137,34 @@ def test_every_teacher_writes_with_a_model(teacher: str) -> None:
     assert asked.count("{{") == 0
     if shows_errors:
         assert {example.skill for example in lesson.examples} <= {"clock", "percent"}
+
+
+@pytest.mark.parametrize("teacher", ["open_ended", "skill_list"])
+@pytest.mark.parametrize("name", GOOD)
+def test_what_the_student_was_asked_and_said_reaches_the_writer_of_every_task(name: str, teacher: str) -> None:
+    task = make_task(name)
+    problem = task.problems(Split.VALIDATION, 1, 0, [next(iter(task.skills()))])[0]
+    attempt = view(Attempt(problem, Completion("a wrong answer"), Score(0.0)), True)
+    made, engine = writer(task, [GOOD[name]], teacher)
+    make_teacher(teacher, task, writer=made).write(state(task, attempt), 1, np.random.default_rng(0))
+    asked = engine.requests[0].messages[-1].text
+    assert f"The student was asked:\n{problem.messages[-1].text.strip()}" in asked
+    assert "It answered:\na wrong answer" in asked
+    assert f"The right answer is {problem.reference.strip()}" in asked
+
+
+@pytest.mark.parametrize("teacher", TEACHERS.names())
+@pytest.mark.parametrize("errors", [1, 2, 3])
+def test_few_errors_are_enough_for_a_lesson_of_any_size(errors: int, teacher: str) -> None:
+    task = make_task("math-skills")
+    wrong = [error("clock", "past_hour", f"It is {k}:33 ...") for k in range(errors)]
+    for size in (1, 2, 40):
+        made, _ = writer(task, lambda request, _: json.dumps({"data": [MATH] * 10}), teacher)
+        for taught in (
+            make_teacher(teacher, task, writer=made).write(state(task, *wrong), size, np.random.default_rng(0)),
+            make_teacher(teacher, task).write(state(task, *wrong), size, np.random.default_rng(0)),
+        ):
+            assert len(taught.examples) == size
 
 
 def test_a_model_that_says_nothing_useful_leaves_a_lesson_of_failures() -> None:

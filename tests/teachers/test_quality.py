@@ -43,6 +43,7 @@ from palaestra.teachers.quality.readable import Readable
 from palaestra.teachers.quality.records import KEPT, dropped
 from palaestra.teachers.quality.scorer import Scorer
 from palaestra.teachers.quality.solved import SOLVED, Solved
+from palaestra.teachers.skills import Category, Discovered, SkillMap
 
 TASK = MathSkills()
 DETERMINISTIC = ["readable", "overlap", "scorer", "equations", "picture", "duplicates"]
@@ -246,6 +247,19 @@ def test_examples_of_a_published_data_set_are_scored_by_its_own_answers() -> Non
     found = run(Scorer(), ask("Two and five?", "Answer: 7"), ask("Two and five?", "Answer: 8"), context=context)
     assert reasons(found) == [(1, "wrong answer")]
     assert not found.check("scorer").remarks
+
+
+@pytest.mark.parametrize(("reference", "other"), [("7", "8"), ("4:05", "4:06"), ("3, 1, 2", "3, 2, 1"), ("1/2", "2")])
+def test_examples_of_discovered_skills_are_scored_by_the_form_of_their_answer(reference: str, other: str) -> None:
+    found = SkillMap({"p": "n"}, (Category("numbers", "", ("n",)),), {"p": "numbers"})
+    right, wrong, unclear = (
+        Example((Message("user", "?"),), f"Answer: {said}", "numbers", "n", known)
+        for said, known in ((reference, reference), (other, reference), (reference, ""))
+    )
+    for task in (Discovered(TASK, found), Discovered(make_task("math-skills", shots=1), found), TASK):
+        inspection = run(Scorer(), right, wrong, unclear, context=Context(task))
+        assert reasons(inspection) == [(1, "wrong answer")]
+        assert (inspection.check("scorer").kept, inspection.check("scorer").not_judged) == (1, 1)
 
 
 def test_worked_problems_that_are_shown_first_change_nothing() -> None:

@@ -46,6 +46,7 @@ from palaestra.teachers.skills import (
     agreement,
     by_gold,
     original,
+    overview,
     relabel,
 )
 from palaestra.teachers.skills.agreement import adjusted_rand, contingency, mutual_information, purity
@@ -618,6 +619,57 @@ def test_agreement_of_random_divisions_is_about_zero_after_the_correction_only()
     assert float(np.mean([mutual_information(cells) for cells in tables])) > 0.03
 
 
+def test_what_was_asked_again_is_counted_by_stage_and_stays_counted() -> None:
+    half = {"sums": [name for name in HOME if name != "counting days"]}
+    model = Model(
+        name=in_turn("no idea", *(said for p in PROBLEMS if isinstance(said := named(p.messages[0].text), str))),
+        cluster=in_turn(groups_json(half), clustered("The skills:\n" + "".join(f"- {name}\n" for name in HOME))),
+        assign=in_turn("none of them", '{"category": "time"}'),
+    )
+    # The first answer is none, so that every problem has the name of the one before it; only the counts matter here.
+    stored: dict[str, SkillMap] = {}
+    discovery = Discovery(model.engine)
+    found = discovery.discover(PROBLEMS, keep=lambda at, kept: stored.update({at: kept}))
+    assert (stored["names"].reasked, found.reasked) == ({"names": 1}, {"names": 1, "categories": 1})
+    more = discovery.assign_more(found, problems(1, start=9)[:1])
+    assert more.reasked == {"names": 1, "categories": 1, "assignment": 1}
+    assert discovery.recluster(more, PROBLEMS, categories=3).reasked == {"names": 1}
+    assert discover(Model(), known=stored["names"]).reasked == {"names": 1}
+
+
+def test_an_overview_tells_the_problems_that_made_the_categories_from_those_that_chose_among_them() -> None:
+    hard, new = "Question 0 about reading a clock", problems(1, start=9)
+    model = Model(name=lambda text: REFUSED if hard in text else named(text))
+    discovery, stages = Discovery(model.engine), {}
+    found = discovery.discover(PROBLEMS, categories=3, keep=lambda at, kept: stages.update({at: kept}))
+    assert overview({}) is None
+    early = overview({"names": stages["names"]})
+    assert early is not None
+    assert (early.stage, early.rows, early.problems, early.test, early.agreement) == ("names", (), 14, 0, None)
+    refused = replace(discovery.assign_more(found, new), assignment={**found.assignment, new[0].id: "time"},
+                      unassigned={p.id: REFUSED for p in new[1:]})  # fmt: skip
+    gold = SkillMap(assignment={p.id: p.skill for p in (*PROBLEMS, *new)})
+    whole = overview({**stages, "test": refused, "own": gold})
+    assert whole is not None
+    assert (whole.problems, whole.test, whole.names) == (14, 7, 7)
+    assert (whole.unnamed, whole.unassigned) == ({"refused": 1}, {"refused": 6})
+    rows = {row.name: row for row in whole.rows}
+    assert {name: (row.problems, row.test) for name, row in rows.items()} == {
+        "sums": (6, 0), "fractions": (4, 0), "time": (4, 1),
+    }  # fmt: skip
+    assert rows["time"].names == {"counting days": 2, "reading a clock": 1}
+    assert rows["time"].gold == {"time": 4}
+    assert whole.agreement is not None
+    assert (whole.agreement.adjusted_rand, whole.agreement.problems, whole.agreement.left_out) == (1.0, 14, 0)
+    assert whole.agreement_test is None  # One problem has one skill: it divides nothing.
+    plain = whole.plain()
+    assert json.loads(json.dumps(plain)) == plain
+    # Where the task's own skills do not divide the problems, there is nothing to agree with.
+    single = overview({**stages, "own": SkillMap(assignment={p.id: "all" for p in PROBLEMS})})
+    assert single is not None
+    assert single.agreement is None
+
+
 # How teachers use it
 
 
@@ -665,6 +717,14 @@ def test_a_discovered_task_asks_and_scores_the_same_problems_under_other_skills(
     assert {problem.skill for problem in other.problems(Split.TRAIN, 1, 0)} == {""}
     with pytest.raises(TaskError, match="has the discovered skill 'words'"):
         other.problems(Split.TRAIN, 1, 0, ["words"])
+
+
+def test_a_discovered_task_measures_on_some_of_the_tasks_own_skills_and_has_all_train_problems() -> None:
+    task, found, own = discovered()
+    some = Discovered(task, found, ["addition", "clock"])
+    made = some.problems(Split.VALIDATION, 2, 0)
+    assert [p.id for p in made] == [p.id for p in own if p.skill in ("addition", "clock")]
+    assert len(some.problems(Split.TRAIN, 1, 0)) == len(task.skills())
 
 
 def test_worked_problems_can_be_shown_below_discovered_skills() -> None:

@@ -151,6 +151,10 @@ def outcome_table(summary: Mapping[str, Any]) -> Table:
             table.add_row(f"{title}: {unit}", f"{summary[name]:.2f}", _pair(summary, name), f"{count:.0f} {many}")
     if accuracy:
         table.add_row("gain in points", f"{summary['gain']:+.2f}", _pair(summary, "gain", "+"), f"{count} problems")
+    elif summary.get("test_gain") is not None:
+        table.add_row(
+            "gain, paired", f"{summary['test_gain']:+.3f}", _pair(summary, "test_gain", "+"), f"{count:.0f} {many}"
+        )
     if summary.get("return") is not None:
         table.add_row("training, last iteration", f"{summary['return']:.3f}", _pair(summary, "return"),
                       f"{summary['return_episodes']:.0f} episodes")  # fmt: skip

@@ -11,9 +11,14 @@ REGISTRIES = {
     "policies": "palaestra.teachers.tree:POLICIES",
     "students": "palaestra.learn.students:STUDENTS",
     "checks": "palaestra.teachers.quality:CHECKS",
+    "painters": "palaestra.tasks.vision.painters.base:PAINTERS",
     "sandboxes": "palaestra.sandbox.base:SANDBOXES",
     "engines": "palaestra.engines.base:ENGINES",
     "algorithms": "palaestra.learn.algorithms:ALGORITHMS",
+    "agents": "palaestra.research.agents:AGENTS",
+    "commands": "palaestra.research.commands:COMMANDS",
+    "parsers": "palaestra.research.parsing:PARSERS",
+    "histories": "palaestra.research.agents.history:HISTORIES",
 }
 """Where each registry is; none of them loads torch."""
 
@@ -46,10 +51,18 @@ def environments() -> Mapping[str, str]:
     return {name: str(s.entry_point) for name, s in registry.items() if str(s.entry_point).startswith("palaestra")}
 
 
+def research_tasks() -> Mapping[str, str]:
+    """The research tasks with their titles."""
+    from palaestra.research.task import load_task, task_names
+
+    return {name: load_task(name).title for name in task_names()}
+
+
 OTHERS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "skills": skills,
     "models": models,
     "environments": environments,
+    "research": research_tasks,
 }
 KINDS = (*REGISTRIES, *OTHERS)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from palaestra import __version__
+from palaestra.cli import research as research_commands
 from palaestra.cli.listing import KINDS, entries
 from palaestra.cli.options import from_settings
+from palaestra.cli.progress import quiet
 from palaestra.core.errors import PalaestraError, UnknownNameError
 
 app = typer.Typer(
@@ -31,16 +32,6 @@ Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 console = Console()
 
 
-def _quiet() -> None:
-    """Only our own progress on the terminal: transformers' bars and advice stay out of it."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-
-
 def _finish_teach(result: Any) -> None:
     from palaestra.cli.tables import gain_table
     from palaestra.report import write_report
@@ -49,6 +40,9 @@ def _finish_teach(result: Any) -> None:
     page = write_report(result.folder)
     s = result.summary
     failures = sum(s["failures"].values())
+    if s["kept_round"] != s["rounds"]:
+        kept = f"round {s['kept_round']}" if s["kept_round"] else "the untaught student"
+        console.print(f"kept: {kept}, the best on validation", highlight=False)
     console.print(
         f"{s['rounds']} rounds, {s['examples']} examples, {failures} failures, {s['seconds']:.0f} s; report: {page}",
         soft_wrap=True,
@@ -89,7 +83,7 @@ def _teach(
         _study(settings, out, seeds, grid or {})
         return
     teach.check(settings)
-    _quiet()
+    quiet()
     with RunProgress(console, settings.rounds) as progress:
         result = teach.teach(settings, out=out, listener=progress)
     _finish_teach(result)
@@ -99,11 +93,13 @@ def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]]) -
     from palaestra.cli.progress import RunProgress
     from palaestra.cli.tables import study_table
     from palaestra.recipes.study import study
+    from palaestra.report import write_report
 
-    _quiet()
+    quiet()
     with RunProgress(console, settings.rounds) as progress:
         result = study(settings, grid, seeds, out=out, listener=progress)
-    console.print(study_table(result.rows))
+    console.print(study_table(result))
+    console.print(f"report: {write_report(result.folder)}", soft_wrap=True)
     console.print(f"study: {result.folder}", soft_wrap=True)
 
 
@@ -113,7 +109,7 @@ def _evaluate(settings: Any, out: Out = "") -> None:
     from palaestra.recipes import evaluate
 
     evaluate.check(settings)
-    _quiet()
+    quiet()
     with RunProgress(console) as progress:
         result = evaluate.evaluate(settings, out=out, listener=progress)
     _finish_evaluate(result)
@@ -141,7 +137,7 @@ def _train(settings: Any, out: Out = "") -> None:
     from palaestra.recipes import train
 
     train.check(settings)
-    _quiet()
+    quiet()
     with TrainProgress(console) as progress:
         result = train.train(settings, out=out, listener=progress)
     _finish_train(result)
@@ -153,7 +149,7 @@ def _train_reward(settings: Any) -> None:
     from palaestra.cli.progress import RunProgress
     from palaestra.recipes.reward import train_reward
 
-    _quiet()
+    quiet()
     with RunProgress(console) as progress:
         model = train_reward(settings=settings, listener=progress)
     console.print(reward_table(model))
@@ -167,7 +163,7 @@ def _pretrain(settings: Any) -> None:
     from palaestra.cli.tables import report_table
     from palaestra.recipes.pretrain import pretrain
 
-    _quiet()
+    quiet()
     with RunProgress(console) as progress:
         report = pretrain(settings, listener=progress)
     console.print(report_table(report))
@@ -187,6 +183,7 @@ def _register() -> None:
     app.command("teach")(from_settings(TeachSettings, _teach, several=SEVERAL))
     app.command("evaluate")(from_settings(EvaluateSettings, _evaluate))
     app.command("pretrain")(from_settings(PretrainSettings, _pretrain))
+    research_commands.register(app)
 
 
 _register()
@@ -199,17 +196,25 @@ def resume(
     max_cost: Annotated[float | None, typer.Option(help="Another limit of the writer's dollars (teach).")] = None,
     max_calls: Annotated[int | None, typer.Option(help="Another limit of the writer's calls (teach).")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Another limit of the writer's tokens (teach).")] = None,
+    categories: Annotated[
+        int | None, typer.Option(help="Another number of discovered skills, before the first lesson (teach).")
+    ] = None,
 ) -> None:
     """Go on with a run that was stopped, with the same result as if it had not been."""
     from palaestra.cli.health import TrainProgress
     from palaestra.cli.progress import RunProgress
     from palaestra.core.errors import RunError, SettingsError
-    from palaestra.recipes import evaluate, teach, train
+    from palaestra.recipes import bench, evaluate, research, teach, train
     from palaestra.runs.run import Run
 
     recipes: Mapping[str, tuple[Any, Any]] = {
         "teach": (teach, _finish_teach), "evaluate": (evaluate, _finish_evaluate), "train": (train, _finish_train),
+        "research": (research, research_commands.finish),
     }  # fmt: skip
+    if (run / bench.PLAN).exists():
+        quiet()
+        research_commands.resume_bench(run)
+        return
     with Run.open(run) as opened:
         if seed is not None and seed != opened.settings.get("seed"):
             raise SettingsError(
@@ -218,17 +223,19 @@ def resume(
         if opened.recipe not in recipes:
             raise RunError(f"the run folder is damaged: it names an unknown recipe '{opened.recipe}'")
         recipe, finish = recipes[opened.recipe]
-        named = {"max_cost": max_cost, "max_calls": max_calls, "max_tokens": max_tokens}
+        named = {"max_cost": max_cost, "max_calls": max_calls, "max_tokens": max_tokens, "categories": categories}
         limits = {name: value for name, value in named.items() if value is not None}
         if limits and opened.recipe != "teach":
             raise SettingsError(
-                f"only runs of teach have limits of calls; got --{next(iter(limits)).replace('_', '-')}"
+                f"only runs of teach can go on with another setting; got --{next(iter(limits)).replace('_', '-')}"
             )
-        _quiet()
+        quiet()
         rounds = opened.settings.get("rounds", 0)
         shown: Any = (
             TrainProgress(console)
             if opened.recipe == "train"
+            else research_commands.ResearchProgress(console)
+            if opened.recipe == "research"
             else RunProgress(console, rounds if isinstance(rounds, int) else 0)
         )
         with shown as progress:
@@ -238,7 +245,7 @@ def resume(
 
 @app.command()
 def report(run: Folder) -> None:
-    """Write report.html of a run, also of one that is still going on."""
+    """Write report.html of a run, a study or a bench, also of one that is still going on."""
     from palaestra.report import write_report
 
     console.print(f"report: {write_report(run)}", soft_wrap=True)
@@ -294,7 +301,7 @@ def models_get(name: Annotated[str, typer.Argument(help="A name of the shelf, or
     from palaestra.cli.progress import RunProgress
     from palaestra.engines.shelf import get
 
-    _quiet()
+    quiet()
     with RunProgress(console) as progress:
         where = get(name, progress)
     console.print(f"model: {where}", soft_wrap=True)

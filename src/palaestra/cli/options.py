@@ -18,12 +18,15 @@ SettingsFile = Annotated[
 ]
 
 
-def from_settings(kind: type[Any], command: Callable[..., None], several: Sequence[str] = ()) -> Callable[..., None]:
+def from_settings(
+    kind: type[Any], command: Callable[..., None], several: Sequence[str] = (), without: Sequence[str] = ()
+) -> Callable[..., None]:
     """A command that takes every field of `kind` as an option and is called with the settings.
 
     `command(settings, **rest)` keeps its own further parameters. An option that is not given stays
     at the value of the settings file, and without one at its default. Of options in `several` more than one value
-    may be given, with commas between them: the settings have the first, and all go to `command` as `grid`.
+    may be given, with commas between them: the settings have the first, and all go to `command` as `grid`. Fields in
+    `without` get no option.
     """
     hints = get_type_hints(kind)
     own = [
@@ -33,6 +36,8 @@ def from_settings(kind: type[Any], command: Callable[..., None], several: Sequen
     ]
     options = []
     for f in fields(kind):
+        if f.name in without:
+            continue
         hint = hints[f.name]
         help_text = f"{f.metadata['help']} [default: {_shown(f.default)}]"
         choices = get_args(hint) if get_origin(hint) not in (tuple, list) and isinstance(f.default, str) else ()
@@ -46,7 +51,8 @@ def from_settings(kind: type[Any], command: Callable[..., None], several: Sequen
                 ),
             ]
         else:
-            annotation = Annotated[hint | None, typer.Option(f"--{_flag(f.name)}", help=help_text)]
+            both = f"/--no-{_flag(f.name)}" if f.default is True else ""
+            annotation = Annotated[hint | None, typer.Option(f"--{_flag(f.name)}{both}", help=help_text)]
         options.append(inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
     options.append(
         inspect.Parameter("settings_file", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=SettingsFile)
@@ -77,6 +83,7 @@ def _flag(name: str) -> str:
         "teacher_options": "teacher-option",
         "student_options": "student-option",
         "checks": "check",
+        "commands": "command",
     }.get(name, name.replace("_", "-"))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -12,7 +12,7 @@ from palaestra.core.comparison import Comparison
 from palaestra.core.records import Report
 from palaestra.core.statistics import Mean
 from palaestra.recipes.compare import CompareResult
-from palaestra.recipes.study import Row
+from palaestra.recipes.study import StudyResult
 
 
 def report_table(report: Report, counted: str = "problems") -> Table:
@@ -112,31 +112,38 @@ def _compared(part: Comparison) -> tuple[str, ...]:
         part.name,
         *("-" if r.accuracy is None else f"{100 * r.accuracy:.1f}" for r in (part.first, part.second)),
         f"{gain.points:+.1f} [{gain.low:+.1f}, {gain.high:+.1f}]",
-        "<0.001" if part.p_value < 0.001 else f"{part.p_value:.3f}",
+        _chance(part.p_value),
         str(gain.count),
     )
 
 
-def study_table(rows: Sequence[Row]) -> Table:
-    """A study: the gain of each kind of run over the seeds, and how far it is ahead of the first."""
-    title = (
-        f"gain in points over {rows[0].gain.count} seeds, 95 % t intervals; ahead: of {rows[0].name}, paired by seed"
-    )
+def study_table(result: StudyResult) -> Table:
+    """A study: the gain of each arm over the seeds, how far it is ahead of the first, and whether that could be chance."""
+    rows = result.rows
+    title = f"gain in points over {rows[0].gain.count} seeds, 95 % t intervals; ahead: of {rows[0].name}, paired by seed (p: t-test)"
     table = Table(
         title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="underline"
     )
-    table.add_column("runs", no_wrap=True)
-    for column in ("gain", "ahead", "data", "seconds", "cost"):
+    table.add_column("arm", overflow="fold")
+    paid = any(row.cost["cost"] for row in rows)
+    for column in ("gain", "ahead", "p", "data", "time", *(("cost",) if paid else ())):
         table.add_column(column, justify="right", no_wrap=True)
+    chances = {pair.second: pair.p_value for pair in result.pairs if pair.first == rows[0].name}
     for row in rows:
-        cost = f"${row.cost['cost']:.2f}"
-        table.add_row(
-            row.name, _mean(row.gain), _mean(row.ahead), str(row.examples), f"{row.cost['seconds']:.0f}", cost
-        )
+        cells = [str(row.examples), f"{row.cost['seconds']:.0f} s"]
+        cells += [f"${row.cost['cost']:.2f}"] if paid else []
+        table.add_row(row.name, _mean(row.gain), _mean(row.ahead), _chance(chances.get(row.name)), *cells)
     return table
+
+
+def _chance(p_value: float | None) -> str:
+    if p_value is None:
+        return "-"
+    return "<0.001" if p_value < 0.001 else f"{p_value:.3f}"
 
 
 def _mean(mean: Mean | None) -> str:
     if mean is None or not mean.count:
         return "-"
-    return f"{mean.value:+.1f}" + (f" [{mean.low:+.1f}, {mean.high:+.1f}]" if mean.count > 1 else "")
+    value = mean.value if round(mean.value, 1) else 0.0  # Rounded to nothing, a number has no sign.
+    return f"{value:+.1f}" + (f" [{mean.low:+.1f}, {mean.high:+.1f}]" if mean.count > 1 else "")

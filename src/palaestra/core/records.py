@@ -74,11 +74,32 @@ class ImagePart:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool, as an assistant's message asks for it.
+
+    Arguments:
+        arguments: JSON text, exactly as the model wrote it; it may be no JSON at all.
+        id: what the answer names; unique within a conversation.
+    """
+
+    name: str
+    arguments: str = "{}"
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation, as in the OpenAI chat format."""
+    """One message of a conversation, as in the OpenAI chat format.
+
+    Arguments:
+        tool_calls: what an assistant's message asks for beside its text.
+        tool_call_id: which call a tool's message answers; empty where it answers none by number.
+    """
 
     role: Role
     content: str | tuple[TextPart | ImagePart, ...]
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
 
     @property
     def text(self) -> str:
@@ -132,6 +153,7 @@ class Completion:
         logprobs: of each of `token_ids` under the model's own distribution (temperature 1, nothing
             filtered out).
         prompt_ids: exactly the ids that the model was given.
+        tool_calls: what it called of the tools that it was offered.
     """
 
     text: str
@@ -140,6 +162,7 @@ class Completion:
     stop_reason: StopReason = StopReason.END
     usage: Usage = Usage()
     prompt_ids: tuple[int, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,12 +65,15 @@ class Request:
     Arguments:
         schema: the JSON schema, as JSON text, that the answer is to follow; empty for none. An engine that
             can hold its model to one says so by an attribute `reads_schema`; the others ignore it.
+        tools: what the model may call, as JSON text: a list in OpenAI's format; empty for none. Calls are in the
+            completion's `tool_calls` where a service reads them, and else in its text, as the model wrote them.
     """
 
     messages: tuple[Message, ...]
     sampling: Sampling = Sampling()
     seed: int = 0
     schema: str = ""
+    tools: str = ""
 
 
 Answer = Completion | Failure

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import BudgetSpentError, SettingsError
-from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, TextPart, Usage
+from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, TextPart, Usage
 from palaestra.engines.base import Answer, Engine, Request, Slot, WatchedEngine
 from palaestra.engines.budget import Budget, Reservation
 from palaestra.engines.prices import Price, Prices
@@ -222,14 +222,23 @@ def request_keys(identity: str, request: Request) -> tuple[str, ...]:
     sampling = request.sampling
     parts = {
         "identity": identity,
-        "messages": [[m.role, m.content if isinstance(m.content, str) else [_part(p) for p in m.content]]
-                     for m in request.messages],
+        "messages": [_key(message) for message in request.messages],
         "sampling": [sampling.max_tokens, float(sampling.temperature), float(sampling.top_p), sampling.top_k,
                      list(sampling.stop)],
         "seed": request.seed,
         "schema": request.schema,
+        **({"tools": request.tools} if request.tools else {}),
     }  # fmt: skip
     return tuple(digest({**parts, "index": index}) for index in range(sampling.count))
+
+
+def _key(message: Message) -> list[Any]:
+    """What tells a message from another; one without calls is known as it was before there were any."""
+    content = message.content if isinstance(message.content, str) else [_part(part) for part in message.content]
+    if not message.tool_calls and not message.tool_call_id:
+        return [message.role, content]
+    calls = [[call.name, call.arguments, call.id] for call in message.tool_calls]
+    return [message.role, content, calls, message.tool_call_id]
 
 
 def _part(part: TextPart | ImagePart) -> Any:
@@ -244,9 +253,10 @@ def _part(part: TextPart | ImagePart) -> Any:
 
 def prompt_size(request: Request) -> int:
     """About how long a prompt is, in bytes of text; an image counts like a page of it."""
-    size = len(request.schema) + 24 * len(request.messages)
+    size = len(request.schema) + len(request.tools) + 24 * len(request.messages)
     for message in request.messages:
         size += len(message.text.encode("utf-8", "replace"))
+        size += sum(len(call.name) + len(call.arguments.encode("utf-8", "replace")) for call in message.tool_calls)
         if not isinstance(message.content, str):
             size += 3000 * sum(isinstance(part, ImagePart) for part in message.content)
     return size

@@ -46,14 +46,19 @@ def open_cached(
     name: str,
     cache: Cache,
     *,
+    engine: Engine | None = None,
     budget: Budget | None = None,
     prices: Prices | None = None,
     owner: str = "",
     phase: str = "",
     **settings: Any,
 ) -> CachedEngine:
-    """The same with a cache, a ledger and a budget; weights are known to the cache by their hash."""
-    engine = open_engine(name, **settings)
+    """The same with a cache, a ledger and a budget; weights are known to the cache by their hash.
+
+    Arguments:
+        engine: the model's, where it is open already; several runs may share one.
+    """
+    engine = engine or open_engine(name, **settings)
     identity = "" if is_remote(name) else _weights(name)
     return CachedEngine(engine, cache, budget=budget, prices=prices, owner=owner, phase=phase, identity=identity)
 

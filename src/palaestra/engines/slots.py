@@ -200,17 +200,21 @@ class SlotStepper:
         return logits_SV
 
     @torch.no_grad()
-    def step(self, tokens_S: torch.Tensor, starting: Sequence[int] = ()) -> torch.Tensor:
+    def step(self, tokens_S: torch.Tensor, starting: Sequence[int] = (), waiting: Sequence[int] = ()) -> torch.Tensor:
         """Feed one token a slot; returns the logits behind it, `[slots, vocabulary]`.
 
-        Slots that are idle or about to be started anew (`starting`) ride along: what is given for them is
-        ignored, and what is returned for them means nothing.
+        Slots that are idle, about to be started anew (`starting`) or `waiting` ride along: what is given for them is
+        ignored, and what is returned for them means nothing. A slot that waits keeps its sequence and goes on later.
         """
         self._drop_idle()
         slots = self._slot_of_row
-        passive = set(starting)
+        passive = {*starting, *waiting}
         going = np.array([not self._idle[s] and s not in passive and self._lengths[s] > 0 for s in slots])
         at = np.where(going, self._lengths[slots], 0)
+        if waiting:
+            # What a waiting row writes lands behind its sequence, where its next token will overwrite it.
+            kept = np.isin(slots, list(waiting))
+            at = np.where(kept, np.minimum(self._lengths[slots], self.context - 1), at)
         window = int(at.max()) + 1
         if window > self.context:
             raise ModelError(f"a sequence has {window} tokens; the model reads {self.context}")

@@ -23,7 +23,7 @@ from palaestra.core.errors import MissingExtraError
 from palaestra.core.records import Completion, Failure, FailureCause, StopReason, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Answer, Request, Sampling
-from palaestra.engines.chat import end_ids, prompt_ids
+from palaestra.engines.chat import end_ids, prompt_ids, with_tools
 from palaestra.engines.images import ImageError, VisualPrompt, batch_inputs, has_image, visual_prompt
 
 if TYPE_CHECKING:
@@ -102,6 +102,11 @@ class TransformersEngine:
             self.model.train(was_training)
         return [[answer for answer in several if answer is not None] for several in answers]
 
+    def prompt_tokens(self, request: Request) -> int:
+        """How many tokens the prompt of a request has; 0 where it cannot be asked, which `generate` says."""
+        made = self._prompt(request)
+        return 0 if isinstance(made, Failure) else len(made[0])
+
     def _batches(self, rows: list[_Row]) -> Iterator[list[_Row]]:
         rows.sort(key=lambda row: (row.signature, len(row.prompt), row.limit, row.slot))
         for _, alike in groupby(rows, key=lambda row: row.signature):
@@ -109,15 +114,17 @@ class TransformersEngine:
             for start in range(0, len(group), self.batch_size):
                 yield group[start : start + self.batch_size]
 
-    def _rows(self, index: int, request: Request) -> list[_Row] | Failure:
+    def _prompt(self, request: Request) -> tuple[list[int], VisualPrompt | None] | Failure:
+        """The ids that the model is given, and what the prompt's images became."""
         if self.processor is None and has_image(request.messages):
             return Failure(FailureCause.INVALID_REQUEST, f"{self.name} reads text only; the prompt has an image")
         seen: VisualPrompt | None = None
         try:
             if self.processor is None:
-                prompt = prompt_ids(self.tokenizer, request.messages)
+                prompt = prompt_ids(self.tokenizer, request.messages, request.tools)
             else:
-                seen = visual_prompt(self.processor, request.messages)
+                messages = with_tools(request.messages, request.tools) if request.tools else request.messages
+                seen = visual_prompt(self.processor, messages)
                 prompt = seen.ids
         except MissingExtraError:
             raise
@@ -127,6 +134,13 @@ class TransformersEngine:
             return Failure(FailureCause.INVALID_REQUEST, f"the chat template refused the prompt: {error}")
         if not prompt:
             return Failure(FailureCause.INVALID_REQUEST, "the prompt is empty")
+        return prompt, seen
+
+    def _rows(self, index: int, request: Request) -> list[_Row] | Failure:
+        made = self._prompt(request)
+        if isinstance(made, Failure):
+            return made
+        prompt, seen = made
         room = self.context - len(prompt)
         if room < 1:
             return Failure(

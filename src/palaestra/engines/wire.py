@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import base64
+import json
 import mimetypes
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from palaestra.core.errors import EngineError
-from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, StopReason, TextPart, Usage
+from palaestra.core.records import (
+    Completion,
+    Failure,
+    FailureCause,
+    ImagePart,
+    Message,
+    StopReason,
+    TextPart,
+    ToolCall,
+    Usage,
+)
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Answer, Request
 from palaestra.engines.endpoints import Endpoint
@@ -65,16 +76,40 @@ def body(
         options["response_format"] = response_format(request.schema)
         if "response_format" in dialect.without:
             messages = instruct(messages, request.schema)
+    if request.tools:
+        options["tools"] = json.loads(request.tools)
     return {
         "model": endpoint.model,
-        "messages": [_message(message) for message in messages],
+        "messages": _messages(messages),
         dialect.limit: sampling.max_tokens,
         **{name: value for name, value in options.items() if name not in dialect.without},
     }
 
 
-def _message(message: Message) -> dict[str, Any]:
-    # Our tool messages answer no call by number, which the format demands; to the model they are what it is told.
+def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """A conversation in the format, in which a tool's message must answer a call that was made before it.
+
+    One that answers none is to the model what it is told. Some servers refuse a call without an answer: those that
+    the conversation leaves open are not sent.
+    """
+    made = {call.id for message in messages for call in message.tool_calls}
+    answered = {message.tool_call_id for message in messages if message.role == "tool" and message.tool_call_id in made}
+    return [_message(message, answered) for message in messages]
+
+
+def _message(message: Message, answered: Collection[str]) -> dict[str, Any]:
+    calls = [call for call in message.tool_calls if call.id in answered]
+    if calls:
+        return {
+            "role": message.role,
+            "content": message.text or None,
+            "tool_calls": [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in calls
+            ],
+        }
+    if message.role == "tool" and message.tool_call_id in answered:
+        return {"role": "tool", "tool_call_id": message.tool_call_id, "content": message.text}
     role = "user" if message.role == "tool" else message.role
     if isinstance(message.content, str):
         return {"role": role, "content": message.content}
@@ -124,6 +159,7 @@ def read(data: Any, stop: Sequence[str] = ()) -> tuple[Answer, Usage | None]:
         if text is not None and not isinstance(text, str):
             raise TypeError(f"the content is of type {type(text).__name__}")
         text, ids = text or "", tuple(int(token) for token in choice.get("token_ids") or ())
+        calls = tuple(_call(call) for call in message.get("tool_calls") or ())
         listed = (choice.get("logprobs") or {}).get("content") or ()
         logprobs = tuple(float(token["logprob"]) for token in listed)
         prompt = tuple(int(token) for token in data.get("prompt_token_ids") or ())
@@ -135,7 +171,14 @@ def read(data: Any, stop: Sequence[str] = ()) -> tuple[Answer, Usage | None]:
         if found:
             text, stopped = before, True
     reason = StopReason.LENGTH if finish == "length" and not stopped else StopReason.STOP if stopped else StopReason.END
-    return Completion(text, ids, logprobs, reason, usage or Usage(), prompt), usage
+    return Completion(text, ids, logprobs, reason, usage or Usage(), prompt, calls), usage
+
+
+def _call(said: Any) -> ToolCall:
+    """A call as a server gives it; the arguments of some are an object, and some number no calls."""
+    arguments = said["function"].get("arguments") or "{}"
+    written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return ToolCall(str(said["function"]["name"]), written, str(said.get("id") or ""))
 
 
 def _usage(said: Any) -> Usage | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 from gymnasium.vector import VectorEnv
@@ -14,6 +14,8 @@ from palaestra.core.errors import EnvError, UnknownNameError
 from palaestra.envs.token.base import TokenVectorEnv
 from palaestra.envs.token.judging import cause_of
 from palaestra.envs.token.single import TokenEnv
+from palaestra.envs.turn.base import TurnEnv
+from palaestra.envs.turn.vector import TurnVectorEnv
 from palaestra.envs.wrappers.plain_tokens import PlainTokenVectorEnv, is_plain_token_env
 from palaestra.envs.wrappers.slots import SlotVectorEnv
 
@@ -38,15 +40,25 @@ def spec_of(env_id: str) -> Any:
         raise UnknownNameError("environment", env_id, known) from None
 
 
-def is_token_env(env_id: str, options: Mapping[str, Any]) -> bool:
-    """Whether actions of the environment are tokens; decided without loading a model."""
-    if _token_class(spec_of(env_id)) is not None:
-        return True
+def kind_of(env_id: str, options: Mapping[str, Any]) -> Literal["token", "turn", "control"]:
+    """What one action of the environment is: a token, a message, or classic; decided without loading a model."""
+    spec = spec_of(env_id)
+    if _token_class(spec) is not None:
+        return "token"
+    if _turn_class(spec) is not None:
+        return "turn"
     env = _made(env_id, options)
     try:
-        return isinstance(env.unwrapped, TokenEnv) or is_plain_token_env(env)
+        if isinstance(env.unwrapped, TurnEnv):
+            return "turn"
+        return "token" if isinstance(env.unwrapped, TokenEnv) or is_plain_token_env(env) else "control"
     finally:
         env.close()
+
+
+def is_token_env(env_id: str, options: Mapping[str, Any]) -> bool:
+    """Whether actions of the environment are tokens; decided without loading a model."""
+    return kind_of(env_id, options) == "token"
 
 
 def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own: Any) -> Any:
@@ -71,6 +83,26 @@ def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own
         env.close()
     own.pop("end_ids", None)  # A plain environment says itself when an episode is over.
     return PlainTokenVectorEnv(lambda: _made(env_id, options), num_envs, **own)
+
+
+def make_turn_env(
+    env_id: str, num_envs: int, options: Mapping[str, Any], *, held_out: bool = False, **own: Any
+) -> TurnVectorEnv:
+    """A turn environment with `num_envs` slots: its native vector form where it has one.
+
+    Arguments:
+        options: of the environment itself.
+        held_out: make it of the episodes that nobody learns from (see `TurnEnv.held_out`).
+        own: `group_size`, `autoreset`, `failures`.
+    """
+    spec = spec_of(env_id)
+    single, several = _loaded(spec, spec.entry_point), _loaded(spec, spec.vector_entry_point)
+    if held_out and isinstance(single, type) and issubclass(single, TurnEnv):
+        options = {**options, **single.held_out}
+    if isinstance(several, type) and issubclass(several, TurnVectorEnv):
+        made: TurnVectorEnv = _call(env_id, several, {**spec.kwargs, **options}, num_envs=num_envs, **own)
+        return made
+    return TurnVectorEnv(lambda: _made(env_id, options), num_envs, **own)
 
 
 def make_control_env(
@@ -130,8 +162,17 @@ def _loaded(spec: Any, entry: Any) -> Any:
 
 def _token_class(spec: Any) -> Any:
     """The token environment behind a spec, of many slots or of one, or `None`."""
+    return _class_among(spec, (TokenVectorEnv, TokenEnv))
+
+
+def _turn_class(spec: Any) -> Any:
+    """The turn environment behind a spec, of many slots or of one, or `None`."""
+    return _class_among(spec, (TurnVectorEnv, TurnEnv))
+
+
+def _class_among(spec: Any, kinds: tuple[type, ...]) -> Any:
     for entry in (spec.vector_entry_point, spec.entry_point):
         found = _loaded(spec, entry)
-        if isinstance(found, type) and issubclass(found, (TokenVectorEnv, TokenEnv)):
+        if isinstance(found, type) and issubclass(found, kinds):
             return found
     return None

@@ -21,14 +21,26 @@ class TokenInputs:
     """The exact tokens of a rollout.
 
     Arguments:
-        prompts, responses: ids by lane; the responses are what the policy chose.
-        legal: by lane and token the ids that were allowed, `None` for all; empty where nothing was ever
+        prompts, responses: ids by lane; the responses are everything behind the prompt.
+        legal: by lane and decision the ids that were allowed, `None` for all; empty where nothing was ever
             restricted.
+        chosen: by lane the places in the response that the policy chose, in order; empty where it chose all of them.
+            What stands between them was given: the answers of tools and users.
     """
 
     prompts: list[tuple[int, ...]]
     responses: list[tuple[int, ...]]
     legal: list[list[np.ndarray | None]] = field(default_factory=list)
+    chosen: list[np.ndarray] = field(default_factory=list)
+
+    def decisions(self, lane: int) -> tuple[int, ...]:
+        """The ids that the policy chose in a lane."""
+        response = self.responses[lane]
+        return tuple(response[place] for place in self.chosen[lane].tolist()) if self.chosen else response
+
+    def reach(self, lanes: Sequence[int], width: int) -> int:
+        """How many tokens of the responses of some lanes hold their first `width` decisions, and what follows them."""
+        return max(1, *(len(self.responses[lane]) for lane in lanes)) if self.chosen else width
 
 
 @dataclass(slots=True)

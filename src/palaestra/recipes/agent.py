@@ -168,7 +168,10 @@ class _LanguagePlay:
         from palaestra.learn.reference import Reference
 
         if not is_token_env(env_name, options):
-            raise EnvError(f"LMActorNetwork chooses tokens; the actions of {env_name} are none: use MLPActorNetwork")
+            raise EnvError(
+                f"LMActorNetwork chooses tokens; the actions of {env_name} are none: use MLPActorNetwork, or, for an "
+                f"environment of turns, palaestra.train(env={env_name!r}, model=...)"
+            )
         context = int(getattr(actor.model.config.get_text_config(), "max_position_embeddings", 0) or 0)
         self.seeds, self.count = Seeds(seed), count
         self.env = make_token_env(

@@ -7,7 +7,7 @@ itself, for an environment and a teacher of one's own.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Lesson, Report
@@ -42,7 +42,9 @@ def run_episode(
         data_per_iteration: what the teacher is asked for in one round.
 
     Returns:
-        The reports by iteration, `validation` and where it was asked `test`; 0 is the untaught student.
+        The reports by iteration, each with `validation`; 0 is the untaught student. `test` has the untaught student and
+        the one that is kept: that of the last iteration, or with `keep="best"` of the best (`kept_round` of the
+        environment says which).
 
     Example:
         >>> from palaestra import LessonEnv, make_teacher, run_episode                   # doctest: +SKIP
@@ -56,22 +58,24 @@ def run_episode(
     if limit is not None and limit < 1:
         raise SettingsError(f"stop_at_num_training_data must be at least 1; got {limit}")
     state, info = environment.reset(seed=seed)
-    reports = {0: _reports(info)}
+    reports = {0: {"validation": info["report"], "test": info["test"]}}
     _keep(io_provider, 0, None, reports[0])
     for iteration in range(1, num_iterations + 1):
         left = state.budget if limit is None else min(state.budget, limit - state.examples)
         generator = Seeds(seed).derive("teacher", iteration).generator()
         lesson = data_generation_agent.write(state, min(data_per_iteration, left), generator)
         state, _, terminated, truncated, info = environment.step(lesson)
-        reports[iteration] = _reports(info)
+        reports[iteration] = {"validation": info["report"]}
         _keep(io_provider, iteration, lesson, reports[iteration])
-        if terminated or truncated or (limit is not None and state.examples >= limit):
+        over = terminated or truncated
+        if over or (limit is not None and state.examples >= limit):
             break
+    if not over:  # The environment would have gone on.
+        info = cast("LessonEnv", environment.unwrapped).finish()
+    if info["kept_round"]:
+        reports[info["kept_round"]]["test"] = info["test"]
+        _keep(io_provider, info["kept_round"], None, {"test": info["test"]})
     return reports
-
-
-def _reports(info: dict[str, Report]) -> dict[str, Report]:
-    return {"validation": info["report"]} | ({"test": info["test"]} if "test" in info else {})
 
 
 def _keep(folder: str | Path | None, iteration: int, lesson: Lesson | None, reports: dict[str, Report]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,17 +34,23 @@ class RunJournal:
         return self.run.store.weights_sha256(round_)
 
     def add_training(
-        self, round_: int, student: Student, curve: Sequence[tuple[int, float]], cost: LedgerEntry
+        self,
+        round_: int,
+        student: Student,
+        curve: Sequence[tuple[int, float]],
+        cost: LedgerEntry,
+        needed: Collection[int] = (),
     ) -> None:
         # First the weights, then the note that they are there: a kill in between trains once more.
         write_folder(self._folder(round_), student.save)
         self.run.store.add_training(round_, student.weights_sha256(), curve, cost)
-        self.tidy(round_)
+        self.tidy(round_, *needed)
 
-    def tidy(self, round_: int) -> None:
-        """Remove what nobody needs after `round_`: a training starts from the base, or from the last one's weights."""
+    def tidy(self, *rounds: int) -> None:
+        """Remove all weights but those of `rounds`, and the state of a training that is over."""
+        wanted = {self._folder(round_) for round_ in rounds}
         for folder in self.run.checkpoints.iterdir() if self.run.checkpoints.is_dir() else ():
-            if folder != self._folder(round_):
+            if folder not in wanted:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def load(self, round_: int, student: Student) -> None:

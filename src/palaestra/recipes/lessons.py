@@ -6,29 +6,31 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palaestra.core.errors import LessonError
+from palaestra.core.errors import LessonError, SettingsError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Decision, Lesson
 from palaestra.core.seeding import Seeds
+from palaestra.recipes.calls import calls_of
 from palaestra.recipes.settings import named_values
 from palaestra.runs.ledger import LedgerEntry
 
 if TYPE_CHECKING:
+    from palaestra.engines.base import Engine
     from palaestra.engines.cached import CachedEngine
     from palaestra.envs.lesson import LessonEnv, StudentState
     from palaestra.recipes.teach import TeachSettings
     from palaestra.runs.run import Run
     from palaestra.tasks.base import Task
     from palaestra.teachers.base import Teacher
+    from palaestra.teachers.prompts import Prompts
     from palaestra.teachers.quality import Check, Inspection
 
 OWN = "task"
 """As a writer: the task's own generators."""
-CALLS = "calls.sqlite"
-"""Below the user's cache: every answer of a writer, so that the same run again makes no call."""
 
 
 class Lessons:
@@ -36,14 +38,22 @@ class Lessons:
 
     Arguments:
         teacher: whoever orders.
-        engine: the language model that writes, if one does.
         checks: what every lesson goes through; none to teach it as it was written.
+        engine: the language model that writes, if one does.
+        planner: the one that the teacher asks what to do, if one was named.
     """
 
     def __init__(
-        self, run: Run, settings: TeachSettings, teacher: Teacher, engine: CachedEngine | None, checks: list[Check]
+        self,
+        run: Run,
+        settings: TeachSettings,
+        teacher: Teacher,
+        checks: list[Check],
+        engine: CachedEngine | None = None,
+        planner: CachedEngine | None = None,
     ) -> None:
-        self.run, self.settings, self.teacher, self.engine, self.checks = run, settings, teacher, engine, checks
+        self.run, self.settings, self.teacher, self.checks = run, settings, teacher, checks
+        self.engine, self.planner = engine, planner
 
     def write(self, env: LessonEnv, state: StudentState, listener: Listener = ignore) -> Lesson:
         """The next round's lesson, from the store if it is there; else written, checked and stored."""
@@ -70,8 +80,10 @@ class Lessons:
             raise LessonError(f"teacher '{name}' wrote a lesson that cannot be taught: {error}") from error
         seconds = time.perf_counter() - start
         cost = LedgerEntry(phase, self.settings.teacher, seconds=seconds)
-        if self.engine is not None:
-            cost = self.engine.spent(phase).entry(phase, self.engine.name, seconds)
+        if asked := [engine for engine in (self.engine, self.planner) if engine is not None]:
+            # They share an owner and a phase, so the calls of all of them are in what either has spent.
+            names = " and ".join(dict.fromkeys(engine.name for engine in asked))
+            cost = asked[0].spent(phase).entry(phase, names, seconds)
         self.run.store.add_lesson(round_, lesson, cost, inspection)
         return lesson
 
@@ -82,6 +94,8 @@ class Lessons:
         writer: Any = getattr(self.teacher, "writer", None)
         if self.engine is not None and writer is not None:
             writer.engine = self.engine.at(phase)
+        if self.planner is not None:
+            self.planner.phase = phase  # The teacher holds this very engine.
         for part in range(settings.accumulate):
             share = size // settings.accumulate + (part < size % settings.accumulate)
             if not share:
@@ -115,33 +129,48 @@ def lessons_of(run: Run, settings: TeachSettings, task: Task) -> Iterator[Lesson
 
     options = named_values(settings.teacher_options, "teacher_options")
     checks = checks_of(settings)
-    if settings.writer == OWN:
-        yield Lessons(run, settings, make_teacher(settings.teacher, task, settings.skills, **options), None, checks)
+    if settings.writer == OWN and not settings.planner:
+        yield Lessons(run, settings, make_teacher(settings.teacher, task, settings.skills, **options), checks)
         return
-    from palaestra.engines.budget import Budget
-    from palaestra.engines.endpoints import is_remote
-    from palaestra.engines.opening import open_cached
-    from palaestra.engines.shelf import cache_folder
-    from palaestra.runs.cache import Cache
-    from palaestra.runs.guard import guarded
     from palaestra.teachers.model_writer import ModelWriter
     from palaestra.teachers.prompts import Prompts
 
-    path = Path(settings.cache).expanduser() if settings.cache else cache_folder() / CALLS
-    with guarded(path, "opening the cache of calls"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with Cache(path) as cache:
-        owner = run.store.id
-        budget = Budget(
-            max_cost=settings.max_cost or None, max_calls=settings.max_calls or None,
-            max_tokens=settings.max_tokens or None, spent=cache.spent(owner),
-        )  # fmt: skip
-        service: dict[str, Any] = {"in_flight": settings.in_flight} if is_remote(settings.writer) else {}
-        engine = open_cached(settings.writer, cache, budget=budget, owner=owner, **service)
+    with calls_of(run, settings) as calls:
         prompts = Prompts(Path(settings.prompts) if settings.prompts else None)
-        writer = ModelWriter(task, engine, prompts, settings.teacher)
-        teacher = make_teacher(settings.teacher, task, settings.skills, writer=writer, **options)
-        yield Lessons(run, settings, teacher, engine, checks)
+        engine = planner = writer = None
+        if settings.writer != OWN:
+            engine = calls.engine(settings.writer)
+            writer = ModelWriter(task, engine, prompts, settings.teacher)
+        if settings.planner:
+            # Of the writer's own model there need not be two.
+            shared = engine if settings.planner == settings.writer else None
+            planner = shared.at("") if shared is not None else calls.engine(settings.planner)
+            options |= planning(settings, planner, prompts)
+        teacher = make_teacher(settings.teacher, task, settings.chosen_skills, writer=writer, **options)
+        yield Lessons(run, settings, teacher, checks, engine, planner)
+
+
+def planning(settings: TeachSettings, engine: Engine, prompts: Prompts) -> dict[str, Any]:
+    """What a teacher is given to ask its planner by: the engine, and the prompts if it takes any.
+
+    Raises:
+        SettingsError: it would ask the planner nothing.
+    """
+    from palaestra.teachers.base import TEACHERS
+
+    name, taken = settings.teacher, signature(TEACHERS.get(settings.teacher)).parameters
+    if "engine" not in taken:
+        raise SettingsError(
+            f"teacher '{name}' asks nobody what to do; leave planner empty, or let 'skill_tree' teach with the option "
+            "policy=model"
+        )
+    options = named_values(settings.teacher_options, "teacher_options")
+    if "policy" in taken and options.get("policy") != "model" and not options.get("proposals"):
+        raise SettingsError(
+            f"teacher '{name}' would ask the planner '{settings.planner}' nothing; give it the option policy=model, or "
+            "leave planner empty"
+        )
+    return {"engine": engine} | ({"prompts": prompts} if "prompts" in taken else {})
 
 
 def checks_of(settings: TeachSettings) -> list[Check]:
@@ -153,23 +182,34 @@ def checks_of(settings: TeachSettings) -> list[Check]:
 
 
 def check_writer(settings: TeachSettings, task: Task) -> None:
-    """Raise for a writer, teacher option, check or prompt folder that cannot be, before anything is written."""
-    from palaestra.core.errors import SettingsError
+    """Raise for a writer, planner, teacher option, check or prompt folder that cannot be, before anything is written."""
+    from palaestra.engines.mock import MockEngine
     from palaestra.engines.opening import check_model
     from palaestra.tasks.teaching import WritableTask
     from palaestra.teachers.base import make_teacher
+    from palaestra.teachers.model_writer import ModelWriter
     from palaestra.teachers.prompts import Prompts
     from palaestra.teachers.writers import TaskWriter
 
     checks_of(settings)
-    Prompts(Path(settings.prompts) if settings.prompts else None)
+    prompts = Prompts(Path(settings.prompts) if settings.prompts else None)
     options = named_values(settings.teacher_options, "teacher_options")
+    # In the place of models that are not opened before there is something to ask.
+    nobody, writer = MockEngine({}), None
     if settings.writer == OWN:
         TaskWriter(task)
-        make_teacher(settings.teacher, task, settings.skills, **options)
-        return
-    check_model(settings.writer)
-    if not isinstance(task, WritableTask):
-        raise SettingsError(
-            f"task '{task.name}' does not say what a language model is to write; leave writer at 'task'"
-        )
+        if settings.teacher == "skill_tree" and options.get("policy") == "model" and not settings.planner:
+            raise SettingsError(
+                "the tree policy 'model' needs a language model; name one by the setting 'planner', or let one write"
+            )
+    else:
+        check_model(settings.writer)
+        if not isinstance(task, WritableTask):
+            raise SettingsError(
+                f"task '{task.name}' does not say what a language model is to write; leave writer at 'task'"
+            )
+        writer = ModelWriter(task, nobody, prompts, settings.teacher)
+    if settings.planner:
+        check_model(settings.planner)
+        options = planning(settings, nobody, prompts) | options
+    make_teacher(settings.teacher, task, settings.skills, writer=writer, **options)

@@ -70,6 +70,9 @@ class Loop(ABC):
     def save_model(self, folder: Path) -> None:
         """Leave the trained model where others can load it."""
 
+    def close(self) -> None:  # noqa: B027  (most have nothing to end)
+        """End what the environments keep running, such as workspaces; the policy stays."""
+
     def environment_state(self) -> bytes | None:
         """What is going on in the environment between two iterations; `None` where that is nothing."""
         return None

@@ -9,12 +9,14 @@ from palaestra.core.errors import EnvError
 from palaestra.core.events import Listener
 from palaestra.core.seeding import Seeds
 from palaestra.learn.algorithms import ALGORITHMS, Algorithm
+from palaestra.learn.chats import ChatEncoder
 from palaestra.learn.policies.control import history_policy, mlp_policy
 from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy
 from palaestra.learn.reference import Reference
 from palaestra.recipes.control_loop import ControlLoop
 from palaestra.recipes.loop import Loop
 from palaestra.recipes.token_loop import TokenLoop
+from palaestra.recipes.turn_loop import TurnLoop
 
 if TYPE_CHECKING:
     from palaestra.recipes.train import TrainSettings
@@ -22,7 +24,12 @@ if TYPE_CHECKING:
 
 def build_loop(settings: TrainSettings, listener: Listener) -> Loop:
     """The loop that `settings` describe."""
-    return _token_loop(settings, listener) if settings.policy == "lm" else _control_loop(settings)
+    from palaestra.envs.making import kind_of
+
+    if settings.policy != "lm":
+        return _control_loop(settings)
+    turns = kind_of(settings.env, settings.options) == "turn"
+    return _turn_loop(settings, listener) if turns else _token_loop(settings, listener)
 
 
 def _algorithm(settings: TrainSettings, policy: Any, kl: float = 0.0) -> Algorithm:
@@ -35,7 +42,6 @@ def _token_loop(settings: TrainSettings, listener: Listener) -> TokenLoop:
     from palaestra.engines import shelf
     from palaestra.engines.chat import end_ids
     from palaestra.envs.making import make_token_env
-    from palaestra.learn.supervised import add_adapter, supervision_for
 
     loaded = shelf.load(settings.model, device=settings.device, listener=listener)
     context = int(getattr(loaded.weights.config.get_text_config(), "max_position_embeddings", 0) or 0)
@@ -50,18 +56,7 @@ def _token_loop(settings: TrainSettings, listener: Listener) -> TokenLoop:
             held_out = env.hold_out(settings.evaluation)
         else:
             held_out = make_token_env(settings.env, min(settings.slots, settings.evaluation), settings.options, **own)
-    vocabulary = int(env.single_action_space.n)
-    how = supervision_for(loaded.weights, settings.method, rank=settings.rank)
-    weights, seeds = loaded.weights, Seeds(settings.seed)
-    critic: Any = None
-    if kind.critic:
-        critic = "head"
-        if settings.critic == "separate":
-            body = shelf.load(settings.model, device=settings.device, listener=listener).weights.base_model
-            critic = LanguageModelCritic(body, int(body.config.get_text_config().hidden_size), seeds)
-    if how.method == "lora":
-        weights = add_adapter(weights, how, seeds)
-    policy = LanguageModelPolicy(weights, critic, settings.temperature, vocabulary, seeds=seeds)
+    policy = _language_model(settings, loaded.weights, int(env.single_action_space.n), listener)
     kl = settings.kl if settings.kl != -1 else float(getattr(env, "kl_coefficient", 0.0))
     reference = None
     if kl or hasattr(env, "kl_coefficient"):
@@ -70,6 +65,48 @@ def _token_loop(settings: TrainSettings, listener: Listener) -> TokenLoop:
     settings = replace(settings, kl=kl)
     algorithm = _algorithm(settings, policy, kl)
     return TokenLoop(settings, env, policy, algorithm, reference, kl, held_out, loaded.name, loaded.tokenizer)
+
+
+def _turn_loop(settings: TrainSettings, listener: Listener) -> TurnLoop:
+    from palaestra.engines import shelf
+    from palaestra.engines.chat import end_ids
+    from palaestra.envs.making import make_turn_env
+    from palaestra.envs.token.prompts import end_ids_of, vocabulary_of
+
+    loaded = shelf.load(settings.model, device=settings.device, listener=listener)
+    # What a model or its template cannot do is said before any workspace is made.
+    encoder = ChatEncoder(loaded.tokenizer, loaded.name)
+    ends = end_ids_of(loaded.tokenizer, end_ids(loaded.weights, loaded.tokenizer))
+    policy = _language_model(settings, loaded.weights, vocabulary_of(loaded.tokenizer), listener)
+    group = settings.group_size if ALGORITHMS.get(settings.algorithm).groups else 1
+    own: dict[str, Any] = {"autoreset": False, "failures": "mark"}
+    env = make_turn_env(settings.env, min(settings.slots, settings.episodes), settings.options, group_size=group, **own)
+    held_out = None
+    if settings.evaluation:
+        slots = min(settings.slots, settings.evaluation)
+        held_out = make_turn_env(settings.env, slots, settings.options, held_out=True, **own)
+    kl = max(0.0, settings.kl)
+    reference = Reference(policy) if kl else None
+    settings = replace(settings, kl=kl)
+    algorithm = _algorithm(settings, policy, kl)
+    return TurnLoop(settings, env, policy, algorithm, reference, kl, held_out, encoder, end_ids=ends, group_size=group)
+
+
+def _language_model(settings: TrainSettings, weights: Any, vocabulary: int, listener: Listener) -> LanguageModelPolicy:
+    """The policy around a model's weights, with the adapter and the critic that `settings` ask for."""
+    from palaestra.engines import shelf
+    from palaestra.learn.supervised import add_adapter, supervision_for
+
+    how, seeds = supervision_for(weights, settings.method, rank=settings.rank), Seeds(settings.seed)
+    critic: Any = None
+    if ALGORITHMS.get(settings.algorithm).critic:
+        critic = "head"
+        if settings.critic == "separate":
+            body = shelf.load(settings.model, device=settings.device, listener=listener).weights.base_model
+            critic = LanguageModelCritic(body, int(body.config.get_text_config().hidden_size), seeds)
+    if how.method == "lora":
+        weights = add_adapter(weights, how, seeds)
+    return LanguageModelPolicy(weights, critic, settings.temperature, vocabulary, seeds=seeds)
 
 
 def _control_loop(settings: TrainSettings) -> ControlLoop:

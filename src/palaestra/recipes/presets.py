@@ -32,6 +32,8 @@ TOKEN: Mapping[str, Any] = {
     "gae_lambda": 0.95,
     "max_grad_norm": 1.0,
 }
+# A slot of a turn environment may be a workspace with processes of its own: fewer of them side by side.
+TURN: Mapping[str, Any] = {**TOKEN, "slots": 32, "episodes": 128}
 BY_ALGORITHM: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("token", "grpo"): {"learning_rate": 1e-4, "minibatches": 2},
     ("token", "rloo"): {"learning_rate": 1e-4, "minibatches": 2},
@@ -63,10 +65,11 @@ BY_ENVIRONMENT: Mapping[tuple[str, str], Mapping[str, Any]] = {
 
 
 def preset(kind: str, env: str, algorithm: str) -> dict[str, Any]:
-    """The settings for an environment of a kind (`"control"` or `"token"`), the special before the general."""
-    found = dict(CONTROL if kind == "control" else TOKEN)
+    """The settings for an environment of a kind (`"control"`, `"token"` or `"turn"`), the special before the general."""
+    found = dict({"control": CONTROL, "token": TOKEN, "turn": TURN}[kind])
     algorithm = algorithm or str(found["algorithm"])
     found["algorithm"] = algorithm
-    found.update(BY_ALGORITHM.get((kind, algorithm), {}))
+    # Learning from messages is learning from their tokens.
+    found.update(BY_ALGORITHM.get(("token" if kind == "turn" else kind, algorithm), {}))
     found.update(BY_ENVIRONMENT.get((env, algorithm), {}))
     return found

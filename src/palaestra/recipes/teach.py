@@ -12,7 +12,9 @@ from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Attempt, Completion, Example, Failure, Score, Split, Trajectory
 from palaestra.core.statistics import gain_between, report_on
 from palaestra.recipes.journal import Clock, RunJournal
+from palaestra.recipes.rewards import plain_rewards, rewards_of, store_rewards
 from palaestra.recipes.settings import at_least, build, given, named_values, of_run, setting, to_plain
+from palaestra.recipes.skills import DISCOVERY, check_discovery, discovered, regroup, taught_task
 from palaestra.runs.run import Run, new_folder
 
 if TYPE_CHECKING:
@@ -35,11 +37,19 @@ class TeachSettings:
         "base",
         "Where a round's training starts: at the base, on all data so far; or where the last round ended, on the new.",
     )
+    keep: Literal["last", "best"] = setting(
+        "last",
+        "Which student is kept and tested: the last round's, or the best round's on validation, the base included.",
+    )
     teacher: str = setting("skill_tree", "Who teaches; `palaestra list teachers` names them.")
     teacher_options: tuple[str, ...] = setting((), "Options of the teacher, each as name=value.")
     writer: str = setting(
         "task",
         "Who writes the examples: task (its own generators), or a model: openai:MODEL, ADDRESS#MODEL, a folder, ...",
+    )
+    planner: str = setting(
+        "",
+        "The model that a teacher asks what to do (skill_tree with policy=model), named as for writer; empty: the writer.",
     )
     prompts: str = setting("", "A folder of prompts that come before ours, under the same names.")
     state: Literal["on", "off"] = setting("on", "Whether the teacher sees how the student does.")
@@ -49,6 +59,12 @@ class TeachSettings:
     )
     checks: tuple[str, ...] = setting((), "Only these checks; all if none is given.")
     skills: tuple[str, ...] = setting((), "Only these skills of the task; all if none is given.")
+    discover: str = setting(
+        "",
+        "Who says which skill a problem needs: empty, the task; or a model that discovers skills, named as a writer.",
+    )
+    categories: int = setting(0, "How many skills it makes of the names that it gave; 0: as many as it likes.")
+    discover_train: int = setting(0, "Train problems a skill that it names beside those of validation.")
     rounds: int = setting(3, "Rounds of lesson, training and evaluation.")
     lesson_size: int = setting(160, "Examples in one lesson.")
     budget: int = setting(0, "Most examples in all; 0 means rounds times lesson size.")
@@ -56,12 +72,12 @@ class TeachSettings:
     test: int = setting(25, "Test problems a skill: what the gain is measured on.")
     accumulate: int = setting(1, "Times that the teacher is called for one lesson.")
     answer_tokens: int = setting(0, "Most tokens of the student's answer; 0: as many as the task needs.")
-    max_cost: float = setting(0.0, "Most dollars for the writer's calls; 0: no limit.")
-    max_calls: int = setting(0, "Most calls of the writer; 0: no limit.")
-    max_tokens: int = setting(0, "Most tokens of the writer's calls, in and out; 0: no limit.")
+    max_cost: float = setting(0.0, "Most dollars for calls of models (writer, planner, discover); 0: no limit.")
+    max_calls: int = setting(0, "Most calls of these models; 0: no limit.")
+    max_tokens: int = setting(0, "Most tokens of these calls, in and out; 0: no limit.")
     in_flight: int = setting(16, "Calls of a service that are under way at once.")
     cache: str = setting(
-        "", "The file that keeps every answer of the writer; empty: one for all runs, in the user's cache."
+        "", "The file that keeps every answer of these models; empty: one for all runs, in the user's cache."
     )
     method: Literal["auto", "full", "lora"] = setting(
         "auto", "Train all weights or a LoRA adapter; auto: all up to 20 M parameters."
@@ -91,13 +107,18 @@ class TeachSettings:
             "accumulate",
             "in_flight",
         )
-        at_least(self, 0, "answer_tokens", "max_cost", "max_calls", "max_tokens")
+        at_least(self, 0, "answer_tokens", "max_cost", "max_calls", "max_tokens", "categories", "discover_train")
         at_least(self, 0, "budget", "learning_rate", "threads", "checkpoint_seconds", "seed")
 
     @property
     def options(self) -> dict[str, Any]:
         """The task's own options."""
         return named_values(self.task_options, "task_options")
+
+    @property
+    def chosen_skills(self) -> tuple[str, ...]:
+        """Those that a teacher is held to. Discovered ones are all meant: they come from the problems of `skills`."""
+        return () if self.discover else self.skills
 
     @property
     def data_budget(self) -> int:
@@ -136,15 +157,20 @@ def teach(
         return _play(run, settings, student, started, listener)
 
 
-def resume(run: Run, *, listener: Listener = ignore, **limits: float) -> TeachResult:
+def resume(run: Run, *, listener: Listener = ignore, categories: int | None = None, **limits: float) -> TeachResult:
     """Go on with a run from wherever it was stopped; a finished run just gives its result.
 
     Arguments:
-        limits: other limits of the writer's calls than the run has: `max_cost`, `max_calls`, `max_tokens`.
+        categories: cluster the names of discovered skills to so many; only before the first lesson is written.
+        limits: other limits of calls than the run has: `max_cost`, `max_calls`, `max_tokens`.
     """
     settings = of_run(TeachSettings, run)
-    if limits:
-        settings = build(TeachSettings, {**to_plain(settings), **limits})
+    changed: dict[str, Any] = {**limits, **({} if categories is None else {"categories": categories})}
+    if changed:
+        other = build(TeachSettings, {**to_plain(settings), **changed})
+        if categories is not None:
+            regroup(run, settings, categories)
+        settings = other
         run.write_settings(to_plain(settings))
     check(settings)
     started = time.perf_counter()
@@ -164,6 +190,7 @@ def check(settings: TeachSettings) -> None:
     check_skills(task, settings.skills)
     shelf.check(settings.student)
     STUDENTS.check(settings.learning)
+    check_discovery(settings, task)
     check_writer(settings, task)
     for split, count in ((Split.VALIDATION, settings.validation), (Split.TEST, settings.test)):
         task.problems(split, count, settings.seed, settings.skills)
@@ -172,7 +199,7 @@ def check(settings: TeachSettings) -> None:
 def _load(settings: TeachSettings, listener: Listener) -> Student:
     from palaestra.engines import shelf
     from palaestra.envs.token import TokenVectorEnv
-    from palaestra.learn.students import make_student
+    from palaestra.learn.students import STUDENTS, make_student
     from palaestra.learn.supervised import supervision_for
     from palaestra.tasks.base import longest_answer, make_task
 
@@ -192,7 +219,7 @@ def _load(settings: TeachSettings, listener: Listener) -> Student:
     )
     task = make_task(settings.task, **settings.options)
     options = named_values(settings.student_options, "student_options")
-    if settings.learning != "supervised":
+    if hasattr(getattr(STUDENTS.get(settings.learning), "Settings", None), "max_tokens"):
         options.setdefault("max_tokens", settings.answer_tokens or longest_answer(task))
     return make_student(
         settings.learning, model, supervision, start=settings.start, score=scorer_of(task), environment=TokenVectorEnv,
@@ -221,8 +248,8 @@ def _play(run: Run, settings: TeachSettings, student: Student, started: float, l
     from palaestra.recipes.lessons import lessons_of
     from palaestra.tasks.base import longest_answer, make_task
 
-    task = make_task(settings.task, **settings.options)
     clock, journal = Clock(run, started), RunJournal(run)
+    task = taught_task(run, settings, make_task(settings.task, **settings.options), listener)
     env = LessonEnv(
         task,
         student,
@@ -230,10 +257,11 @@ def _play(run: Run, settings: TeachSettings, student: Student, started: float, l
         budget=settings.data_budget,
         validation=settings.validation,
         test=settings.test,
-        skills=settings.skills,
+        skills=settings.chosen_skills,
         sampling=Sampling(max_tokens=settings.answer_tokens or longest_answer(task)),
         show_state=settings.state == "on",
         show_references=settings.references,
+        keep=settings.keep,
         journal=journal,
         listener=listener,
     )
@@ -246,12 +274,13 @@ def _play(run: Run, settings: TeachSettings, student: Student, started: float, l
             told = {"decisions": lesson.decisions}
             listener(Event("lesson", len(lesson.examples), len(lesson.examples), state.round + 1, told))
             state, reward, terminated, truncated, info = env.step(lesson)
+            store_rewards(run, state.round)
             rewards.append(reward)
             infos.append({"examples": len(lesson.examples), "weights_sha256": info["weights_sha256"]})
     # Seconds are those of committed work, over all the processes that did it.
     clock.lap("rest")
     journal.tidy(env.trained_round)
-    summary = _summary(run, settings, state.round, state.examples, info["weights_sha256"])
+    summary = _summary(run, settings, state.round, state.examples, env.kept_round, info["kept_sha256"])
     run.write_summary(summary)
     trajectory = Trajectory(
         "palaestra/Lesson-v0", settings.seed, tuple(rewards), (), terminated, truncated, tuple(infos)
@@ -259,17 +288,22 @@ def _play(run: Run, settings: TeachSettings, student: Student, started: float, l
     return TeachResult(run.folder, summary, trajectory)
 
 
-def _summary(run: Run, settings: TeachSettings, rounds: int, examples: int, weights_sha256: str) -> dict[str, Any]:
-    before, after = run.store.attempts(f"0/{Split.TEST}"), run.store.attempts(f"{rounds}/{Split.TEST}")
+def _summary(
+    run: Run, settings: TeachSettings, rounds: int, examples: int, kept: int, weights_sha256: str
+) -> dict[str, Any]:
+    before, after = run.store.attempts(f"0/{Split.TEST}"), run.store.attempts(f"{kept}/{Split.TEST}")
     failures: dict[str, int] = {}
     for phase in run.store.phases():
         for cause, count in report_on(run.store.attempts(phase)).failures.items():
             failures[cause] = failures.get(cause, 0) + count
-    total = run.store.total()
-    by_skill = {}
-    for skill in sorted({attempt.problem.skill for attempt in before}):
+    total, discovery = run.store.total(), discovered(run)
+    by_skill, rewards = {}, rewards_of(run, 0, rounds)
+    for skill in sorted({*(attempt.problem.skill for attempt in before), *discovery.get("categories", ())}):
         by_skill[skill] = _figures(_of(before, skill), _of(after, skill)) | {
-            "examples": sum(n for parts in run.store.allocation().values() for (s, _), n in parts.items() if s == skill)
+            "examples": sum(
+                n for parts in run.store.allocation().values() for (s, _), n in parts.items() if s == skill
+            ),
+            "rewards": plain_rewards(rewards.get(skill, ()) if skill else ()),
         }
     return {
         "recipe": RECIPE,
@@ -279,14 +313,17 @@ def _summary(run: Run, settings: TeachSettings, rounds: int, examples: int, weig
         "seed": settings.seed,
         **_figures(before, after),
         "rounds": rounds,
+        "kept_round": kept,
         "examples": examples,
+        "rewards": plain_rewards(rewards[""]),
         "failures": failures,
         "seconds": round(total.seconds, 1),
         "prompt_tokens": total.prompt_tokens,
         "completion_tokens": total.completion_tokens,
         "cost": total.money,
-        "calls": sum(cost.calls for phase, cost in run.store.costs().items() if phase.endswith("/lesson")),
+        "calls": sum(cost.calls for phase, cost in run.store.costs().items() if phase.endswith(("/lesson", DISCOVERY))),
         **_checked(run),
+        **({"discovery": discovery} if discovery else {}),
         "weights_sha256": weights_sha256,
         "by_skill": by_skill,
     }

@@ -42,14 +42,25 @@ class TokenLoop(Loop):
         super().__init__(settings)
         self.env, self.policy, self.algorithm, self.reference, self.kl = env, policy, algorithm, reference, kl
         self.held_out, self.engine_name, self.tokenizer = held_out, engine_name, tokenizer
-        env.reset(seed=self.seeds.derive("environment").integer(), options={"episodes": 0})
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Bring the environment to its start."""
+        self.env.reset(seed=self.seeds.derive("environment").integer(), options={"episodes": 0})
+
+    def collect(self, first: int) -> Rollout:
+        """Play the episodes of an iteration, from number `first`."""
+        return collect_responses(self.env, self.policy, self.settings.episodes, self.seeds, first=first)
+
+    def trajectory(self, rollout: Rollout, lane: int) -> Trajectory:
+        """An episode as it goes to the store."""
+        return trajectory_of(self.settings.env, self.settings.seed, rollout, lane)
 
     def iterate(
         self, iteration: int, share_left: float, listener: Listener
     ) -> tuple[dict[str, float], list[Trajectory]]:
-        settings, count = self.settings, self.settings.episodes
-        first = (iteration - 1) * count
-        rollout = collect_responses(self.env, self.policy, count, self.seeds, first=first)
+        settings = self.settings
+        rollout = self.collect((iteration - 1) * settings.episodes)
         seconds = {
             name.removeprefix("seconds_"): rollout.figures[name] for name in ("seconds_model", "seconds_environment")
         }
@@ -58,10 +69,7 @@ class TokenLoop(Loop):
         assert rollout.entropy_BT is not None and rollout.cut_B is not None  # noqa: PT018
         figures["entropy"] = float(rollout.entropy_BT[rollout.mask_BT].mean())
         figures["truncated"] = float(rollout.cut_B.float().mean())
-        trajectories = [
-            trajectory_of(settings.env, settings.seed, rollout, lane)
-            for lane in spread(rollout.lanes, settings.keep_trajectories)
-        ]
+        trajectories = [self.trajectory(rollout, lane) for lane in spread(rollout.lanes, settings.keep_trajectories)]
         if self.reference is not None:
             start = time.perf_counter()
             reference_BT = self.reference.logprobs_BT(rollout)

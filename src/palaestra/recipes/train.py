@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -74,7 +75,7 @@ class TrainSettings:
     weighting: Literal["", "token", "sequence", "constant"] = setting("", "Weights of tokens in GRPO; by its variant.")
     mask_truncated: bool = setting(False, "Leave responses that were cut at the limit out of the loss.")
     temperature: float = setting(1.0, "Temperature of the responses while learning.")
-    max_tokens: int = setting(72, "Most tokens of a response.")
+    max_tokens: int = setting(72, "Most tokens of a response; at the turn scale, of one message.")
     normalise_observations: bool | None = setting(
         None, "Scale observations by their running mean and deviation; by default where it suits."
     )
@@ -177,7 +178,7 @@ def train(
     started = time.perf_counter()
     loop = _build(settings, listener)
     settings = loop.settings
-    with Run.create(Path(out) if out else new_folder(RECIPE), RECIPE, to_plain(settings)) as run:
+    with closing(loop), Run.create(Path(out) if out else new_folder(RECIPE), RECIPE, to_plain(settings)) as run:
         return _play(run, settings, loop, started, listener, callbacks)
 
 
@@ -186,19 +187,21 @@ def resume(run: Run, *, listener: Listener = ignore, callbacks: Sequence[Callbac
     settings = of_run(TrainSettings, run)
     check(settings)
     started = time.perf_counter()
-    return _play(run, settings, _build(settings, listener), started, listener, callbacks)
+    with closing(_build(settings, listener)) as loop:
+        return _play(run, settings, loop, started, listener, callbacks)
 
 
 def filled(settings: TrainSettings) -> TrainSettings:
     """The settings with everything that was left open set to what suits the environment."""
-    from palaestra.envs.making import is_token_env
+    from palaestra.envs.making import kind_of
 
-    kind = "token" if is_token_env(settings.env, settings.options) else "control"
-    policy = settings.policy or ("lm" if kind == "token" else "mlp")
-    if (policy == "lm") != (kind == "token"):
-        acts = "tokens" if kind == "token" else "classic actions"
+    kind = kind_of(settings.env, settings.options)
+    language = kind != "control"
+    policy = settings.policy or ("lm" if language else "mlp")
+    if (policy == "lm") != language:
+        acts = {"token": "tokens", "turn": "messages", "control": "classic actions"}[kind]
         raise EnvError(f"policy '{policy}' does not fit {settings.env}, whose actions are {acts}; use "
-                       f"{'lm' if kind == 'token' else 'mlp or transformer'}")  # fmt: skip
+                       f"{'lm' if language else 'mlp or transformer'}")  # fmt: skip
     if settings.algorithm:
         ALGORITHMS.check(settings.algorithm)
     suits = preset(kind, settings.env, settings.algorithm)
@@ -211,7 +214,7 @@ def filled(settings: TrainSettings) -> TrainSettings:
     if not settings.activation:
         changes["activation"] = suits.get("activation", "tanh")
     if settings.evaluation == -1:
-        changes["evaluation"] = 25 if kind == "token" else 20
+        changes["evaluation"] = {"token": 25, "turn": 64, "control": 20}[kind]
     if settings.clip_high == -1:
         changes["clip_high"] = 0.28 if (changes["algorithm"], settings.variant) == ("grpo", "dapo") else settings.clip
     names = {f.name: f.type for f in fields(settings)}
@@ -220,7 +223,7 @@ def filled(settings: TrainSettings) -> TrainSettings:
             changes[name] = int(value)
     settings = replace(settings, **changes)
     if ALGORITHMS.get(settings.algorithm).groups:
-        name = "episodes" if kind == "token" else "slots"
+        name = "episodes" if language else "slots"
         found = getattr(settings, name)
         require(
             found % settings.group_size == 0,
@@ -320,8 +323,10 @@ def _evaluate(run: Run, loop: Loop, iteration: int, settings: TrainSettings, lis
     figures, cost = loop.evaluate(iteration, run.store, listener)
     figures["seconds_evaluate"] = time.perf_counter() - start
     run.store.add_figures(iteration, figures)
-    if cost is not None:  # Attempts at problems were stored with their own.
-        run.store.add_cost(replace(cost, phase=f"{iteration}/test", seconds=figures["seconds_evaluate"]))
+    phase = f"{iteration}/test"
+    # Attempts at problems were stored with their own; a run that starts over from nothing measures the same again.
+    if cost is not None and not run.store.total(phase).calls:
+        run.store.add_cost(replace(cost, phase=phase, seconds=figures["seconds_evaluate"]))
     listener(Event("evaluation", iteration, settings.iterations, iteration, figures))
     return figures
 

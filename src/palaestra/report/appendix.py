@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,13 +46,18 @@ def appendix_of(run: Run, kind: type[Any]) -> Appendix:
         CostRow(phase, cost, cost.seconds / total.seconds if total.seconds else 0.0)
         for phase, cost in run.store.costs().items()
     )
+    return Appendix(costs, total, setting_rows(run.settings, kind))
+
+
+def setting_rows(settings: Mapping[str, Any], kind: type[Any]) -> tuple[SettingRow, ...]:
+    """Settings beside what the fields of `kind` say of them."""
     known = {name: (default, help_) for name, default, help_ in documented(kind)}
-    settings = []
-    for name, value in run.settings.items():
+    rows = []
+    for name, value in settings.items():
         default, help_ = known.get(name, (None, ""))
         plain = list(default) if isinstance(default, tuple) else default
-        settings.append(SettingRow(name, _written(value), help_, value != plain))
-    return Appendix(costs, total, tuple(settings))
+        rows.append(SettingRow(name, _written(value), help_, value != plain))
+    return tuple(rows)
 
 
 def _written(value: Any) -> str:

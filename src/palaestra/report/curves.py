@@ -34,8 +34,8 @@ class Moment:
     report: Report
 
 
-def accuracy_curve(moments: Sequence[Moment]) -> Markup:
-    """Accuracy in percent with its interval as a band, by the examples so far."""
+def accuracy_curve(moments: Sequence[Moment], kept: Moment | None = None) -> Markup:
+    """Accuracy in percent with its interval as a band, by the examples so far; a ring around the round that is kept."""
     known = [moment for moment in moments if moment.report.accuracy is not None]
     low, high = _accuracy_range(known)
     x = Scale(0, max([moment.examples for moment in known] + [1]), LEFT, WIDTH - RIGHT)
@@ -54,8 +54,11 @@ def accuracy_curve(moments: Sequence[Moment]) -> Markup:
         for moment in known
         if len(known) <= 8
     ]
+    ring = []
+    if kept is not None and kept.report.accuracy is not None:
+        ring = [circle((x(kept.examples), y(100 * kept.report.accuracy)), 8, "kept", f"kept: round {kept.round}")]
     label = "validation accuracy by examples: " + "; ".join(_said(moment) for moment in known)
-    return drawing(WIDTH, HEIGHT, label, *grid, *_band(known, x, y), *labels, class_="chart")
+    return drawing(WIDTH, HEIGHT, label, *grid, *_band(known, x, y), *ring, *labels, class_="chart")
 
 
 def accuracy_multiple(moments: Sequence[Moment], most_examples: int) -> Markup:

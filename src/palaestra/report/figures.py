@@ -46,12 +46,14 @@ def mean_interval(mean: Mean) -> str:
     return f"{100 * mean.low:.1f}–{100 * mean.high:.1f} %" if mean.count else NOTHING
 
 
-def chance(p_value: float) -> str:
+def chance(p_value: float | None) -> str:
     """A p-value, as finely as it means anything.
 
     >>> chance(0.0312), chance(0.00001), chance(1.0)
     ('p = 0.031', 'p < 0.001', 'p = 1.000')
     """
+    if p_value is None:
+        return NOTHING
     return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
 
 
@@ -75,6 +77,26 @@ def signed(value: float) -> str:
     """
     text = f"{value:+.1f}"
     return "0.0" if float(text) == 0 else text.replace("-", "−")
+
+
+def signed_mean(mean: Mean | None) -> str:
+    """A mean in points with its sign.
+
+    >>> signed_mean(Mean(2.0, 1.0, 3.0, 5)), signed_mean(None)
+    ('+2.0', '–')
+    """
+    return NOTHING if mean is None or not mean.count else signed(mean.value)
+
+
+def signed_interval(mean: Mean | None) -> str:
+    """The 95 % interval of a mean in points; one value has none.
+
+    >>> signed_interval(Mean(2.0, -1.0, 5.0, 5)), signed_interval(Mean(2.0, 0.0, 0.0, 1))
+    ('−1.0 to +5.0', 'no interval')
+    """
+    if mean is None or not mean.count:
+        return NOTHING
+    return f"{signed(mean.low)} to {signed(mean.high)}" if mean.count > 1 else "no interval"
 
 
 def points(gain: Gain | None) -> str:
@@ -166,6 +188,8 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "chance": chance,
     "counts": counts,
     "signed": signed,
+    "signed_mean": signed_mean,
+    "signed_interval": signed_interval,
     "points": points,
     "points_interval": points_interval,
     "whole": whole,

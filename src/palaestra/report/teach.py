@@ -8,13 +8,16 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from palaestra.core.records import Attempt, Decision, Report, Split
+from palaestra.core.records import Attempt, Report, Split
+from palaestra.core.selection import best_place
 from palaestra.core.statistics import Gain, gain_between, report_on
 from palaestra.recipes.teach import TeachSettings
 from palaestra.report.allocation import Allocation, AllocationRow, allocation_bars, allocation_rows, examples_of
 from palaestra.report.appendix import Appendix, appendix_of
 from palaestra.report.bars import axis, dumbbell
 from palaestra.report.curves import RAW_ROUNDS, Moment, accuracy_curve, accuracy_multiple, loss_curve, series
+from palaestra.report.discovery import DiscoveryPart, discovery_part
+from palaestra.report.rewards import RewardRow, RoundDecisions, decisions_by_round, reward_rows, rewards_by_round
 from palaestra.report.samples import Group, compare
 from palaestra.report.tree import area_legend, draw_tree, grow
 from palaestra.runs.run import Run
@@ -44,18 +47,12 @@ class Multiple:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundDecisions:
-    """What a teacher decided for one lesson, and why."""
-
-    round: int
-    examples: int
-    actions: dict[str, int]
-    decisions: tuple[Decision, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class TeachPage:
-    """Everything on the page of a teach run. Pictures are there only where there is something to draw."""
+    """Everything on the page of a teach run. Pictures are there only where there is something to draw.
+
+    Arguments:
+        kept: where the best round's student is kept: the round, or as long as the run goes on, the best so far.
+    """
 
     ended: bool
     under_way: tuple[tuple[str, int, int], ...]
@@ -69,6 +66,8 @@ class TeachPage:
     failures: dict[str, int]
     attempts: int
     weights_sha256: str
+    starts_at_base: bool
+    kept: Moment | None
     overall: SkillRow
     skills: tuple[SkillRow, ...]
     axis: Markup
@@ -83,6 +82,8 @@ class TeachPage:
     allocation_rows: tuple[AllocationRow, ...]
     tree: Markup | None
     tree_area: Markup | None
+    discovery: DiscoveryPart | None
+    rewards: tuple[RewardRow, ...]
     decisions: tuple[RoundDecisions, ...]
     inspections: tuple[tuple[int, Inspection], ...]
     samples: tuple[Group, ...]
@@ -96,12 +97,16 @@ def teach_page(run: Run) -> TeachPage:
     phases = {phase: run.store.attempts(phase) for phase in run.store.phases()}
     whole = {phase: attempts for phase, attempts in phases.items() if len(attempts) >= _asked(phases, phase)}
     allocation = run.store.allocation()
-    before, after = whole.get(f"0/{Split.TEST}", []), _last(whole, Split.TEST)
     moments = _moments(whole, allocation)
     done = moments[-1].round if moments else 0
+    measured = [whole[f"{moment.round}/{Split.VALIDATION}"] for moment in moments]
+    kept = moments[best_place(measured)] if moments and run.settings.get("keep") == "best" else None
+    before, after = whole.get(f"0/{Split.TEST}", []), _after(whole, kept, ended)
     skills = sorted(
         {a.problem.skill for part in phases.values() for a in part} | {s for p in allocation.values() for s, _ in p}
     )
+    lessons = {round_: lesson for round_ in run.store.lesson_rounds() if (lesson := run.store.lesson(round_))}
+    rewards = rewards_by_round(measured)
     curves = run.store.curves()
     nodes = grow(moments[-1].report if moments else None, allocation)
     failed = Counter(
@@ -120,12 +125,14 @@ def teach_page(run: Run) -> TeachPage:
         examples=sum(n for parts in allocation.values() for n in parts.values()),
         failures=dict(sorted(failed.items())),
         attempts=sum(len(part) for part in phases.values()),
-        weights_sha256=(run.store.weights_sha256(done) or "") if done else "",
+        weights_sha256=_weights_sha256(run, done if kept is None else kept.round),
+        starts_at_base=settings.get("start", "base") == "base",
+        kept=kept,
         overall=_row("all skills", before, after, sum(n for parts in allocation.values() for n in parts.values())),
         skills=_rows(skills, before, after, allocation),
         axis=axis(),
         moments=moments,
-        curve=accuracy_curve(moments) if moments else None,
+        curve=accuracy_curve(moments, kept) if moments else None,
         multiples=_multiples(skills, moments),
         losses=loss_curve(curves) if any(curves.values()) else None,
         loss_raw_rounds=RAW_ROUNDS,
@@ -135,7 +142,9 @@ def teach_page(run: Run) -> TeachPage:
         allocation_rows=tuple(allocation_rows(allocation)),
         tree=draw_tree(nodes, str(settings.get("task", "task"))) if nodes else None,
         tree_area=area_legend(nodes) if nodes else None,
-        decisions=_decisions(run, allocation),
+        discovery=discovery_part(run),
+        rewards=reward_rows(rewards, lessons, allocation, skills) if rewards or lessons else (),
+        decisions=decisions_by_round(rewards, lessons),
         inspections=tuple(run.store.inspections(Inspection).items()),
         samples=compare(before, after),
         appendix=appendix_of(run, TeachSettings),
@@ -147,11 +156,20 @@ def _asked(phases: dict[str, list[Attempt]], phase: str) -> int:
     return len(phases.get(f"0/{phase.rpartition('/')[2]}", []))
 
 
-def _last(phases: dict[str, list[Attempt]], split: Split) -> list[Attempt]:
-    """The attempts after the last round at which this split was asked; none before the first."""
-    rounds = [int(phase.split("/")[0]) for phase in phases if phase.endswith(f"/{split}")]
+def _after(phases: dict[str, list[Attempt]], kept: Moment | None, ended: bool) -> list[Attempt]:
+    """The attempts of the student that is kept at the test problems; none before they were made."""
+    if kept is not None:
+        # Where the untaught student is the best of all, its test stands for both.
+        return phases.get(f"{kept.round}/{Split.TEST}", []) if kept.round or ended else []
+    rounds = [int(phase.split("/")[0]) for phase in phases if phase.endswith(f"/{Split.TEST}")]
     last = max(rounds, default=0)
-    return phases[f"{last}/{split}"] if last else []
+    return phases[f"{last}/{Split.TEST}"] if last else []
+
+
+def _weights_sha256(run: Run, round_: int) -> str:
+    """The hash of the weights after a round; those of a round without training are those of the one before."""
+    known = (run.store.weights_sha256(earlier) for earlier in range(round_, 0, -1))
+    return next((found for found in known if found), "")
 
 
 def _moments(phases: dict[str, list[Attempt]], allocation: Allocation) -> tuple[Moment, ...]:
@@ -195,15 +213,4 @@ def _multiples(skills: Sequence[str], moments: Sequence[Moment]) -> tuple[Multip
         parts = [Moment(m.round, m.examples, part) for m in moments for part in m.report.slices if part.name == skill]
         if parts:
             found.append(Multiple(skill, parts[0].report, parts[-1].report, accuracy_multiple(parts, most)))
-    return tuple(found)
-
-
-def _decisions(run: Run, allocation: Allocation) -> tuple[RoundDecisions, ...]:
-    found = []
-    # A round whose examples were all dropped has a lesson, and no place in the allocation.
-    for round_ in range(1, max([*allocation, *run.store.lesson_rounds()], default=0) + 1):
-        lesson = run.store.lesson(round_)
-        if lesson is not None:
-            actions = dict(sorted(Counter(decision.action for decision in lesson.decisions).items()))
-            found.append(RoundDecisions(round_, len(lesson.examples), actions, lesson.decisions))
     return tuple(found)

@@ -24,7 +24,9 @@ from palaestra.runs.store import Store
 
 FORMAT = 1
 # What a start that was killed before it wrote the settings may have left in its folder.
-_UNFINISHED = {"run.lock", "store.sqlite", "store.sqlite-wal", "store.sqlite-shm", "settings.json" + PARTIAL}
+_UNFINISHED = {
+    "run.lock", "store.sqlite", "store.sqlite-journal", "store.sqlite-wal", "store.sqlite-shm", "settings.json" + PARTIAL
+}  # fmt: skip
 
 
 class Run:

@@ -22,7 +22,7 @@ from palaestra.runs.records import from_json, to_json
 
 T = TypeVar("T")
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE attempts (phase TEXT, problem TEXT, sample INTEGER, correct INTEGER, data TEXT NOT NULL,
@@ -37,6 +37,7 @@ CREATE TABLE curves (round INTEGER, step INTEGER, loss REAL, PRIMARY KEY (round,
 CREATE TABLE figures (iteration INTEGER, name TEXT, value REAL, PRIMARY KEY (iteration, name));
 CREATE TABLE trajectories (iteration INTEGER, position INTEGER, reward REAL, data TEXT NOT NULL,
                            PRIMARY KEY (iteration, position));
+CREATE TABLE steps (episode INTEGER, position INTEGER, data TEXT NOT NULL, PRIMARY KEY (episode, position));
 CREATE TABLE ledger (id INTEGER PRIMARY KEY, phase TEXT, model TEXT, calls INTEGER, prompt_tokens INTEGER,
                      completion_tokens INTEGER, seconds REAL, money REAL);
 """
@@ -144,11 +145,20 @@ class Store:
         rows = self._read("SELECT round, data FROM inspections ORDER BY round")
         return {round_: self._parse(kind, data) for round_, data in rows}
 
-    def add_skills(self, stage: str, found: Any, cost: LedgerEntry) -> None:
-        """Record what a stage of skill discovery found."""
+    def add_skills(self, stage: str, found: Any, cost: LedgerEntry | None = None) -> None:
+        """Record what a stage of skill discovery found, and what it cost, if anything."""
         with self._transaction("storing skills") as db:
             db.execute("INSERT OR REPLACE INTO skills VALUES (?, ?)", (stage, to_json(found)))
-            _insert_cost(db, cost)
+            if cost is not None:
+                _insert_cost(db, cost)
+
+    def forget_skills(self, keep: Sequence[str]) -> None:
+        """Forget all stages of skill discovery but those in `keep`, and the attempts, which are stored by skill."""
+        with self._transaction("forgetting skills") as db:
+            for (stage,) in db.execute("SELECT stage FROM skills").fetchall():
+                if stage not in keep:
+                    db.execute("DELETE FROM skills WHERE stage=?", (stage,))
+            db.execute("DELETE FROM attempts")
 
     def skills(self, kind: type[T]) -> dict[str, T]:
         """What skill discovery found, by stage, as records of `kind`."""
@@ -229,6 +239,29 @@ class Store:
             for (phase,) in db.execute("SELECT DISTINCT phase FROM ledger").fetchall():
                 if phase.split("/")[0].isdigit() and int(phase.split("/")[0]) > iteration:
                     db.execute("DELETE FROM ledger WHERE phase=?", (phase,))
+
+    # Steps of episodes at the turn scale
+
+    def put_step(self, episode: int, position: int, step: Any, costs: Sequence[LedgerEntry] = ()) -> None:
+        """Record a step of an episode with what it cost; one that was played again takes the place of the first."""
+        with self._transaction("storing a step") as db:
+            db.execute("INSERT OR REPLACE INTO steps VALUES (?, ?, ?)", (episode, position, to_json(step)))
+            for cost in costs:
+                _insert_cost(db, cost)
+
+    def steps(self, kind: type[T], episode: int) -> list[T]:
+        """The steps of an episode in their order, as records of `kind`."""
+        rows = self._read("SELECT data FROM steps WHERE episode=? ORDER BY position", (episode,))
+        return [self._parse(kind, data) for (data,) in rows]
+
+    def episodes(self) -> list[int]:
+        """The episodes that have begun."""
+        return [episode for (episode,) in self._read("SELECT DISTINCT episode FROM steps ORDER BY episode")]
+
+    def forget_steps(self, episode: int, position: int) -> None:
+        """Remove the steps of an episode from `position` on: played again, it ended before them."""
+        with self._transaction("forgetting steps") as db:
+            db.execute("DELETE FROM steps WHERE episode=? AND position>=?", (episode, position))
 
     # Cost
 

@@ -25,6 +25,8 @@ SANDBOXES.register("podman", "palaestra.sandbox.containers:Podman", "a container
 SANDBOXES.register("none", "palaestra.sandbox.none:NoSandbox", "no isolation at all, only limits; warns")
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
+MOST_LISTED = 10_000
+"""Files of a workspace that are listed at once."""
 
 Files = Mapping[str, bytes | str]
 """Relative paths and contents."""
@@ -172,8 +174,16 @@ class Shell(Protocol):
         """Put files into the workspace, by relative path."""
         ...
 
-    def read_files(self, names: Sequence[str]) -> dict[str, bytes]:
-        """The files of the workspace that exist, by relative path; no link is followed."""
+    def read_files(self, names: Sequence[str], longest: int | None = None) -> dict[str, bytes]:
+        """The files of the workspace that exist, by relative path; no link is followed.
+
+        Arguments:
+            longest: bytes of each that are read; as many as a file may have, without.
+        """
+        ...
+
+    def list_files(self, most: int = MOST_LISTED) -> list[str]:
+        """The relative paths of the plain files in the workspace, at most `most`; no link is followed."""
         ...
 
     def close(self) -> None:

@@ -67,6 +67,7 @@ class Bubblewrap:
     Arguments:
         read_only: paths that every program may read, from the path inside to that of the host.
         hide: paths of the host that are shown empty, where they lie below something that is shown.
+        place: where programs find their workspace.
         bwrap: the program; None takes the one on PATH.
 
     Raises:
@@ -76,12 +77,20 @@ class Bubblewrap:
     name = "bubblewrap"
 
     def __init__(
-        self, read_only: Mapping[str, str] = {}, hide: Sequence[str | PathLike[str]] = (), bwrap: str | None = None
+        self,
+        read_only: Mapping[str, str] = {},
+        hide: Sequence[str | PathLike[str]] = (),
+        bwrap: str | None = None,
+        place: str = WORKSPACE,
     ) -> None:
+        if not place.startswith("/") or place.rstrip("/") in ("", *SYSTEM, *PRIVATE) or ".." in place.split("/"):
+            raise SandboxError(
+                f"the workspace's place is an absolute path of its own, such as {WORKSPACE}; got {place!r}"
+            )
         found = shutil.which(bwrap or "bwrap")
         if found is None:
             raise SandboxError(f"the sandbox needs bubblewrap, and {bwrap or 'bwrap'} is not on PATH; {INSTALL}")
-        self.bwrap, self.read_only = found, dict(read_only)
+        self.bwrap, self.read_only, self.place = found, dict(read_only), place.rstrip("/")
         # The package itself holds graders and the families that make problems: not for a program to see.
         self.hide = [str(Path(path).resolve()) for path in (Path(__file__).parents[1], *hide)]
         self._hidden = _inside(self.hide, {path: path for path in (*SYSTEM, *_interpreter())})
@@ -128,7 +137,7 @@ class Bubblewrap:
             tenancy = self._start(keeper(BASH), limits, env, workspace, read_only, bash=True)
             try:
                 write_files(tenancy.workspace, files)
-                return LocalRoom(tenancy, limits, WORKSPACE)
+                return LocalRoom(tenancy, limits, self.place)
             except BaseException:
                 tenancy.close()
                 raise
@@ -169,7 +178,7 @@ class Bubblewrap:
             # The kernel does not count root's processes in any other way. It takes some 10 ms, and without it a fork
             # bomb on a busy machine is thousands of processes ahead of the watch.
             group = ProcessGroup.make(first, limits.processes + SPARE) if os.geteuid() == 0 else None
-            return _look_into(child, first, workspace is None, group)
+            return _look_into(child, first, self.place, workspace is None, group)
         except OSError as error:
             child.close()
             raise SandboxError(
@@ -200,7 +209,7 @@ class Bubblewrap:
             found += ["--seccomp", file_with(rules)]
         shown, private = dict(read_only), [*PRIVATE]
         if workspace is None:
-            private.append(WORKSPACE)
+            private.append(self.place)
         size = ["--size", str(limits.disk)] if _knows_sizes(self.bwrap) else []  # else the watch alone holds the limit
         for path in private:
             found += ["--perms", "0700", *size, "--tmpfs", path]
@@ -218,22 +227,22 @@ class Bubblewrap:
         if workspace is not None:
             if not os.path.isdir(workspace):
                 raise SandboxError(f"the workspace must be a folder that exists; got '{os.fspath(workspace)}'")
-            found += ["--bind", os.path.abspath(workspace), WORKSPACE]
-            shown[WORKSPACE] = os.fspath(workspace)
+            found += ["--bind", os.path.abspath(workspace), self.place]
+            shown[self.place] = os.fspath(workspace)
         for path, is_folder in (*self._hidden, *_inside(self.hide, shown)):
             found += ["--tmpfs", path, "--remount-ro", path] if is_folder else ["--ro-bind", os.devnull, path]
-        found += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORKSPACE]
+        found += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", self.place]
         return found
 
 
-def _look_into(child: Child, first: int, own_workspace: bool, group: ProcessGroup | None) -> Tenancy:
+def _look_into(child: Child, first: int, place: str, own_workspace: bool, group: ProcessGroup | None) -> Tenancy:
     """Open the sandbox's processes and folders from outside. They stay open when it is dead."""
     root = f"/proc/{first}/root"
     with ExitStack() as undo:
         tree = ProcTree(f"{root}/proc")
         undo.callback(tree.close)
         opened = []
-        for path in (WORKSPACE, *PRIVATE):
+        for path in (place, *PRIVATE):
             opened.append(os.open(root + path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
             undo.callback(os.close, opened[-1])
         tenancy = Tenancy(child, first, tree, opened[0], opened if own_workspace else opened[1:], group)

@@ -330,9 +330,14 @@ class _ContainerRoom:
     def write_files(self, files: Files) -> None:
         self.life.write_files(files)
 
-    def read_files(self, names: Sequence[str]) -> dict[str, bytes]:
+    def list_files(self, most: int) -> list[str]:
+        answer = self.life.call("find", WORKSPACE, "-type", "f", "-print0")
+        names = answer.stdout.decode("utf-8", "replace").split("\0")
+        return sorted(name.removeprefix(f"{WORKSPACE}/") for name in names if name)[:most]
+
+    def read_files(self, names: Sequence[str], longest: int) -> dict[str, bytes]:
         wanted = {"/".join(parts(name)): name for name in names}
-        return {wanted[key]: data for key, data in self.life.read_files(wanted, self.limits.file_size).items()}
+        return {wanted[key]: data for key, data in self.life.read_files(wanted, longest).items()}
 
     def close(self) -> None:
         self.life.close()

@@ -53,6 +53,21 @@ def read_files(workspace: int, names: Iterable[str], longest: int) -> dict[str, 
     return found
 
 
+def list_files(workspace: int, most: int) -> list[str]:
+    """The plain files below the open folder `workspace`, sorted, at most `most`; no link is followed."""
+    found: list[str] = []
+    for folder, below, names, handle in os.fwalk(".", dir_fd=workspace, follow_symlinks=False):
+        below.sort()
+        for name in sorted(names):
+            with suppress(OSError, UnicodeEncodeError):
+                name.encode()
+                if stat.S_ISREG(os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode):
+                    found.append(os.path.normpath(os.path.join(folder, name)))
+        if len(found) >= most:
+            break
+    return found[:most]
+
+
 def parts(name: str) -> list[str]:
     """The parts of a relative path that stays where it is.
 

@@ -25,7 +25,7 @@ class Line:
         self.too_long, self.garbled = False, False
         """Whether a message came that is beyond the limit; whether something came that is no message."""
         self.mine, self.theirs = socket.socketpair()
-        self._rest = b""
+        self._rest = bytearray()
 
     def settle(self, seconds: float) -> None:
         """Wait for at most so long for a message."""
@@ -37,7 +37,9 @@ class Line:
 
     def receive(self) -> dict[str, Any] | None:
         """The next message; None where there is none, or what came is none."""
-        while b"\n" not in self._rest and len(self._rest) <= self.longest:
+        seen = 0
+        while self._rest.find(b"\n", seen) < 0 and len(self._rest) <= self.longest:
+            seen = len(self._rest)
             try:
                 more = self.mine.recv(1 << 16)
             except OSError:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from palaestra.core.errors import SandboxError
 from palaestra.sandbox.base import Files, Limits, Status
-from palaestra.sandbox.files import read_files, write_files
+from palaestra.sandbox.files import list_files, read_files, write_files
 from palaestra.sandbox.groups import ProcessGroup
 from palaestra.sandbox.processes import ProcTree, Watch, state
 from palaestra.sandbox.shell import KEEPER, LOCAL_FILES, LOOP, START
@@ -143,8 +143,11 @@ class LocalRoom:
     def write_files(self, files: Files) -> None:
         write_files(self.tenancy.workspace, files)
 
-    def read_files(self, names: Sequence[str]) -> dict[str, bytes]:
-        return read_files(self.tenancy.workspace, names, self.limits.file_size)
+    def read_files(self, names: Sequence[str], longest: int) -> dict[str, bytes]:
+        return read_files(self.tenancy.workspace, names, longest)
+
+    def list_files(self, most: int) -> list[str]:
+        return list_files(self.tenancy.workspace, most)
 
     def close(self) -> None:
         try:

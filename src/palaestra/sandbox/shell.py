@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
 from palaestra.core.errors import SandboxError
-from palaestra.sandbox.base import Files, Limits, ShellResult, Status
+from palaestra.sandbox.base import MOST_LISTED, Files, Limits, ShellResult, Status
 
 # The shell's own files are /dev/null, so that neither `set -x` nor a trap writes into a command's output. A command is
 # run by a sourced script: that is what a trap can `return` from, so that an interrupt ends all of the command at once
@@ -115,7 +115,9 @@ class Room(Protocol):
 
     def write_files(self, files: Files) -> None: ...
 
-    def read_files(self, names: Sequence[str]) -> dict[str, bytes]: ...
+    def read_files(self, names: Sequence[str], longest: int) -> dict[str, bytes]: ...
+
+    def list_files(self, most: int) -> list[str]: ...
 
     def close(self) -> None: ...
 
@@ -235,9 +237,13 @@ class BashShell:
         with self._lock:
             self._open().write_files(files)
 
-    def read_files(self, names: Sequence[str]) -> dict[str, bytes]:
+    def read_files(self, names: Sequence[str], longest: int | None = None) -> dict[str, bytes]:
         with self._lock:
-            return self._open().read_files(names)
+            return self._open().read_files(names, self.limits.file_size if longest is None else longest)
+
+    def list_files(self, most: int = MOST_LISTED) -> list[str]:
+        with self._lock:
+            return self._open().list_files(most)
 
     def close(self) -> None:
         self._closing.set()

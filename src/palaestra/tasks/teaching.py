@@ -20,7 +20,11 @@ class UnusableError(ValueError):
 
 @runtime_checkable
 class WritableTask(Task, Protocol):
-    """A task that a language model can write data for."""
+    """A task that a language model can write data for.
+
+    It may also have `prepare(data)`: is told of all data of an answer before the first becomes an example, for what is
+    better done together, such as pictures that a model paints. It raises nothing because of a datum.
+    """
 
     datum: type[BaseModel]
     """The shape of one datum; its descriptions are read by the writer."""

@@ -116,7 +116,10 @@ class ModelWriter:
     def _examples(self, said: Any, order: Order, count: int) -> tuple[list[Example], list[str]]:
         """At most `count` examples of an answer, and what is wrong with the data of which none could be made."""
         examples, unusable = [], []
-        for datum in said.data[:count]:
+        data = said.data[:count]
+        if (prepare := getattr(self.task, "prepare", None)) is not None:
+            prepare(data)
+        for datum in data:
             try:
                 made = self.task.example_of(datum, order.skill, order.subskill)
             except UnusableError as error:

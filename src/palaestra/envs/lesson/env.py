@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import gymnasium
 
-from palaestra.core.errors import LessonError
+from palaestra.core.errors import LessonError, SettingsError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Attempt, Example, Lesson, Problem, Report, Split
 from palaestra.core.seeding import Seeds
+from palaestra.core.selection import is_better
 from palaestra.core.statistics import gain_between, report_on
 from palaestra.engines import shelf
 from palaestra.engines.base import Engine, Sampling
-from palaestra.envs.lesson.journal import Forgetful, Journal
+from palaestra.envs.lesson.journal import Forgetful, Journal, WeightsOnly
 from palaestra.envs.lesson.state import (
     Round,
     StudentState,
@@ -28,7 +30,7 @@ from palaestra.envs.lesson.state import (
 from palaestra.learn.student import Student, SupervisedStudent
 from palaestra.learn.supervised import supervision_for
 from palaestra.runs.ledger import LedgerEntry
-from palaestra.tasks.base import Task, make_task
+from palaestra.tasks.base import Task, longest_answer, make_task
 from palaestra.tasks.evaluate import evaluate
 
 UNKNOWN = -1
@@ -48,9 +50,13 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
     - `truncated`: the last round is over,
     - `info`: `report` (validation), `test` (the test report, at the start and at the end only, and
       never part of an observation), `loss`, `weights_sha256`, and `compared`: the problems that were scored
-      both times and that the reward rests on. Where that is 0, a reward of 0 says nothing.
+      both times and that the reward rests on. Where that is 0, a reward of 0 says nothing. At the end also
+      `kept_round` and `kept_sha256`: the round whose student is kept, and the hash of its weights.
 
     A lesson without examples is a round without training: the student stays as it is.
+
+    With `keep="best"` the student goes back at the end to the round with the best validation accuracy, the untaught
+    one included, the earlier of equals; it alone is tested. So the choice knows nothing of the test.
 
     Arguments:
         task: a task, or its registered name.
@@ -59,9 +65,10 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         budget: the most examples of an episode, all lessons together.
         validation, test: problems a skill in each split.
         skills: only these skills; all if empty.
-        sampling: how the student answers, before and after alike.
+        sampling: how the student answers, before and after alike; greedily, as long as the task needs, if not given.
         show_state: let the observation hold how the student does; without, only rounds and amounts of data.
         show_references: let it hold the expected answers of validation problems too.
+        keep: the student of which round is kept and tested at the end: of the `"last"`, or of the `"best"`.
         journal: what an episode remembers; see `palaestra.envs.lesson.journal`.
         listener: is told of the progress.
 
@@ -84,9 +91,10 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         validation: int = 12,
         test: int = 25,
         skills: tuple[str, ...] = (),
-        sampling: Sampling = Sampling(),
+        sampling: Sampling | None = None,
         show_state: bool = True,
         show_references: bool = False,
+        keep: Literal["last", "best"] = "last",
         journal: Journal | None = None,
         listener: Listener = ignore,
         render_mode: str | None = None,
@@ -94,9 +102,14 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self.task = make_task(task) if isinstance(task, str) else task
         self.student: Student = _student(student) if isinstance(student, str) else student
         self.rounds, self.budget, self.skills = rounds, budget, skills
-        self.validation, self.test, self.sampling = validation, test, sampling
-        self.show_state, self.show_references = show_state, show_references
-        self.journal: Journal = journal if journal is not None else Forgetful()
+        self.validation, self.test = validation, test
+        self.sampling = sampling or Sampling(max_tokens=longest_answer(self.task))
+        if keep not in ("last", "best"):
+            raise SettingsError(f"the student that is kept is that of the 'last' or the 'best' round; got {keep!r}")
+        self.show_state, self.show_references, self.keep = show_state, show_references, keep
+        if journal is None:
+            journal = WeightsOnly() if keep == "best" else Forgetful()
+        self.journal: Journal = journal
         self.listener = listener
         self.render_mode = render_mode
         self.observation_space = observation_space()
@@ -108,11 +121,13 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self._data: list[Example] = []
         self._history: list[Round] = []
         self._attempts: list[Attempt] = []
+        self._tested: list[Attempt] = []
+        self._best: _Standing
         self._before: Report
         self._report: Report
-        # The last round with a training, whose weights count; and the one whose weights are in memory, as evaluations
-        # that are known already need none.
-        self.trained_round = self._in_memory = 0
+        # The round whose student is kept, once the episode is over; the round whose training led to the weights that
+        # count; and the one whose weights are in memory, as evaluations that are known already need none.
+        self.kept_round = self.trained_round = self._in_memory = 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -124,11 +139,12 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self._problems = {s: self.task.problems(s, n, root, self.skills) for s, n in counts.items()}
         self._data, self._history, self._round, self._over = [], [], 0, False
         self.student.restore()
-        self.trained_round = self._in_memory = 0
+        self.kept_round = self.trained_round = self._in_memory = 0
         self._attempts = self._evaluate(Split.VALIDATION)
+        self._best = _Standing(0, 0, self._attempts)
         self._before = self._report = report_on(self._attempts, Split.VALIDATION)
-        test = report_on(self._evaluate(Split.TEST), Split.TEST)
-        return self._state(), {"report": self._report, "test": test}
+        self._tested = self._evaluate(Split.TEST)
+        return self._state(), {"report": self._report, "test": report_on(self._tested, Split.TEST)}
 
     def step(self, action: Lesson) -> tuple[StudentState, float, bool, bool, dict[str, Any]]:
         if self._over:
@@ -144,6 +160,8 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
             raise
         self._data, self._round = data, round_
         before, self._attempts = self._attempts, self._evaluate(Split.VALIDATION)
+        if is_better(self._attempts, self._best.attempts):
+            self._best = _Standing(round_, self.trained_round, self._attempts)
         self._report = report_on(self._attempts, Split.VALIDATION)
         self._history.append(Round(allocation_of(action), self._report))
         # Paired: a problem that failed around the model either time is no change of accuracy.
@@ -151,11 +169,29 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         terminated = len(self._data) >= self.budget
         truncated = self._round >= self.rounds
         info: dict[str, Any] = {"report": self._report, "loss": loss, "compared": gain.count}
+        info["weights_sha256"] = self._weights_sha256()
         if terminated or truncated:
-            self._over = True
-            info["test"] = report_on(self._evaluate(Split.TEST), Split.TEST)
-        info["weights_sha256"] = self.journal.weights_sha256(self.trained_round) or self.student.weights_sha256()
+            info |= self.finish()
         return self._state(), gain.points / 100, terminated, truncated, info
+
+    def finish(self) -> dict[str, Any]:
+        """End the episode here: bring up the student that is kept, and test it. `step` does it after the last round.
+
+        Returns:
+            `test`, `kept_round` and `kept_sha256`, as in the `info` of a last step.
+        """
+        if self._over:
+            raise gymnasium.error.ResetNeeded("the episode is over; call reset() before finish()")
+        self._over, self.kept_round = True, self._round
+        if self.keep == "best":
+            self.kept_round, self.trained_round = self._best.round, self._best.trained_round
+        # The untaught student has been tested: to ask it once more would tell nothing new.
+        tested = self._evaluate(Split.TEST, self.kept_round) if self.kept_round else self._tested
+        return {
+            "test": report_on(tested, Split.TEST),
+            "kept_round": self.kept_round,
+            "kept_sha256": self._weights_sha256(),
+        }
 
     def render(self) -> str | None:
         """The report of the student as text, a line a skill."""
@@ -208,12 +244,15 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
             list(data), self._seeds.derive("training", round_), on_step, self.journal.progress_folder()
         )
         cost = LedgerEntry(f"{round_}/train", self.student.name, seconds=time.perf_counter() - start)
-        self.journal.add_training(round_, self.student, curve, cost)
+        needed = (self._best.trained_round,) if self.keep == "best" else ()
+        self.journal.add_training(round_, self.student, curve, cost, needed)
         self.trained_round = self._in_memory = round_
         return curve[-1][1]
 
-    def _evaluate(self, split: Split) -> list[Attempt]:
-        phase = f"{self._round}/{split}"
+    def _evaluate(self, split: Split, round_: int | None = None) -> list[Attempt]:
+        """Ask the student that counts; the attempts are those of `round_`, by default of this one."""
+        round_ = self._round if round_ is None else round_
+        phase = f"{round_}/{split}"
         attempts = evaluate(
             self.task,
             self._problems[split],
@@ -221,17 +260,24 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
             sampling=self.sampling,
             seed=self._seeds.derive("evaluate").integer(),
             phase=phase,
-            round_=self._round,
+            round_=round_,
             known=self.journal.attempts(phase),
             keep=lambda made, cost: self.journal.add_attempts(phase, made, cost),
             listener=self.listener,
         )
         report = report_on(attempts, split)
-        self.listener(Event(f"evaluated {split}", len(attempts), len(attempts), self._round, {"report": report}))
+        self.listener(Event(f"evaluated {split}", len(attempts), len(attempts), round_, {"report": report}))
         return attempts
 
+    def _weights_sha256(self) -> str:
+        """The hash of the weights that count; they are brought up only where nobody noted it."""
+        noted = self.journal.weights_sha256(self.trained_round)
+        if noted is None:
+            self._bring_up()
+        return noted or self.student.weights_sha256()
+
     def _bring_up(self) -> None:
-        """Bring the weights into memory that the last training led to."""
+        """Bring the weights that count into memory."""
         if self._in_memory != self.trained_round:
             if self.trained_round == 0:
                 self.student.restore()
@@ -250,6 +296,15 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
             history=tuple(self._history),
         )
         return state if self.show_state else hidden(state)
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """A round with its validation, and the round whose training led to its weights."""
+
+    round: int
+    trained_round: int
+    attempts: Sequence[Attempt]
 
 
 def _student(name: str) -> Student:

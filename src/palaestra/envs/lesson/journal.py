@@ -7,7 +7,10 @@ from its start: known rounds pass in an instant, and the first unknown piece is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+import tempfile
+import weakref
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -30,9 +33,18 @@ class Journal(Protocol):
         ...
 
     def add_training(
-        self, round_: int, student: Student, curve: Sequence[tuple[int, float]], cost: LedgerEntry
+        self,
+        round_: int,
+        student: Student,
+        curve: Sequence[tuple[int, float]],
+        cost: LedgerEntry,
+        needed: Collection[int] = (),
     ) -> None:
-        """Save the trained student, then note that the training is over."""
+        """Save the trained student, then note that the training is over.
+
+        Arguments:
+            needed: earlier rounds whose weights may still be asked for; those of all others may be forgotten.
+        """
         ...
 
     def load(self, round_: int, student: Student) -> None:
@@ -57,7 +69,12 @@ class Forgetful:
         return None
 
     def add_training(
-        self, round_: int, student: Student, curve: Sequence[tuple[int, float]], cost: LedgerEntry
+        self,
+        round_: int,
+        student: Student,
+        curve: Sequence[tuple[int, float]],
+        cost: LedgerEntry,
+        needed: Collection[int] = (),
     ) -> None:
         pass
 
@@ -66,3 +83,35 @@ class Forgetful:
 
     def progress_folder(self) -> Path | None:
         return None
+
+
+class WeightsOnly(Forgetful):
+    """The same for an environment that goes back to an earlier round at its end: keeps the weights, and no more.
+
+    They lie in a temporary folder, which goes when the journal does.
+    """
+
+    def __init__(self) -> None:
+        self._place = Path(tempfile.mkdtemp(prefix="palaestra-lesson-"))
+        weakref.finalize(self, shutil.rmtree, self._place, ignore_errors=True)
+
+    def add_training(
+        self,
+        round_: int,
+        student: Student,
+        curve: Sequence[tuple[int, float]],
+        cost: LedgerEntry,
+        needed: Collection[int] = (),
+    ) -> None:
+        wanted = {self._folder(one) for one in needed}
+        for folder in self._place.iterdir():
+            if folder not in wanted:
+                shutil.rmtree(folder)
+        self._folder(round_).mkdir()
+        student.save(self._folder(round_))
+
+    def load(self, round_: int, student: Student) -> None:
+        student.load(self._folder(round_))
+
+    def _folder(self, round_: int) -> Path:
+        return self._place / f"round-{round_}"

@@ -101,13 +101,23 @@ class LanguageModelPolicy(nn.Module):
 
     @torch.no_grad()
     def logits_SV(
-        self, tokens_SL: np.ndarray, length_S: np.ndarray, fresh_S: np.ndarray, active_S: np.ndarray
+        self,
+        tokens_SL: np.ndarray,
+        length_S: np.ndarray,
+        fresh_S: np.ndarray,
+        active_S: np.ndarray,
+        waiting_S: np.ndarray | None = None,
     ) -> torch.Tensor:
-        """The logits of the next token in each slot, over the vocabulary; what stands at inactive slots means nothing."""
+        """The logits of the next token in each slot, over the vocabulary.
+
+        What stands at slots that are not active, or wait, means nothing. A slot that waits is read no further in this
+        call, and goes on in a later one; one that is not active is forgotten.
+        """
         stepper = self._stepper
         assert stepper is not None, "call begin first"
+        waiting_S = np.zeros_like(active_S) if waiting_S is None else waiting_S
         with suited():
-            return self._next_SV(stepper, tokens_SL, length_S, fresh_S, active_S)
+            return self._next_SV(stepper, tokens_SL, length_S, fresh_S, active_S, waiting_S & active_S)
 
     def _next_SV(
         self,
@@ -116,14 +126,15 @@ class LanguageModelPolicy(nn.Module):
         length_S: np.ndarray,
         fresh_S: np.ndarray,
         active_S: np.ndarray,
+        waiting_S: np.ndarray,
     ) -> torch.Tensor:
         stepper.rest(np.flatnonzero(~active_S).tolist())
-        starting = np.flatnonzero(fresh_S & active_S).tolist()
-        going = active_S & ~fresh_S
+        starting = np.flatnonzero(fresh_S & active_S & ~waiting_S).tolist()
+        going = active_S & ~fresh_S & ~waiting_S
         logits_SV = None
         if going.any():
             last_S = torch.from_numpy(tokens_SL[np.arange(len(length_S)), np.maximum(length_S - 1, 0)]).to(self.device)
-            logits_SV = stepper.step(last_S, starting)
+            logits_SV = stepper.step(last_S, starting, np.flatnonzero(waiting_S).tolist())
         if starting:
             logits_SV = stepper.start({s: tokens_SL[s, : length_S[s]].tolist() for s in starting}, logits_SV)
         assert logits_SV is not None, "no slot is active"
@@ -137,21 +148,24 @@ class LanguageModelPolicy(nn.Module):
         active_S: np.ndarray,
         uniform_S: np.ndarray,
         mask_SV: np.ndarray | None = None,
+        waiting_S: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Choose the next token of each slot; returns tokens, log-probs and the entropies of the choices.
 
         Arguments:
             uniform_S: one random number from 0 to 1 a slot; it alone decides the choice.
             mask_SV: tokens that are legal.
+            waiting_S: slots that choose nothing now and keep what they have read.
         """
-        logits_SV = self.logits_SV(tokens_SL, length_S, fresh_S, active_S)
+        logits_SV = self.logits_SV(tokens_SL, length_S, fresh_S, active_S, waiting_S)
         chosen_S, logprobs_S, entropy_S = choose(
             logits_SV,
             torch.from_numpy(uniform_S).to(logits_SV.device),
             self.temperature,
             None if mask_SV is None else torch.from_numpy(mask_SV.astype(bool)).to(logits_SV.device),
         )
-        if not bool(torch.isfinite(logprobs_S[torch.from_numpy(active_S).to(logprobs_S.device)]).all()):
+        choosing_S = active_S if waiting_S is None else active_S & ~waiting_S
+        if not bool(torch.isfinite(logprobs_S[torch.from_numpy(choosing_S).to(logprobs_S.device)]).all()):
             raise ModelError("the policy's log-probs are not finite any more; lower the learning rate")
         return chosen_S.cpu().numpy(), logprobs_S.cpu().numpy(), entropy_S.cpu().numpy()
 
@@ -164,8 +178,10 @@ class LanguageModelPolicy(nn.Module):
         valued = values and self.value_head is not None
         # Whoever wants whole distributions, or restricts them, needs logits; log-probs alone come with less.
         whole = entropy or bool(inputs.legal) or self._lean is None
-        reading = self._read(inputs, lanes, selection.width, hidden=valued or not whole, logits=whole)
-        chosen_BR = padded([inputs.responses[lane] for lane in lanes], selection.width).to(self.device)
+        reach = inputs.reach(lanes, selection.width)
+        reading = self._read(inputs, lanes, reach, hidden=valued or not whole, logits=whole)
+        reading = reading.at_decisions(inputs, lanes, reach, selection.width)
+        chosen_BR = padded([inputs.decisions(lane) for lane in lanes], selection.width).to(self.device)
         chosen_N = chosen_BR.flatten() if reading.rows_N is None else chosen_BR.flatten()[reading.rows_N]
         shape = (len(lanes), selection.width)
         entropy_BR = None
@@ -207,7 +223,9 @@ class LanguageModelPolicy(nn.Module):
         for selection in everything(rollout, True, self._most(rollout)):
             lanes, width = selection.index.tolist(), selection.width
             if self.value_head is not None:
-                reading = self._read(inputs, lanes, width, hidden=True, logits=False, behind=True)
+                reach = inputs.reach(lanes, width)
+                reading = self._read(inputs, lanes, reach, hidden=True, logits=False, behind=True)
+                reading = reading.at_decisions(inputs, lanes, reach + 1, width + 1, behind=True)
                 assert reading.hidden_ND is not None
                 found_N = self.value_head(reading.hidden_ND.float())[..., 0]
                 found_BR = reading.table(found_N, len(lanes), width + 1)
@@ -257,7 +275,8 @@ class LanguageModelPolicy(nn.Module):
     def _most(self, rollout: Rollout) -> int:
         if self.piece:
             return self.piece
-        longest = int(rollout.mask_BT.sum(-1).max())
+        inputs: TokenInputs = rollout.inputs
+        longest = inputs.reach(range(rollout.lanes), int(rollout.mask_BT.sum(-1).max()))
         return max(1, PIECE_LOGITS // ((longest + 1) * self.rows))
 
     def _read(
@@ -296,20 +315,24 @@ class LanguageModelCritic(nn.Module):
         self._lean = lean_reader(body)
 
     def values(self, inputs: TokenInputs, lanes: list[int], width: int) -> torch.Tensor:
-        """The values behind the prompt and behind each token of the response, `[lanes, width + 1]`."""
+        """The values before each decision, and behind the end of the response, `[lanes, width + 1]`."""
+        reach = inputs.reach(lanes, width)
         if self._lean is not None:
-            reading = self._lean.read(inputs, lanes, width + 1, hidden=True, logits=False, behind=True)
+            reading = self._lean.read(inputs, lanes, reach + 1, hidden=True, logits=False, behind=True)
+            reading = reading.at_decisions(inputs, lanes, reach + 1, width + 1, behind=True)
             assert reading.hidden_ND is not None
             return reading.table(self.head(reading.hidden_ND)[..., 0], len(lanes), width + 1)
-        ids_BL, mask_BL = (x.to(self.body.device) for x in pack(inputs, lanes, width))
+        ids_BL, mask_BL = (x.to(self.body.device) for x in pack(inputs, lanes, reach))
         hidden_BLD = self.body(
             input_ids=ids_BL,
             attention_mask=mask_BL,
             position_ids=(mask_BL.cumsum(-1) - 1).clamp(min=0),
             use_cache=False,
         ).last_hidden_state
-        result: torch.Tensor = self.head(hidden_BLD[:, -(width + 1) :].float())[..., 0]
-        return result
+        reading = Reading(hidden_BLD[:, -(reach + 1) :].flatten(0, 1), None, None)
+        reading = reading.at_decisions(inputs, lanes, reach + 1, width + 1, behind=True)
+        assert reading.hidden_ND is not None
+        return reading.table(self.head(reading.hidden_ND.float())[..., 0], len(lanes), width + 1)
 
 
 def fuse_activations(model: nn.Module) -> None:

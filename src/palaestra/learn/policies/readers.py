@@ -40,6 +40,32 @@ class Reading:
             return values_N.view(lanes, width)
         return values_N.new_zeros(lanes * width).index_copy(0, self.rows_N, values_N).view(lanes, width)
 
+    def at_decisions(
+        self, inputs: TokenInputs, lanes: Sequence[int], reach: int, width: int, behind: bool = False
+    ) -> Reading:
+        """Only what stands before decisions and, if `behind`, behind the end.
+
+        Arguments:
+            reach: of the table of tokens `[lanes, reach]` that was read.
+            width: of the table of decisions `[lanes, width]` that this becomes.
+        """
+        if not inputs.chosen:
+            return self
+        places = [inputs.chosen[lane] for lane in lanes]
+        if behind:
+            places = [np.append(own, len(inputs.responses[lane])) for own, lane in zip(places, lanes, strict=True)]
+        wanted_M = torch.from_numpy(np.concatenate([k * reach + own for k, own in enumerate(places)]))
+        rows_M = torch.from_numpy(np.concatenate([k * width + np.arange(len(own)) for k, own in enumerate(places)]))
+        found = self.hidden_ND if self.hidden_ND is not None else self.logits_NV
+        assert found is not None
+        wanted_M, rows_M = wanted_M.to(found.device), rows_M.to(found.device)
+        if self.rows_N is not None:
+            at_L = torch.zeros(len(lanes) * reach, dtype=torch.long, device=found.device)
+            at_L[self.rows_N] = torch.arange(len(self.rows_N), device=found.device)
+            wanted_M = at_L[wanted_M]
+        hidden_MD = None if self.hidden_ND is None else self.hidden_ND.index_select(0, wanted_M)
+        return Reading(hidden_MD, None if self.logits_NV is None else self.logits_NV.index_select(0, wanted_M), rows_M)
+
 
 class PlainReader:
     """Any causal language model of transformers, or peft's around one."""

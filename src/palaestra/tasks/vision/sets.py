@@ -32,6 +32,8 @@ from palaestra.tasks.sources import Rows, Source, field, locate, read_rows
 from palaestra.tasks.vision.answers import judge
 from palaestra.tasks.vision.images import Images
 from palaestra.tasks.vision.pairs import PLACES, paired_means
+from palaestra.tasks.vision.pictures import Pictures
+from palaestra.tasks.vision.set_writing import WrittenSet
 
 YES_NO = ("yes", "no")
 TRUE_FALSE = ("true", "false")
@@ -65,13 +67,16 @@ class Question:
     metadata: tuple[tuple[str, str | int], ...] = ()
 
 
-class VisualSet(ABC):
+class VisualSet(WrittenSet, ABC):
     """A data set of images with short answers. Subclasses say what their rows mean.
 
     Arguments:
         path: a folder with the data, or the id of a data set on the hub; empty means `$PALAESTRA_DATA/<name>`
             where that is a folder, else the usual place on the hub, where there is one.
         instruction: a line that follows every question; `None` means the task's own.
+        images: who paints the pictures of lessons that a language model writes, for example `diffusers:MODEL` (see
+            `palaestra.tasks.vision.painters`); empty: no lessons are written.
+        images_seed: what a painter paints by.
     """
 
     name: str
@@ -80,10 +85,12 @@ class VisualSet(ABC):
     unit_size = 1
     kinds: tuple[str, ...]
 
-    def __init__(self, path: str = "", instruction: str | None = None) -> None:
+    def __init__(self, path: str = "", instruction: str | None = None, images: str = "", images_seed: int = 0) -> None:
         self.path = path
         self.instruction = self.own_instruction if instruction is None else instruction
         self._rows: dict[Split, dict[str, list[Question]]] = {}
+        if images:
+            self.let_write(Pictures(images, images_seed))
 
     def skills(self) -> Mapping[str, tuple[str, ...]]:
         return dict.fromkeys(self.kinds, ())
@@ -141,10 +148,9 @@ class VisualSet(ABC):
         return self._rows[split]
 
     def _problem(self, question: Question) -> Problem:
-        text = f"{question.text}\n{self.instruction}" if self.instruction else question.text
         return Problem(
             id=question.id,
-            messages=(Message("user", (ImagePart(question.image()), TextPart(text))),),
+            messages=(Message("user", (ImagePart(question.image()), TextPart(self.asked(question.text)))),),
             reference=question.answer,
             skill=question.skill,
             metadata={"choices": list(question.choices), **dict(question.metadata)},
@@ -180,8 +186,11 @@ class GQA(VisualSet):
     def _question(self, where: str, row: Mapping[str, Any], held: Any) -> Question:
         kind = str((row.get("types") or {}).get("structural", "query"))
         text, answer = str(field(row, where, "question")), str(field(row, where, "answer"))
-        closed = YES_NO if answer.lower() in YES_NO else ()
+        closed = self.choices(kind, answer)
         return Question(f"gqa/{field(row, where, 'id')}", text, answer, kind, self.picture(held, where), closed)
+
+    def choices(self, kind: str, answer: str) -> tuple[str, ...]:
+        return YES_NO if answer.lower() in YES_NO else ()
 
 
 class NaturalBench(VisualSet):
@@ -194,7 +203,11 @@ class NaturalBench(VisualSet):
 
     name, source = "naturalbench", Source("naturalbench", "BaiqiL/NaturalBench")
     unit_size = 4
-    kinds = ("yes_no", "multiple_choice")
+    kinds = tuple(_NATURAL)
+    closed: Mapping[str, tuple[str, ...]] = {kind: choices for kind, (_, choices) in _NATURAL.items()}
+
+    def worded(self, question: str, kind: str) -> str:
+        return f"{question} {_NATURAL[kind][0]}"
 
     def metrics(self, attempts: Sequence[Attempt]) -> Mapping[str, Mean]:
         """Question, image and group accuracy; the accuracy of single answers is the report's own."""
@@ -211,12 +224,11 @@ class NaturalBench(VisualSet):
         kind = str(field(row, where, "Question_Type", "Question Type")).lower().replace(" ", "_")
         if kind not in _NATURAL:
             raise TaskError(f"{where}: expected the type yes_no or multiple_choice; got '{kind}'")
-        instruction, choices = _NATURAL[kind]
         for q, i in PLACES:
-            text = f"{field(row, where, f'Question_{q}')} {instruction}"
+            text = self.worded(str(field(row, where, f"Question_{q}")), kind)
             answer, picture = str(field(row, where, f"Image_{i}_Question_{q}")), field(row, where, f"Image_{i}")
             yield Question(
-                f"{group}/q{q}i{i}", text, answer, kind, self.picture(picture, where), choices, group,
+                f"{group}/q{q}i{i}", text, answer, kind, self.picture(picture, where), self.closed[kind], group,
                 (("group", group), ("question", q), ("image", i)),
             )  # fmt: skip
 
@@ -228,7 +240,7 @@ class EasyVQA(VisualSet):
     """
 
     name, source = "easy-vqa", Source("easy_vqa")
-    kinds = tuple(_EASY)
+    kinds, closed = tuple(_EASY), _EASY
 
     def questions(self, split: Split) -> Iterator[Question]:
         file = "test" if split is Split.TEST else "train"
@@ -254,6 +266,7 @@ class NLVR(VisualSet):
     name, source = "nlvr", Source("nlvr")
     own_instruction = "Is this true or false of the picture? Answer true or false."
     kinds = ("tower", "scatter")
+    closed: Mapping[str, tuple[str, ...]] = dict.fromkeys(kinds, TRUE_FALSE)
 
     def questions(self, split: Split) -> Iterator[Question]:
         file = {Split.TRAIN: "train", Split.VALIDATION: "dev", Split.TEST: "test"}[split]

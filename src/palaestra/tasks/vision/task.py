@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from palaestra.core.records import Completion, Example, Failure, ImagePart, Message, Problem, Score, Split, TextPart
 from palaestra.runs.records import to_data
+from palaestra.tasks.drawing import worked
 from palaestra.tasks.procedural import Family, ProceduralTask
 from palaestra.tasks.vision.answers import judge
 from palaestra.tasks.vision.charts import CHARTS_READ, CHARTS_SEEN
 from palaestra.tasks.vision.drafts import Draft, Skill
 from palaestra.tasks.vision.objects import OBJECTS
+from palaestra.tasks.vision.pictures import Pictures
 from palaestra.tasks.vision.relations import RELATIONS
 from palaestra.tasks.vision.render import png_url, render
 from palaestra.tasks.vision.scene import scene_split
-from palaestra.tasks.vision.writing import BRIEF, VisionDatum, example_of
+from palaestra.tasks.vision.writing import ABOUT_SCENES, ABOUT_WORDS, ANSWERS
 
 SKILLS: Mapping[str, Skill] = {s.name: s for s in (*OBJECTS, *CHARTS_SEEN, *RELATIONS, *CHARTS_READ)}
 
@@ -24,6 +27,11 @@ class VisionSkills(ProceduralTask[Draft]):
     """Procedural questions about pictures of shapes and charts.
 
     The picture decides the split: no scene of one split is ever shown in another, whatever is asked.
+
+    Arguments:
+        images: who paints the pictures of lessons that a language model writes: `procedural` draws its scenes, any
+            other painter (`diffusers:MODEL`) reads its words. Problems are always drawn.
+        images_seed: what a painter paints by.
 
     Example:
         >>> task = VisionSkills()
@@ -34,7 +42,10 @@ class VisionSkills(ProceduralTask[Draft]):
 
     name = "vision-skills"
     max_tokens = 72
-    datum = VisionDatum
+
+    def __init__(self, images: str = "procedural", images_seed: int = 0) -> None:
+        self.pictures = Pictures(images, images_seed)
+        self.datum = self.pictures.datum
 
     def family(self) -> Family[Draft]:
         return {name: skill.subskills for name, skill in SKILLS.items()}
@@ -63,10 +74,15 @@ class VisionSkills(ProceduralTask[Draft]):
         return Example((message(draft),), draft.response, skill, subskill, draft.answer, metadata)
 
     def brief(self) -> str:
-        return BRIEF
+        about = ABOUT_SCENES if self.pictures.painter.reads == "scene" else ABOUT_WORDS
+        return f"{about} {self.pictures.brief} {ANSWERS}"
 
-    def example_of(self, datum: VisionDatum, skill: str, subskill: str) -> Example:
-        return example_of(datum, skill, subskill)
+    def prepare(self, data: Sequence[Any]) -> None:
+        self.pictures.prepare(data)
+
+    def example_of(self, datum: Any, skill: str, subskill: str) -> Example:
+        response = worked([datum.reasoning], datum.answer.strip())
+        return self.pictures.example_of(datum, datum.question.strip(), response, datum.choices, skill, subskill)
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         right, given = judge(completion.text, problem.reference, problem.metadata["choices"])

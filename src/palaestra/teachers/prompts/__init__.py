@@ -1,98 +1,21 @@
-"""The prompts of the teachers: Jinja templates, which a folder of the user's may replace one by one.
-
-    teachers/prompts/TEACHER/NAME.md.j2           what is said
-    teachers/prompts/TEACHER/NAME.system.md.j2    the system message before it, if there is one
-
-A variable that a template uses and is not given is an error, never nothing.
-"""
+"""The prompts of the teachers, a folder each; see `palaestra.core.prompts`."""
 
 from __future__ import annotations
 
-import re
-import traceback
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from palaestra.core.errors import PromptError, SettingsError, suggest
-from palaestra.core.records import Message
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
+from palaestra.core import prompts
 
 FOLDER = Path(__file__).parent
-SUFFIX = ".md.j2"
 
 
-class Prompts:
+class Prompts(prompts.Prompts):
     """The templates, ours and the user's.
 
     Arguments:
         folder: templates that come before ours, under the same names; what it lacks is ours.
         base: where ours are.
-
-    Raises:
-        SettingsError: there is no such folder, or it has a template for one of our teachers that replaces none.
     """
 
     def __init__(self, folder: Path | None = None, base: Path = FOLDER) -> None:
-        self.folder, self.base = folder, base
-        if folder is None:
-            return
-        if not folder.is_dir():
-            raise SettingsError(f"there is no folder of prompts {folder}")
-        ours = {str(path.relative_to(base)) for path in base.rglob(f"*{SUFFIX}")}
-        teachers = {name.split("/")[0] for name in ours}
-        for path in sorted(folder.rglob(f"*{SUFFIX}")):
-            name = str(path.relative_to(folder))
-            # A file that begins with _ is a part that other templates include.
-            if name not in ours and name.split("/")[0] in teachers and not path.name.startswith("_"):
-                raise SettingsError(f"the prompt {path} replaces none of ours; {suggest(name, ours)}")
-
-    @cached_property
-    def _environment(self) -> Environment:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-        folders = [self.folder, self.base] if self.folder is not None else [self.base]
-        return Environment(
-            loader=FileSystemLoader(folders), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-        )
-
-    def names(self) -> list[str]:
-        """The names that can be rendered, for example `"open_ended/write"`."""
-        return sorted(name.removesuffix(SUFFIX) for name in self._environment.list_templates() if name.endswith(SUFFIX))
-
-    def render(self, name: str, **variables: Any) -> str:
-        """The text of a template.
-
-        Raises:
-            PromptError: there is no such template, it is no Jinja, or it uses what it was not given; in one line.
-        """
-        from jinja2 import TemplateError, TemplateNotFound, TemplateSyntaxError, UndefinedError
-
-        try:
-            return self._environment.get_template(name + SUFFIX).render(**variables).strip()
-        except TemplateNotFound as error:
-            missing = str(error.name or name).removesuffix(SUFFIX)
-            raise PromptError(f"there is no prompt '{missing}'; {suggest(missing, self.names())}") from None
-        except TemplateSyntaxError as error:
-            raise PromptError(f"the prompt {error.filename}, line {error.lineno}: {error.message}") from error
-        except UndefinedError as error:
-            said = str(error.message)
-            variable = re.match(r"'(\w+)' is undefined", said)
-            hint = f"; {suggest(variable[1], variables)}" if variable else ""
-            raise PromptError(f"the prompt {self._place(name, error)}: {said}{hint}") from error
-        except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
-            raise PromptError(f"the prompt {self._place(name, error)}: {type(error).__name__}: {error}") from error
-
-    def messages(self, name: str, **variables: Any) -> tuple[Message, ...]:
-        """The messages that ask: the system message where the prompt has one, and what is said."""
-        said = Message("user", self.render(name, **variables))
-        if f"{name}.system" in self.names():
-            return (Message("system", self.render(f"{name}.system", **variables)), said)
-        return (said,)
-
-    def _place(self, name: str, error: Exception) -> str:
-        """File and line of the template in which an error arose."""
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith(SUFFIX)]
-        return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else name
+        super().__init__(base, folder)

@@ -12,11 +12,17 @@ from palaestra.teachers.quality.base import Context
 from palaestra.teachers.quality.records import KEPT, Ruling, Verdict, dropped, not_judged
 
 UNREADABLE, IMPOSSIBLE, DIFFERENT = "an image cannot be read", "the scene cannot be drawn", "the image is not the scene"
+BLANK = "the image shows nothing"
 NO_IMAGE, NO_SCENE = "no image", "no scene to compare with"
+IN_WORDS = "painted from words, which cannot be verified"
 
 
 class Picture:
-    """Drops an example whose image is damaged, or differs from the scene that it brings (`scene`)."""
+    """Drops an example whose image is damaged, or differs from the scene that it brings (`scene`).
+
+    Whether a picture that was painted from words (`description`) shows what they say cannot be verified by comparing: it
+    is dropped where it is damaged or of one colour all over, and else goes on, counted as not judged.
+    """
 
     name = "picture"
     rank = 30
@@ -42,11 +48,14 @@ def _judge(example: Example) -> Verdict:
         images = [load_image(url) for url in urls]
     except ImageError as error:
         return dropped(UNREADABLE, str(error))
+    if described is None and example.metadata.get("description"):
+        # The picture that is asked about comes last; those before it belong to worked problems.
+        plain = all(low == high for low, high in images[-1].getextrema())  # type: ignore[misc]
+        return dropped(BLANK) if plain else not_judged(IN_WORDS)
     if described is None:
         return Verdict(Ruling.KEPT, NO_SCENE)
     try:
         scene = from_json(Scene, json.dumps(described))
-        # The picture that is asked about comes last; those before it belong to worked problems.
         return KEPT if agrees(images[-1], scene) else dropped(DIFFERENT)
     except (TaskError, ValueError, TypeError) as error:
         return dropped(IMPOSSIBLE, str(error).splitlines()[0])

@@ -12,13 +12,17 @@ scorer finds an answer there; whoever judges by it says so.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from palaestra.core.records import Example, Problem
 from palaestra.tasks.base import Task
 from palaestra.teachers.quality.base import Context
 from palaestra.teachers.quality.texts import digest, pictures
+
+if TYPE_CHECKING:
+    from palaestra.tasks.math.answers import AnswerKind
 
 
 class Basis(StrEnum):
@@ -60,10 +64,11 @@ def pose(example: Example, context: Context) -> Posed:
 
 
 def bare(task: Task) -> Task:
-    """A task without the worked problems that are shown before its questions."""
+    """A task without the worked problems that are shown before its questions, and under its own skills."""
     from palaestra.tasks.shots import FewShot
+    from palaestra.teachers.skills.task import Discovered
 
-    while isinstance(task, FewShot):
+    while isinstance(task, FewShot | Discovered):
         task = task.task
     return task
 
@@ -101,9 +106,25 @@ def _math_skills(example: Example, reference: str | None) -> Problem | None:
     from palaestra.tasks.math.answers import extract
     from palaestra.tasks.math.task import SKILLS
 
-    if example.skill not in SKILLS:
-        return None  # The skill says what kind of answer is meant.
-    return _problem(example, reference or extract(example.response, SKILLS[example.skill].kind) or "")
+    if example.skill in SKILLS:
+        return _problem(example, reference or extract(example.response, SKILLS[example.skill].kind) or "")
+    # The skill says what kind of answer is meant. One that was discovered does not; the form of the reference does,
+    # and skills of one kind are scored alike.
+    kind = kind_of(reference) if reference else None
+    alike = next((name for name, skill in SKILLS.items() if skill.kind is kind), "")
+    return replace(_problem(example, reference), skill=alike, subskill="") if reference and alike else None
+
+
+def kind_of(reference: str) -> AnswerKind | None:
+    """The kind of answer that all of a reference is; `None` where it is none.
+
+    >>> [kind_of(text) for text in ("1,200", "4:05", "3, 1, 2", "7 nuts")]
+    [<AnswerKind.NUMBER: 'number'>, <AnswerKind.CLOCK: 'clock'>, <AnswerKind.LIST: 'list'>, None]
+    """
+    from palaestra.tasks.math.answers import AnswerKind, extract
+
+    # A number may have commas in it, so what can be one is no list.
+    return next((kind for kind in AnswerKind if extract(reference, kind) == reference), None)
 
 
 def _worked(example: Example, reference: str | None) -> Problem:

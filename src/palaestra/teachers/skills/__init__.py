@@ -3,6 +3,7 @@
 from palaestra.teachers.skills.agreement import Agreement, agreement
 from palaestra.teachers.skills.discovery import STAGES, Discovery, Keep
 from palaestra.teachers.skills.gold import by_gold
+from palaestra.teachers.skills.overview import CategoryRow, Overview, overview
 from palaestra.teachers.skills.records import Category, SkillMap
 from palaestra.teachers.skills.task import Discovered, original, relabel
 
@@ -10,12 +11,15 @@ __all__ = [
     "STAGES",
     "Agreement",
     "Category",
+    "CategoryRow",
     "Discovered",
     "Discovery",
     "Keep",
+    "Overview",
     "SkillMap",
     "agreement",
     "by_gold",
     "original",
+    "overview",
     "relabel",
 ]

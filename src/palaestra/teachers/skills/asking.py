@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from palaestra.core.records import Failure, ImagePart, Message, Problem, TextPart
-from palaestra.engines.base import Engine, Request, Sampling
+from palaestra.engines.base import Answer, Engine, Request, Sampling
 from palaestra.engines.cached import KEPT
+from palaestra.engines.structured import Check, ask
 from palaestra.teachers.prompts import Prompts
+
+T = TypeVar("T", bound=BaseModel)
 
 
 @dataclass(frozen=True)
 class Asking:
-    """What all three stages share; see `Discovery` for the arguments."""
+    """What all three stages share; see `Discovery` for the arguments.
+
+    Arguments:
+        again: how many questions of each call of `ask` had to be asked again; whoever reads it empties it.
+    """
 
     engine: Engine
     prompts: Prompts = field(default_factory=Prompts)
@@ -21,6 +31,14 @@ class Asking:
     max_tokens: int = 1024
     seed: int = 0
     show_references: bool = False
+    again: list[int] = field(default_factory=list, compare=False)
+
+    def ask(self, questions: Sequence[Request], schema: type[T], *, check: Check[T] | None = None) -> list[T | Failure]:
+        """An answer of the given shape to every question, or its failure."""
+        counted = _Counted(self.engine)
+        answers = ask(counted, questions, schema, tries=self.tries, check=check)
+        self.again.append(counted.requests - len(questions))
+        return answers
 
     def request(self, prompt: str, *, max_tokens: int = 0, **variables: Any) -> Request:
         messages = self.prompts.messages(f"skills/{prompt}", **variables)
@@ -45,3 +63,15 @@ class Asking:
 def may_pass(failure: Failure) -> bool:
     """Whether a failure was one of the moment, so that asking again makes sense."""
     return failure.cause not in KEPT
+
+
+class _Counted:
+    """An engine with a count of its requests, those included that a cache answers: the same in every run."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.name, self.requests = engine, engine.name, 0
+        self.reads_schema = bool(getattr(engine, "reads_schema", False))
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
+        self.requests += len(requests)
+        return self.engine.generate(requests)

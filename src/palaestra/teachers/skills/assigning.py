@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, create_model
 
 from palaestra.core.records import Failure, Problem
-from palaestra.engines.structured import ask
 from palaestra.teachers.skills.asking import Asking
 from palaestra.teachers.skills.records import Category
 from palaestra.teachers.skills.spelling import key
@@ -27,7 +26,7 @@ def assign(
     found: dict[str, str | Failure] = {p.id: member.get(names.get(p.id, ""), "") for p in problems}
     open_ = [problem for problem in problems if not found[problem.id]]
     questions = [asking.about(problem, "assign", categories=categories) for problem in open_]
-    answers = ask(asking.engine, questions, _schema(categories), tries=asking.tries) if open_ else []
+    answers = asking.ask(questions, _schema(categories)) if open_ else []
     for problem, said in zip(open_, answers, strict=True):
         found[problem.id] = said if isinstance(said, Failure) else str(said.model_dump()["category"])
     return found

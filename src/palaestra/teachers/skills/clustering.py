@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from palaestra.core.records import Failure
 from palaestra.engines.base import Request
-from palaestra.engines.structured import ask
 from palaestra.runs.cache import digest
 from palaestra.teachers.skills.asking import Asking, may_pass
 from palaestra.teachers.skills.records import Category
@@ -108,7 +107,7 @@ def _ask(
             best[index] = found
         return "; ".join(repair.wrong for repair in found[1])
 
-    answers = ask(asking.engine, requests, Groups, tries=asking.tries, check=check)
+    answers = asking.ask(requests, Groups, check=check)
     return best, {index: answer for index, answer in enumerate(answers) if isinstance(answer, Failure)}
 
 

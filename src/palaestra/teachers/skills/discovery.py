@@ -121,12 +121,17 @@ class Discovery:
             if not counted:
                 # Each problem has its own cause: why it could not be named.
                 return replace(found, unassigned=dict(found.unnamed))
+            self.asking.again.clear()
             made = cluster(counted, self.asking, found.wanted, self.names_a_call)
             if made.failure is not None:
                 why = Failure(made.failure.cause, f"there are no categories: {made.failure.message}")
                 return replace(found, unassigned={problem.id: why for problem in problems})
             found = replace(
-                self._asked(found), categories=made.categories, repairs=made.repairs, assignment={}, unassigned={}
+                self._asked(found, "categories"),
+                categories=made.categories,
+                repairs=made.repairs,
+                assignment={},
+                unassigned={},
             )
             keep("categories", found)
         done = self._assign(found, problems)
@@ -140,11 +145,12 @@ class Discovery:
         open_ = _distinct(p for p in problems if p.id not in found.names and p.id not in final)
         if not open_:
             return found
+        self.asking.again.clear()
         said = name_skills(open_, self.asking, found.names.values())
         names = {problem: name for problem, name in said.items() if isinstance(name, str)}
         failed = {problem: failure for problem, failure in said.items() if isinstance(failure, Failure)}
         before = {problem: failure for problem, failure in found.unnamed.items() if problem not in said}
-        found = replace(self._asked(found), names={**found.names, **names}, unnamed={**before, **failed})
+        found = replace(self._asked(found, "names"), names={**found.names, **names}, unnamed={**before, **failed})
         keep("names", found)
         return found
 
@@ -154,24 +160,28 @@ class Discovery:
         open_ = _distinct(p for p in problems if p.id not in found.assignment and p.id not in final)
         if not open_:
             return found
+        self.asking.again.clear()
         said = assign(open_, found.names, found.categories, self.asking)
         assigned = {problem: category for problem, category in said.items() if isinstance(category, str)}
         failed = {problem: failure for problem, failure in said.items() if isinstance(failure, Failure)}
         before = {problem: failure for problem, failure in found.unassigned.items() if problem not in said}
         return replace(
-            self._asked(found),
+            self._asked(found, "assignment"),
             assignment={**found.assignment, **assigned},
             unassigned={**before, **failed},
         )
 
-    def _asked(self, found: SkillMap) -> SkillMap:
-        """The map with this engine among those who answered."""
-        name = self.asking.engine.name
-        return found if name in found.models else replace(found, models=(*found.models, name))
+    def _asked(self, found: SkillMap, stage: str) -> SkillMap:
+        """The map with this engine among those who answered, and with what `stage` had to ask again."""
+        name, again = self.asking.engine.name, sum(self.asking.again)
+        models = found.models if name in found.models else (*found.models, name)
+        reasked = {**found.reasked, stage: found.reasked.get(stage, 0) + again} if again else found.reasked
+        return replace(found, models=models, reasked=reasked)
 
 
 def _without_categories(found: SkillMap) -> SkillMap:
-    return SkillMap(names=found.names, unnamed=found.unnamed, models=found.models)
+    reasked = {stage: count for stage, count in found.reasked.items() if stage == "names"}
+    return SkillMap(names=found.names, unnamed=found.unnamed, reasked=reasked, models=found.models)
 
 
 def _distinct(problems: Iterable[Problem]) -> list[Problem]:

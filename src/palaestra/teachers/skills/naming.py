@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from pydantic import BaseModel, Field
 
 from palaestra.core.records import Failure, Problem
-from palaestra.engines.structured import ask
 from palaestra.teachers.skills.asking import Asking
 from palaestra.teachers.skills.spelling import fault, key, tidy
 
@@ -32,7 +31,7 @@ def name_skills(problems: Sequence[Problem], asking: Asking, known: Iterable[str
         asking.about(problem, "name", reference=problem.reference if asking.show_references else "")
         for problem in problems
     ]
-    answers = ask(asking.engine, questions, SkillName, tries=asking.tries, check=lambda _, said: fault(said.skill))
+    answers = asking.ask(questions, SkillName, check=lambda _, said: fault(said.skill))
     spelled = {key(name): name for name in known}
     return {
         problem.id: said if isinstance(said, Failure) else spelled.setdefault(key(said.skill), tidy(said.skill))

@@ -35,6 +35,7 @@ class SkillMap:
         unnamed, unassigned: what went wrong with a problem, by its id.
         wanted: the number of categories that was asked for; 0 left it to the model.
         repairs: what was wrong with the model's categories to the end, and what was done about it.
+        reasked: how often an answer did not fit and the model was asked again, by stage.
         models: who answered; nobody where the skills are the task's own.
     """
 
@@ -45,6 +46,7 @@ class SkillMap:
     unassigned: Mapping[str, Failure] = field(default_factory=dict)
     wanted: int = 0
     repairs: tuple[str, ...] = ()
+    reasked: Mapping[str, int] = field(default_factory=dict)
     models: tuple[str, ...] = ()
 
     def skills(self) -> dict[str, tuple[str, ...]]:

@@ -51,15 +51,18 @@ class Discovered:
 
     It writes no examples: the task's generators know only the task's skills. A language model has to write.
 
+    Arguments:
+        only: of the task's own skills, those whose problems are measured on; all if empty.
+
     Raises:
         TaskError: the map has no categories.
     """
 
-    def __init__(self, task: Task, found: SkillMap) -> None:
+    def __init__(self, task: Task, found: SkillMap, only: Sequence[str] = ()) -> None:
         if not found.categories:
             why = next((failure.message for failure in found.unassigned.values()), "nothing was discovered yet")
             raise TaskError(f"there are no discovered skills for task '{task.name}': {why}")
-        self.task, self.found, self.name = task, found, task.name
+        self.task, self.found, self.only, self.name = task, found, tuple(only), task.name
 
     def __getattr__(self, name: str) -> Any:
         # `task` is not there yet in a copy that is being made; the others go by the task's own skills.
@@ -78,7 +81,7 @@ class Discovered:
             TaskError: nobody has labelled some of them, in a split that is measured on; or none has one of `skills`.
         """
         check_skills(self, skills)
-        own = self.task.problems(split, per_skill, seed)
+        own = self.task.problems(split, per_skill, seed, () if split is Split.TRAIN else self.only)
         unseen = self.found.missing(own)
         if unseen and split is not Split.TRAIN:
             raise TaskError(

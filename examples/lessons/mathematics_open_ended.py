@@ -1,0 +1,26 @@
+"""Mathematics, open-ended: for single wrong answers of the student the teacher has a few examples written each.
+
+`teach` does it all: the rounds, the measuring before and after, a run folder that survives a kill, the report.
+
+    python examples/lessons/mathematics_open_ended.py
+    python examples/lessons/mathematics_open_ended.py --teacher openai:gpt-4o-mini --student smollm2
+"""
+
+from _shared import arguments, finish
+
+from palaestra import teach
+
+options = arguments(__doc__, rounds=2, lesson_size=96, validation=8, test=25, epochs=3)
+
+result = teach(
+    task="math-skills",
+    skills=("geometry", "percent", "sequences", "change", "groups", "clock"),
+    teacher="open_ended",
+    teacher_options=("per_error=4",),
+    writer=options.teacher,
+    student=options.student,
+    seed=options.seed,
+    out=options.out,
+    **options.sizes,
+)
+finish(result)

@@ -1,0 +1,178 @@
+"""Turn environments: one action is one assistant message, one observation is the conversation so far."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import gymnasium
+
+from palaestra.core.errors import EnvError, RewardError
+from palaestra.core.records import Failure, FailureCause, Message
+from palaestra.envs.turn.records import AssistantSpace, Conversation, Reply, StopReason, observation_space
+
+Action = str | Message
+
+
+class TurnEnv(gymnasium.Env[Conversation, Action]):
+    """An environment of conversations. Say what opens one and what answers a message; that is all.
+
+    An action is an assistant's text, or its whole `Message` where it calls tools. The observation is a `Conversation`: the
+    messages so far, which only ever grow at their end, and the environment's `state`. `step` returns the reward of
+    this turn in this very step. `terminated` and `truncated` follow from the `StopReason` in `info["stop_reason"]`.
+
+    `info` holds `turn` (assistant messages so far), at the end `stop_reason`, and `failure` where something around the
+    agent broke: then the reward is 0 because there is none, and nobody should learn from it.
+
+    Arguments:
+        max_turns: the most assistant messages of an episode; 0 means no limit.
+        max_seconds: the most wall time of an episode, looked at between turns; 0 means no limit.
+
+    Example:
+        >>> class Echo(TurnEnv):
+        ...     def opening(self, options):
+        ...         return [Message("user", "Say a word.")]
+        ...     def respond(self, message):
+        ...         return Reply(reward=float(len(message.text) == 5), stop=StopReason.SOLVED)
+        >>> env = Echo()
+        >>> observation, info = env.reset(seed=0)
+        >>> env.step("seven")[1:4]
+        (1.0, True, False)
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  (as Gymnasium declares it)
+    held_out: ClassVar[Mapping[str, Any]] = {}
+    """Arguments that make an environment of episodes which nobody learns from, for example `{"split": "test"}`."""
+
+    def __init__(self, *, max_turns: int = 0, max_seconds: float = 0.0, render_mode: str | None = None) -> None:
+        if max_turns < 0 or max_seconds < 0:
+            raise EnvError(f"limits are at least 0, which means none; got {max_turns} turns and {max_seconds} seconds")
+        self.max_turns, self.max_seconds, self.render_mode = max_turns, max_seconds, render_mode
+        self.observation_space = observation_space()
+        self.action_space = AssistantSpace()
+        self._messages: list[Message] = []
+        self._turn, self._started = 0, 0.0
+        self._over = True
+
+    # What an environment of one's own says
+
+    def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
+        """The first messages of an episode. Random choices come from `self.np_random`."""
+        raise NotImplementedError(f"{type(self).__name__} needs `opening`: the messages that an episode starts with")
+
+    def respond(self, message: Message) -> Reply:
+        """The answer to an assistant's message."""
+        raise NotImplementedError(f"{type(self).__name__} needs `respond`: what answers an assistant's message")
+
+    def cut(self, reason: StopReason) -> Reply:
+        """The end of an episode that a limit cuts, for example a submission of what is there."""
+        return Reply(stop=reason)
+
+    def state(self) -> Mapping[str, Any]:
+        """What the observation holds beside the messages."""
+        return {}
+
+    # Gymnasium's contract
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Conversation, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._over, self._messages, self._turn = True, [], 0
+        self._messages = list(self.opening(options or {}))
+        self._started, self._over = time.monotonic(), False
+        return self.conversation(), {"turn": 0, **self.opening_info()}
+
+    def step(self, action: Action) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
+        if self._over:
+            raise gymnasium.error.ResetNeeded("the episode is over; call reset() before step()")
+        if action not in self.action_space:
+            got = f"a message of role '{action.role}'" if isinstance(action, Message) else type(action).__name__
+            raise EnvError(f"an action is an assistant's text or message that can be written in UTF-8; got {got}")
+        said = Message("assistant", action) if isinstance(action, str) else action
+        self._turn += 1
+        self._messages.append(said)
+        self._over = True  # Until the answer is there: an environment that raises has to be reset.
+        reply = self.respond(said)
+        if reply.stop is None and reply.failure is None:
+            limit = self._limit()
+            if limit is not None:
+                reply = _joined(reply, self.cut(limit))
+        return self._ended(reply)
+
+    def stop(self, reason: StopReason) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
+        """End the episode from outside: the agent's model has no money or room left, or somebody wants it to stop.
+
+        The same five values as of `step`; there is a submission where the environment makes one.
+        """
+        if self._over:
+            raise gymnasium.error.ResetNeeded("the episode is over; call reset() before stop()")
+        self._over = True
+        return self._ended(self.cut(reason))
+
+    def render(self) -> str | None:
+        """The conversation as text."""
+        if self.render_mode != "ansi" or not self._messages:
+            return None
+        return "\n".join(f"[{message.role}]\n{transcript(message)}" for message in self._messages)
+
+    def conversation(self) -> Conversation:
+        """The observation as it is now."""
+        return Conversation(tuple(self._messages), dict(self.state()))
+
+    def opening_info(self) -> Mapping[str, Any]:
+        """What the `info` of `reset` holds beside the turn."""
+        return {}
+
+    @property
+    def turn(self) -> int:
+        """Assistant messages so far."""
+        return self._turn
+
+    @property
+    def over(self) -> bool:
+        """Whether the episode has ended, or none has begun."""
+        return self._over
+
+    def _limit(self) -> StopReason | None:
+        if self.max_turns and self._turn >= self.max_turns:
+            return StopReason.STEPS
+        if self.max_seconds and time.monotonic() - self._started >= self.max_seconds:
+            return StopReason.TIME
+        return None
+
+    def _ended(self, reply: Reply) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
+        self._messages.extend(reply.messages)
+        stop = StopReason.FAILED if reply.failure is not None else reply.stop
+        reward = 0.0 if reply.failure is not None else float(reply.reward)
+        if not math.isfinite(reward):
+            raise RewardError(f"{type(self).__name__} gave the reward {reward} for a message; expected a finite number")
+        info: dict[str, Any] = {"turn": self._turn, **reply.info}
+        self._over = stop is not None
+        if stop is not None:
+            info["stop_reason"] = stop
+        if reply.failure is not None:
+            info["failure"] = reply.failure
+        terminated = stop is not None and stop.terminal
+        return self.conversation(), reward, terminated, stop is not None and not terminated, info
+
+
+def transcript(message: Message) -> str:
+    """A message as a person reads it: its text, and its calls of tools."""
+    calls = [f"{call.name}({call.arguments})" for call in message.tool_calls]
+    return "\n".join(part for part in (message.text, *calls) if part)
+
+
+def failed(error: Exception, cause: FailureCause = FailureCause.ENGINE) -> Failure:
+    """What broke, as a record."""
+    return Failure(cause, f"{type(error).__name__}: {error}")
+
+
+def _joined(first: Reply, then: Reply) -> Reply:
+    """Two replies of one turn."""
+    return Reply(
+        (*first.messages, *then.messages), first.reward + then.reward, then.stop, then.failure,
+        {**first.info, **then.info},
+    )  # fmt: skip

@@ -1,0 +1,234 @@
+"""Small games of several turns that the smallest model can play: `palaestra/Guess-v0` and `palaestra/Calculator-v0`."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from functools import partial
+from typing import Any, ClassVar
+
+from palaestra.core.errors import EnvError
+from palaestra.core.records import Example, Message, Split
+from palaestra.core.seeding import Seeds
+from palaestra.envs.turn.base import TurnEnv
+from palaestra.envs.turn.records import Reply, StopReason
+from palaestra.envs.turn.vector import TurnVectorEnv
+from palaestra.tasks.base import split_of
+
+_NUMBER = re.compile(r"-?\d+")
+_CALL = re.compile(r"^\s*calc:(.*)$", re.MULTILINE)
+LONGEST_EXPRESSION = 64
+LARGEST = 10**9
+"""The calculator gives no number beyond this one."""
+
+
+class GuessEnv(TurnEnv):
+    """Find a number: every guess is answered with "Higher." or "Lower.".
+
+    A guess is the last whole number of a message. A message without one costs an attempt as well. Finding the number
+    ends the episode with reward 1 (`StopReason.SOLVED`), using up the attempts with 0 (`StopReason.ATTEMPTS`). Whoever
+    halves the range finds `2**attempts - 1` numbers; whoever does not listen finds `attempts` of them.
+
+    Arguments:
+        low, high: the range, both ends included.
+        attempts: how many guesses there are.
+        format_penalty: taken from the reward of a message without a number.
+
+    Example:
+        >>> env = GuessEnv(high=8)
+        >>> observation, info = env.reset(seed=1)
+        >>> observation.messages[-1].text
+        'Guess a number from 1 to 8.'
+        >>> env.step("Answer: 8")[0].messages[-1].text
+        'Lower.'
+    """
+
+    def __init__(
+        self,
+        low: int = 1,
+        high: int = 8,
+        attempts: int = 3,
+        format_penalty: float = 0.0,
+        *,
+        max_seconds: float = 0.0,
+        render_mode: str | None = None,
+    ) -> None:
+        if low > high or attempts < 1 or format_penalty < 0:
+            raise EnvError(
+                f"expected low <= high, attempts of at least 1 and a penalty of at least 0; got {low}, {high}, {attempts} "
+                f"and {format_penalty}"
+            )
+        super().__init__(max_turns=attempts, max_seconds=max_seconds, render_mode=render_mode)
+        self.low, self.high, self.attempts, self.format_penalty = low, high, attempts, format_penalty
+        self._secret = low
+
+    def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
+        self._secret = int(self.np_random.integers(self.low, self.high + 1))
+        return [Message("user", f"Guess a number from {self.low} to {self.high}.")]
+
+    def respond(self, message: Message) -> Reply:
+        found = _NUMBER.findall(message.text)
+        guess = int(found[-1][:20]) if found else None
+        if guess == self._secret:
+            return Reply(reward=1.0, stop=StopReason.SOLVED)
+        penalty = -self.format_penalty if guess is None else 0.0
+        if self.turn >= self.attempts:
+            return Reply(reward=penalty, stop=StopReason.ATTEMPTS)
+        told = "Say a number." if guess is None else "Higher." if guess < self._secret else "Lower."
+        return Reply((Message("user", told),), penalty)
+
+
+class CalculatorEnv(TurnEnv):
+    """A product of two numbers, with a calculator at hand: the message `calc: 37*48` is answered by the tool.
+
+    A line `calc: EXPRESSION` (numbers, `+ - * /`, brackets) calls the tool, whose result, or what is wrong with the
+    expression, comes back as a message of the role `tool`. Any other message is the answer, of which the last whole
+    number counts: it ends the episode with reward 1 if it is right (`StopReason.SOLVED`) and 0 if not
+    (`StopReason.ATTEMPTS`). An episode that still calls in its last turn is cut (`StopReason.STEPS`).
+
+    Arguments:
+        digits: of both factors.
+        split: which pairs of factors; the train split is disjoint from those that results are measured on.
+        max_turns: the most messages; one of them is the answer.
+        offer: say in the question how the tool is called.
+
+    Example:
+        >>> env = CalculatorEnv()
+        >>> observation, info = env.reset(seed=0)
+        >>> env.step("calc: 12*7")[0].messages[-1]
+        Message(role='tool', content='84', tool_calls=(), tool_call_id='')
+    """
+
+    held_out: ClassVar[Mapping[str, Any]] = {"split": "test"}
+
+    def __init__(
+        self,
+        digits: int = 2,
+        split: str = "train",
+        max_turns: int = 3,
+        offer: bool = True,
+        *,
+        max_seconds: float = 0.0,
+        render_mode: str | None = None,
+    ) -> None:
+        if not 2 <= digits <= 6 or max_turns < 1:
+            raise EnvError(f"digits is from 2 to 6 and max_turns at least 1; got {digits} and {max_turns}")
+        if split not in list(Split):
+            raise EnvError(f"split is one of {', '.join(Split)}; got {split!r}")
+        super().__init__(max_turns=max_turns, max_seconds=max_seconds, render_mode=render_mode)
+        self.digits, self.split, self.offer = digits, Split(split), offer
+        self.factors = (0, 0)
+
+    def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
+        while True:
+            first, second = (int(n) for n in self.np_random.integers(10 ** (self.digits - 1), 10**self.digits, size=2))
+            # The order is no difference: 37*48 and 48*37 belong to the same split.
+            if split_of(f"calculator|{min(first, second)}*{max(first, second)}") is self.split:
+                break
+        self.factors = first, second
+        hint = " You may write calc: and an expression." if self.offer else ""
+        return [Message("user", f"What is {first} * {second}?{hint}")]
+
+    def respond(self, message: Message) -> Reply:
+        calls = _CALL.findall(message.text)
+        if calls:
+            return Reply((Message("tool", calculated(calls[-1])),), info={"called": True})
+        found = _NUMBER.findall(message.text)
+        first, second = self.factors
+        right = bool(found) and found[-1] == str(first * second)
+        return Reply(reward=float(right), stop=StopReason.SOLVED if right else StopReason.ATTEMPTS)
+
+
+def calculator_examples(count: int, seed: int, **arguments: Any) -> list[Example]:
+    """Turns of episodes in which the tool is called and its result is answered, for a supervised warm-up.
+
+    A model that never writes `calc:` by itself never finds out that it pays.
+
+    Arguments:
+        count: how many examples, calls and answers in turn.
+        arguments: of `CalculatorEnv`.
+
+    >>> [example.response for example in calculator_examples(2, seed=0)]
+    ['calc: 66*33', 'Answer: 2178']
+    """
+    env, seeds, found = CalculatorEnv(**arguments), Seeds(seed).derive("calculator"), list[Example]()
+    for episode in range(-(-count // 2)):
+        observation, _ = env.reset(seed=seeds.derive(episode).integer() % 2**31)
+        first, second = env.factors
+        called = f"calc: {first}*{second}"
+        found.append(Example(observation.messages, called))
+        found.append(Example(env.step(called)[0].messages, f"Answer: {first * second}"))
+    return found[:count]
+
+
+class _GameVectorEnv(TurnVectorEnv):
+    """A game in slots; the arguments are the game's, and those of `TurnVectorEnv`."""
+
+    game: ClassVar[type[TurnEnv]]
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        *,
+        group_size: int = 1,
+        autoreset: bool = True,
+        failures: str = "raise",
+        **arguments: Any,
+    ) -> None:
+        make = partial(self.game, **arguments)
+        super().__init__(make, num_envs, group_size=group_size, autoreset=autoreset, failures=failures)
+
+
+class GuessVectorEnv(_GameVectorEnv):
+    """`GuessEnv` in slots."""
+
+    game = GuessEnv
+
+
+class CalculatorVectorEnv(_GameVectorEnv):
+    """`CalculatorEnv` in slots."""
+
+    game = CalculatorEnv
+
+
+_OPERATIONS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+def calculated(expression: str) -> str:
+    """What a calculator shows for an expression of numbers, `+ - * /` and brackets; or what is wrong with it.
+
+    >>> calculated("12*7"), calculated("(1+2)/4"), calculated("1/0"), calculated("x")
+    ('84', '0.75', 'error: division by zero', 'error: not an expression')
+    """
+    text = expression.strip().removesuffix("=")
+    if len(text) > LONGEST_EXPRESSION:
+        return "error: too long"
+    try:
+        value = _value(ast.parse(text, mode="eval").body)
+    except ZeroDivisionError:
+        return "error: division by zero"
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "error: not an expression"
+    if abs(value) > LARGEST:
+        return "error: too large"
+    return str(value.numerator) if value.denominator == 1 else f"{float(value):.6g}"
+
+
+def _value(node: ast.AST) -> Fraction:
+    """The exact value of an expression; only what is named here is computed."""
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return Fraction(str(node.value))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value(node.operand)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+        found: Fraction = _OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
+        return found
+    raise ValueError(type(node).__name__)

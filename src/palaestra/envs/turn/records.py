@@ -1,0 +1,116 @@
+"""What passes between an agent and a turn environment: typed records, and their Gymnasium spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from palaestra.core.records import Failure, ImagePart, Message, TextPart
+from palaestra.core.spaces import Choice, RecordSpace, Several, UnicodeText
+
+TEXT_LIMIT = 1 << 24
+"""The most characters of one message, an assistant's or the environment's."""
+
+
+class StopReason(StrEnum):
+    """Why an episode of turns ended. (Why a single completion ended is `palaestra.core.records.StopReason`.)"""
+
+    SUBMITTED = "submitted"
+    """The agent handed in its work."""
+    SOLVED = "solved"
+    """What was asked for is there; nothing is left to do."""
+    ATTEMPTS = "attempts"
+    """The last attempt was used, and was not right."""
+    GAVE_UP = "gave_up"
+    """The agent said that it stops, without handing anything in."""
+    STEPS = "steps"
+    """The limit of turns was reached."""
+    TIME = "time"
+    """The limit of wall time was reached."""
+    COST = "cost"
+    """The agent's model has spent what it may."""
+    CONTEXT = "context"
+    """The conversation no longer fits the agent's model."""
+    FORMAT = "format"
+    """Too many messages in a row held no action that can be read."""
+    FAILED = "failed"
+    """Something around the agent broke: its model, the sandbox, the evaluator. There is no score."""
+    INTERRUPTED = "interrupted"
+    """Somebody stopped it from outside."""
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the episode is over for good (`terminated`), rather than cut (`truncated`)."""
+        return self in (StopReason.SUBMITTED, StopReason.SOLVED, StopReason.ATTEMPTS, StopReason.GAVE_UP)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The observation at the turn scale.
+
+    Arguments:
+        messages: everything that was said, in the OpenAI chat format. It only ever grows at its end.
+        state: what else an agent may know of where it stands; what is in it is the environment's to say.
+    """
+
+    messages: tuple[Message, ...]
+    state: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What an environment answers to an assistant's message.
+
+    Arguments:
+        messages: what is appended to the conversation.
+        reward: of this turn.
+        stop: why the episode is over with it; `None` goes on.
+        failure: what broke around the agent; the episode then ends as `StopReason.FAILED` and its reward says nothing.
+        info: what else the step's `info` is to hold.
+    """
+
+    messages: tuple[Message, ...] = ()
+    reward: float = 0.0
+    stop: StopReason | None = None
+    failure: Failure | None = None
+    info: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+def observation_space() -> RecordSpace:
+    """The space of `Conversation`."""
+    roles = Choice(("system", "user", "assistant", "tool"))
+    return RecordSpace(Conversation, {"messages": Several(RecordSpace(Message, {"role": roles, "content": Content()}))})
+
+
+class Content(UnicodeText):
+    """The content of a message: a text, or a tuple of text and image parts."""
+
+    def __init__(self, seed: int | np.random.Generator | None = None) -> None:
+        super().__init__(TEXT_LIMIT, seed=seed)
+
+    def contains(self, x: Any) -> bool:
+        if isinstance(x, tuple):
+            return all(isinstance(part, (TextPart, ImagePart)) for part in x)
+        return super().contains(x)
+
+    def __repr__(self) -> str:
+        return "Content()"
+
+
+class AssistantSpace(UnicodeText):
+    """Actions at the turn scale: an assistant's text, or its whole message where it calls tools. Samples are texts."""
+
+    def __init__(self, seed: int | np.random.Generator | None = None) -> None:
+        super().__init__(TEXT_LIMIT, seed=seed)
+
+    def contains(self, x: Any) -> bool:
+        if isinstance(x, Message):
+            return x.role == "assistant" and super().contains(x.text)
+        return super().contains(x)
+
+    def __repr__(self) -> str:
+        return "AssistantSpace()"

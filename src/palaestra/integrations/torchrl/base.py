@@ -1,0 +1,157 @@
+"""The base environment: research tasks as TorchRL sees them, before any transform."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torchrl.data import Categorical, Composite, Unbounded
+from torchrl.envs import EnvBase
+
+from palaestra.core.errors import EnvError
+from palaestra.core.seeding import Seeds
+from palaestra.envs.turn.records import StopReason
+from palaestra.integrations.torchrl.entries import put, text_spec, texts
+from palaestra.integrations.torchrl.slots import Slot, Told
+from palaestra.research.task import ResearchTask
+
+NUMBERS = ("gain", "score", "baseline")
+FLAGS = ("terminated", "truncated")
+TEXTS = ("observation", "stop_reason", "failure")
+HARMLESS = "ls -la"
+"""What a random action is."""
+
+
+class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
+    """Research tasks in slots, as a TorchRL environment of commands and their output.
+
+    `action` is a command a slot; `observation` what came of it, in the same step. `score` is that of what was handed
+    in, `gain` how far it is ahead of `baseline`, the metric's direction respected, in units of its scale: both come from
+    the evaluator, never from a text. `stop_reason` says why an episode is over. Where `failure` is not empty, something
+    around the agent broke, and nobody should learn from the step. The reward is 0: `MLGymRewardAssignment` pays.
+
+    Arguments:
+        tasks: by name; an episode is of the first unless another is chosen.
+        num_envs: workspaces side by side, each in a thread; the batch size.
+        device: of the tensors.
+        seed: of the environment's random choices, until `set_seed`.
+        arguments: of `ResearchEnv`.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[str, ResearchTask],
+        *,
+        num_envs: int = 1,
+        device: torch.device | str | None = None,
+        seed: int = 0,
+        **arguments: Any,
+    ) -> None:
+        if num_envs < 1 or not tasks:
+            raise EnvError(f"at least one slot and one task are needed; got {num_envs} and {len(tasks)}")
+        super().__init__(device=device, batch_size=torch.Size((num_envs,)))
+        self.seeds, self._episodes = Seeds(seed), 0
+        self.slots = [Slot(tasks, arguments) for _ in range(num_envs)]
+        self._threads: ThreadPoolExecutor | None = None
+        self._make_specs()
+
+    # What transforms ask
+
+    def marked(self, mask: torch.Tensor | None) -> list[int]:
+        """The slots of a mask; all without one."""
+        if mask is None:
+            return list(range(len(self.slots)))
+        found: list[int] = mask.reshape(len(self.slots), -1).any(-1).nonzero().flatten().tolist()
+        return found
+
+    def choose(self, slot: int, task: str) -> None:
+        """Take a task for the next episode of a slot."""
+        self.slots[slot].choose(task)
+
+    def end(self, next_tensordict: TensorDictBase, slots: Iterable[int], reason: StopReason) -> None:
+        """End the episodes of some slots now, and write what comes of it over what was said of them."""
+        told = self._all(slots, lambda slot: self.slots[slot].stop(reason))
+        rows = [told.get(slot) or self._row(next_tensordict, slot) for slot in range(len(self.slots))]
+        next_tensordict.update(self._tensordict(rows).exclude("reward"))
+
+    # TorchRL's contract
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        self.is_closed = False  # From the first workspace on; TorchRL closes what is not when it is thrown away.
+        mask = None if tensordict is None else tensordict.get("_reset", None)
+        chosen = self.marked(mask)
+        seeds = {slot: self.seeds.derive("episode", self._episodes + n).integer() for n, slot in enumerate(chosen)}
+        self._episodes += len(chosen)
+        told = self._all(chosen, lambda slot: self.slots[slot].reset(seeds[slot]))
+        # TorchRL keeps the rows of the other slots as they were.
+        return self._tensordict([told.get(slot, Told()) for slot in range(len(self.slots))]).exclude("reward")
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        chosen = self.marked(tensordict.get("_step", None))
+        commands = texts(tensordict, "action", len(self.slots)) if chosen else []
+        if commands is None:
+            raise EnvError("a command a slot is expected under 'action'; there is none")
+        told = self._all(chosen, lambda slot: self.slots[slot].step(commands[slot]))
+        # A slot that does not step says what it said before, and is paid nothing.
+        rows = [told.get(n) or replace(self._row(tensordict, n), gain=0.0) for n in range(len(self.slots))]
+        return self._tensordict(rows)
+
+    def _set_seed(self, seed: int | None) -> None:
+        self.seeds, self._episodes = Seeds(seed or 0), 0
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Close every workspace."""
+        for slot in self.slots:
+            slot.close()
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
+        super().close(raise_if_closed=raise_if_closed)
+
+    # Inside
+
+    def _make_specs(self) -> None:
+        shape, device = self.batch_size, self.device
+        one = (*shape, 1)
+        words = {name: text_spec(shape[0], device) for name in TEXTS}
+        numbers = {name: Unbounded(shape=one, device=device, dtype=torch.float32) for name in NUMBERS}
+        flags = {name: Categorical(2, shape=one, device=device, dtype=torch.bool) for name in ("done", *FLAGS)}
+        self.full_observation_spec = Composite({**words, **numbers}, shape=shape, device=device)
+        self.full_action_spec = Composite(action=text_spec(shape[0], device, HARMLESS), shape=shape, device=device)
+        self.full_reward_spec = Composite(reward=Unbounded(shape=one, device=device), shape=shape, device=device)
+        self.full_done_spec = Composite(flags, shape=shape, device=device)
+
+    def _all(self, slots: Iterable[int], work: Callable[[int], Told]) -> dict[int, Told]:
+        """The work of some slots, side by side. Where one raises, the others are done before it is raised."""
+        chosen = list(slots)
+        if len(chosen) < 2:
+            return {slot: work(slot) for slot in chosen}
+        self._threads = self._threads or ThreadPoolExecutor(len(self.slots), "workspace")
+        started = {slot: self._threads.submit(work, slot) for slot in chosen}
+        for future in started.values():
+            future.exception()
+        return {slot: future.result() for slot, future in started.items()}
+
+    def _row(self, tensordict: TensorDictBase, slot: int) -> Told:
+        """What a tensordict says of a slot; for one that does not step."""
+        row, said = tensordict[slot], dict[str, Any]()
+        for name in (*TEXTS, *NUMBERS, *FLAGS):
+            found = row.get(name, None)
+            if found is not None:
+                said[name] = row[name] if name in TEXTS else found.reshape(-1)[0].item()
+        return Told(**said)
+
+    def _tensordict(self, rows: Sequence[Told]) -> TensorDictBase:
+        made = TensorDict(batch_size=self.batch_size, device=self.device)
+        for name in TEXTS:
+            put(made, name, [getattr(row, name) for row in rows])
+        for names, dtype in ((NUMBERS, torch.float32), (FLAGS, torch.bool)):
+            for name in names:
+                made.set(name, torch.tensor([[getattr(row, name)] for row in rows], dtype=dtype, device=self.device))
+        made.set("done", made.get("terminated") | made.get("truncated"))
+        made.set("reward", torch.zeros((*self.batch_size, 1), device=self.device))
+        return made

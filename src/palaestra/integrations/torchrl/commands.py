@@ -1,0 +1,38 @@
+"""The environment under the transforms: a research task that is given commands, and tells what came of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from palaestra.core.records import Message
+from palaestra.research.commands import Outcome
+from palaestra.research.env import ResearchEnv
+from palaestra.research.parsing import Action
+from palaestra.research.task import ResearchTask
+
+
+class CommandEnv(ResearchEnv):
+    """`ResearchEnv` whose action is a command, without a message around it, and whose answer is the bare output.
+
+    Finding the command in a message is what `IsolateCodeBlock` does, and putting the output into words is what
+    `StateToMessage` does. The system message still tells how messages are to be written, by the parser that is named.
+    """
+
+    def __init__(self, task: ResearchTask | str | Path, *, parser: str = "last_block", **arguments: Any) -> None:
+        super().__init__(task, parser=parser, **arguments)
+        self._parser = Found(self._parser.instructions)
+
+    def _shown(self, outcome: Outcome) -> str:
+        note = f"[{outcome.note}]" if outcome.note else ""
+        return "\n".join(part for part in (outcome.text.rstrip("\n"), note) if part.strip())
+
+
+class Found:
+    """The output parser of messages in which the command was found already; it has another's instructions."""
+
+    def __init__(self, instructions: str) -> None:
+        self.instructions = instructions
+
+    def __call__(self, message: Message) -> Action:
+        return Action(message.text)

@@ -1,0 +1,33 @@
+"""A transformed environment whose transforms also see the steps that are skipped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torchrl.envs import ConditionalSkip, TransformedEnv
+
+__all__ = ["ConditionalSkip", "MLGymEnv"]
+
+
+class MLGymEnv(TransformedEnv):  # type: ignore[misc]  # TorchRL has no types.
+    """`TransformedEnv` over an environment that knows which of its slots are to step (`_step`).
+
+    TorchRL's own leaves the transforms out when every slot is skipped: nobody could pay the penalty of a message that
+    cannot be read, or answer it. Here the base environment is asked for a step in which no slot moves, and the transforms
+    see it as any other. Slots are stacked lazily, as in TorchRL's environments of chats: conversations of different lengths
+    can be put together in no other way, which a reset of some of the slots has to do.
+    """
+
+    def _skip_tensordict(self, tensordict: TensorDictBase) -> TensorDictBase:
+        tensordict.set("_step", torch.zeros(self.batch_size, dtype=torch.bool, device=self.device))
+        next_tensordict = self.transform._step(tensordict, self.base_env._step(tensordict))
+        tensordict.pop("_step")
+        return next_tensordict
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return super()._step(tensordict).to_lazystack(0)
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        return super()._reset(tensordict, **kwargs).to_lazystack(0)

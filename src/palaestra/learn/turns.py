@@ -1,0 +1,367 @@
+"""Collecting episodes of turns: a language model speaks, an environment answers, and every token is written down once.
+
+All slots speak side by side, a token at a time, and wait for each other at the end of their messages: what an episode
+says depends on its seed alone. The key-value cache of a slot lives through its episode. Behind an answer it reads on
+from there where the answer is short, and the whole conversation anew, in one pass, where that is cheaper.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+
+from palaestra.core.errors import EnvError
+from palaestra.core.records import Message, Segment, Trajectory
+from palaestra.core.seeding import Seeds
+from palaestra.learn.chats import ChatEncoder
+from palaestra.learn.policies.language_model import LanguageModelPolicy
+from palaestra.learn.rollouts import Rollout, TokenInputs
+
+ANEW = 4
+"""A conversation is read anew where what is to be read of it is more than one part of so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEpisode:
+    """An episode of turns as it was played.
+
+    Arguments:
+        number, group: of the episode, and of those that started alike.
+        opening: how many of `messages` came before the model's first.
+        messages: the whole conversation.
+        segments: all tokens that the model read or chose, in order, what was given and what was chosen in turn.
+        rewards: of each of the model's messages.
+        stop_reason: why it ended.
+        failure: what broke around the model; the rewards then say nothing.
+    """
+
+    number: int
+    group: int
+    seed: int
+    opening: int
+    messages: tuple[Message, ...]
+    segments: tuple[Segment, ...]
+    rewards: tuple[float, ...]
+    terminated: bool
+    truncated: bool
+    stop_reason: str = ""
+    failure: str = ""
+
+    @property
+    def turns(self) -> int:
+        """The model's messages."""
+        return len(self.rewards)
+
+    @property
+    def reward(self) -> float:
+        return float(sum(self.rewards))
+
+    def trajectory(self, environment: str) -> Trajectory:
+        """The record of the store; its one info holds what a person reads."""
+        info: dict[str, Any] = {
+            "prompt": transcript(self.messages[: self.opening]),
+            "response": transcript(self.messages[self.opening :]),
+            "stop_reason": self.stop_reason, "turns": self.turns, "episode": self.number, "group": self.group,
+        }  # fmt: skip
+        if self.failure:
+            info["failure"] = self.failure
+        return Trajectory(environment, self.seed, self.rewards, self.segments, self.terminated, self.truncated, (info,))
+
+
+def transcript(messages: Sequence[Message]) -> str:
+    """Messages as a person reads them; a single one without its role."""
+    if len(messages) == 1:
+        return messages[0].text
+    return "\n".join(f"[{message.role}] {message.text}" for message in messages)
+
+
+def collect_turns(
+    env: Any,
+    policy: LanguageModelPolicy,
+    encoder: ChatEncoder,
+    episodes: int,
+    seeds: Seeds,
+    *,
+    end_ids: Sequence[int],
+    max_tokens: int,
+    group_size: int = 1,
+    first: int = 0,
+) -> Rollout:
+    """Play `episodes` whole episodes of a turn environment; lanes are episodes, and their decisions are tokens.
+
+    The reward of a turn stands at the last token of its message. An episode whose conversation has no room left in the
+    model's context is stopped there by `env.stop`; one that failed, or whose opening has no room, teaches nothing.
+
+    Arguments:
+        env: a `TurnVectorEnv` that leaves its finished slots alone (`autoreset=False`).
+        encoder: of the policy's tokenizer.
+        seeds: of the episodes' starts, by group, and of the choices, by episode and turn.
+        end_ids: the tokens that end a message.
+        max_tokens: the most tokens of one message; one that is longer is cut there.
+        group_size: how many consecutive episodes start alike.
+        first: the number of the first episode.
+
+    Raises:
+        EnvError: the environment starts its slots anew by itself, or changes what was said before.
+    """
+    if env.metadata.get("autoreset_mode") != AutoresetMode.DISABLED:
+        raise EnvError(
+            "collecting turns needs an environment that leaves finished slots alone; make it with autoreset=False"
+        )
+    start = time.perf_counter()
+    table = _Table(env, policy, encoder, seeds, frozenset(end_ids), max_tokens, group_size)
+    waiting = deque(range(first, first + episodes))
+    policy.begin(env.num_envs)
+    while waiting or table.lanes:
+        table.fill(waiting)
+        table.speak()
+        table.answer()
+    rollout = _rollout([table.done[number] for number in sorted(table.done)])
+    most_turns = int(getattr(env.envs[0].unwrapped, "max_turns", 0))
+    rollout.limit = min(policy.context, most_turns * max_tokens) if most_turns else policy.context
+    seconds = time.perf_counter() - start
+    rollout.figures.update(
+        seconds_model=table.model_seconds, seconds_environment=seconds - table.model_seconds,
+        turns=float(np.mean([one.turns for one in rollout.records])),
+    )  # fmt: skip
+    return rollout
+
+
+@dataclass(slots=True)
+class _Lane:
+    """An episode that is going on."""
+
+    number: int
+    group: int
+    seed: int
+    opening: int = 0
+    messages: tuple[Message, ...] = ()
+    ids: list[int] = field(default_factory=list)
+    prompt: int = 0
+    """How many of the ids came before the model's first."""
+    read: int = 0
+    """How many of the ids are in the cache."""
+    chosen: list[int] = field(default_factory=list)
+    """The places in `ids` that the model chose."""
+    logprobs: list[float] = field(default_factory=list)
+    entropies: list[float] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    """By turn, how many decisions there were at its end."""
+    rewards: list[float] = field(default_factory=list)
+    said: Message | None = None
+    terminated: bool = False
+    truncated: bool = False
+    stop_reason: str = ""
+    failure: str = ""
+
+    @property
+    def spoken(self) -> int:
+        """The decisions of the message that is being spoken."""
+        return len(self.chosen) - (self.ends[-1] if self.ends else 0)
+
+    def segments(self) -> tuple[Segment, ...]:
+        own = dict(zip(self.chosen, self.logprobs, strict=True))
+        found: list[Segment] = []
+        start = 0
+        for place in range(1, len(self.ids) + 1):
+            if place == len(self.ids) or (place in own) != (start in own):
+                stretch = range(start, place)
+                found.append(Segment(
+                    tuple(self.ids[start:place]), (start in own,) * len(stretch), tuple(own.get(k, 0.0) for k in stretch)
+                ))  # fmt: skip
+                start = place
+        return tuple(found)
+
+    def finished(self) -> TurnEpisode:
+        return TurnEpisode(
+            self.number, self.group, self.seed, self.opening, self.messages, self.segments(), tuple(self.rewards),
+            self.terminated, self.truncated, self.stop_reason, self.failure,
+        )  # fmt: skip
+
+
+class _Table:
+    """The slots of an environment with the episodes in them: filled, spoken in, answered."""
+
+    def __init__(
+        self,
+        env: Any,
+        policy: LanguageModelPolicy,
+        encoder: ChatEncoder,
+        seeds: Seeds,
+        end_ids: frozenset[int],
+        max_tokens: int,
+        group_size: int,
+    ) -> None:
+        self.env, self.policy, self.encoder, self.seeds = env, policy, encoder, seeds
+        self.end_ids, self.max_tokens, self.group_size = end_ids, max_tokens, group_size
+        self.lanes: dict[int, _Lane] = {}
+        self.done: dict[int, _Lane] = {}
+        self.model_seconds = 0.0
+
+    def fill(self, waiting: deque[int]) -> None:
+        """Start episodes in the slots that are free."""
+        while waiting and len(self.lanes) < self.env.num_envs:
+            mask = np.zeros(self.env.num_envs, dtype=bool)
+            seeds: list[int | None] = [None] * self.env.num_envs
+            for slot in (slot for slot in range(self.env.num_envs) if slot not in self.lanes):
+                if waiting:
+                    number = waiting.popleft()
+                    group = number // self.group_size
+                    seed = self.seeds.derive("episode", group).integer() % 2**31
+                    self.lanes[slot] = _Lane(number, group, seed)
+                    mask[slot], seeds[slot] = True, seed
+            observations, infos = self.env.reset(seed=seeds, options={"reset_mask": mask})
+            for slot in np.flatnonzero(mask).tolist():
+                self._open(slot, observations[slot].messages, infos)
+
+    def _open(self, slot: int, messages: tuple[Message, ...], infos: Mapping[str, Any]) -> None:
+        lane = self.lanes[slot]
+        lane.messages, lane.opening = messages, len(messages)
+        if not infos["active"][slot]:
+            self._leave(slot, "failed", infos["failure"][slot])
+            return
+        lane.ids = list(self.encoder.opening(messages))
+        lane.prompt = len(lane.ids)
+        if lane.prompt >= self.policy.context:
+            told = f"the opening of an episode has {lane.prompt} tokens; the model reads {self.policy.context}"
+            self._leave(slot, "context", told)
+
+    def speak(self) -> None:
+        """Let the model say a message in every slot; those that are done wait for the others."""
+        slots, start = self.env.num_envs, time.perf_counter()
+        fresh, active = np.zeros(slots, dtype=bool), np.zeros(slots, dtype=bool)
+        uniforms, speaking = np.zeros((slots, self.max_tokens)), dict(self.lanes)
+        for slot, lane in self.lanes.items():
+            active[slot] = True
+            fresh[slot] = not lane.read or ANEW * (len(lane.ids) - lane.read) > len(lane.ids)
+            generator = self.seeds.derive("message", lane.number, len(lane.ends)).generator()
+            uniforms[slot] = generator.random(self.max_tokens)
+        while speaking:
+            self._step(speaking, fresh, active, uniforms)
+            fresh[:] = False
+        self.model_seconds += time.perf_counter() - start
+
+    def _step(self, speaking: dict[int, _Lane], fresh: np.ndarray, active: np.ndarray, uniforms: np.ndarray) -> None:
+        """Every slot reads a token, or all of them; where it has read them all it chooses the next."""
+        slots = len(active)
+        length, uniform, waiting = np.zeros(slots, dtype=np.int64), np.zeros(slots), active.copy()
+        for slot, lane in speaking.items():
+            waiting[slot] = False
+            length[slot] = len(lane.ids) if fresh[slot] else lane.read + 1
+            uniform[slot] = uniforms[slot, lane.spoken]
+        tokens = np.zeros((slots, int(length.max())), dtype=np.int64)
+        for slot, lane in speaking.items():
+            n = int(length[slot])
+            tokens[slot, 0 if fresh[slot] else n - 1 : n] = lane.ids[:n] if fresh[slot] else lane.ids[n - 1]
+        choices, logprobs, entropies = self.policy.act(tokens, length, fresh, active, uniform, waiting_S=waiting)
+        for slot, lane in list(speaking.items()):
+            lane.read = int(length[slot])
+            if lane.read < len(lane.ids):
+                continue  # What was given is still being read.
+            lane.chosen.append(len(lane.ids))
+            lane.ids.append(int(choices[slot]))
+            lane.logprobs.append(float(logprobs[slot]))
+            lane.entropies.append(float(entropies[slot]))
+            ended = lane.ids[-1] in self.end_ids
+            if ended or lane.spoken == self.max_tokens or len(lane.ids) == self.policy.context:
+                own = lane.ids[len(lane.ids) - lane.spoken : len(lane.ids) - ended]
+                lane.said = Message("assistant", str(self.encoder.tokenizer.decode(own, skip_special_tokens=True)))
+                del speaking[slot]
+
+    def answer(self) -> None:
+        """Hand the messages to the environment, and write down what it answers."""
+        if not self.lanes:
+            return
+        actions = [lane.said if (lane := self.lanes.get(slot)) else "" for slot in range(self.env.num_envs)]
+        step = self.env.step(actions)
+        full = []
+        for slot, lane in list(self.lanes.items()):
+            lane.ends.append(len(lane.chosen))
+            lane.rewards.append(float(step[1][slot]))
+            if self._over(slot, step):
+                continue
+            assert lane.said is not None
+            reply = self._grown(lane, step[0][slot].messages)
+            given = self.encoder.answer(lane.messages, lane.said, reply, lane.ids[-1])
+            lane.messages = step[0][slot].messages
+            if len(lane.ids) + len(given) >= self.policy.context:
+                full.append(slot)
+            else:
+                lane.ids += given
+        if full:
+            step = self.env.stop(dict.fromkeys(full, "context"))
+            for slot in full:
+                self.lanes[slot].rewards[-1] += float(step[1][slot])
+                self._over(slot, step)
+
+    def _over(self, slot: int, step: tuple[Any, ...]) -> bool:
+        """Write down the end of an episode, if this is one."""
+        lane = self.lanes[slot]
+        lane.terminated, lane.truncated = bool(step[2][slot]), bool(step[3][slot])
+        if not lane.terminated and not lane.truncated:
+            return False
+        info = step[4]["final_info"][slot]
+        lane.messages = step[4]["final_obs"][slot].messages
+        self._leave(slot, str(info.get("stop_reason", "")), info.get("failure"))
+        return True
+
+    def _leave(self, slot: int, stop_reason: str, failure: Any = None) -> None:
+        lane = self.lanes.pop(slot)
+        lane.stop_reason = stop_reason
+        if failure is not None:
+            lane.failure = failure if isinstance(failure, str) else f"{failure.cause}: {failure.message}"
+        self.done[lane.number] = lane
+
+    def _grown(self, lane: _Lane, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """What came behind the model's message."""
+        known = len(lane.messages)
+        if messages[:known] != lane.messages or len(messages) <= known or messages[known] != lane.said:
+            raise EnvError(
+                f"the environment changed what was said before turn {len(lane.ends)}; a conversation may only grow at its end"
+            )
+        return messages[known + 1 :]
+
+
+def _rollout(lanes: Sequence[_Lane]) -> Rollout:
+    """Lanes of decisions; what was given between them is in the inputs alone."""
+    count = len(lanes)
+    lengths = torch.tensor([len(lane.chosen) for lane in lanes])
+    width = max(1, int(lengths.max()))
+    logprobs, entropies, rewards = (np.zeros((count, width), dtype=np.float32) for _ in range(3))
+    for row, lane in enumerate(lanes):
+        n = len(lane.chosen)
+        logprobs[row, :n], entropies[row, :n] = lane.logprobs, lane.entropies
+        for end, reward in zip(lane.ends, lane.rewards, strict=True):
+            rewards[row, end - 1] += reward
+    place_BT = torch.arange(width)[None]
+    last_BT = place_BT == lengths[:, None] - 1
+    terminated_B = torch.tensor([lane.terminated for lane in lanes])
+    known = [lane for lane in lanes if not lane.failure]
+    return Rollout(
+        rewards_BT=torch.from_numpy(rewards),
+        logprobs_BT=torch.from_numpy(logprobs),
+        mask_BT=place_BT < lengths[:, None],
+        terminated_BT=last_BT & terminated_B[:, None],
+        ended_BT=last_BT,
+        inputs=TokenInputs(
+            # A lane in which nothing was said is still read, with the others; what it holds does not matter.
+            [tuple(lane.ids[: lane.prompt]) if lane.chosen else (0,) for lane in lanes],
+            [tuple(lane.ids[lane.prompt :]) for lane in lanes],
+            chosen=[np.array(lane.chosen, dtype=np.int64) - lane.prompt for lane in lanes],
+        ),
+        entropy_BT=torch.from_numpy(entropies),
+        group_B=torch.tensor([lane.group for lane in lanes]),
+        valid_B=torch.tensor([not lane.failure for lane in lanes]),
+        cut_B=torch.tensor([lane.truncated and not lane.failure for lane in lanes]),
+        episode_returns=[float(sum(lane.rewards)) for lane in known],
+        episode_lengths=[len(lane.chosen) for lane in known],
+        failures=[lane.failure for lane in lanes if lane.failure],
+        records=[lane.finished() for lane in lanes],
+    )

@@ -1,0 +1,318 @@
+"""`palaestra research bench`: tasks x agents x seeds, and how the agents compare by performance profiles.
+
+Every episode is an ordinary run of research in a folder of its own. A bench that was stopped, or killed, goes on where
+it was: runs that have ended are read, those under way are resumed, the others are begun.
+
+bench.json              the tasks, the agents, the seeds, and what all runs have in common
+TASK/AGENT-seedN/       a run
+summary.json            the table and the standings, once all runs have ended
+table.csv               a line a run
+report.html             the same to look at
+"""
+
+from __future__ import annotations
+
+import csv
+import threading
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from palaestra.core.errors import PalaestraError, RunError, SettingsError
+from palaestra.core.events import Event, Listener, ignore
+from palaestra.core.records import Failure, FailureCause
+from palaestra.core.seeding import Seeds
+from palaestra.recipes import research
+from palaestra.recipes.calls import Engines
+from palaestra.recipes.playing import Stopped
+from palaestra.recipes.research import ResearchSettings
+from palaestra.recipes.settings import build, to_plain
+from palaestra.research.scores import RunScore, Standings, TaskScale
+from palaestra.research.standings import compare_methods
+from palaestra.research.task import Direction
+from palaestra.runs.files import read_json, write_json, write_text
+from palaestra.runs.guard import guarded
+from palaestra.runs.run import Run, new_folder
+
+RECIPE = "bench"
+PLAN = "bench.json"
+COLUMNS = (
+    "task", "agent", "seed", "metric", "direction", "baseline", "best_attempt", "best_submission", "steps",
+    "validations", "stop_reason", "cost", "seconds",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One run of the bench: what its summary says, `None` as long as it has not ended."""
+
+    task: str
+    agent: str
+    seed: int
+    folder: Path
+    summary: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """A bench: its folder, its runs, and the standings over those that have ended.
+
+    Arguments:
+        settings: what all runs have in common.
+        standings: `None` where no run has ended.
+    """
+
+    folder: Path
+    tasks: tuple[str, ...]
+    agents: tuple[str, ...]
+    seeds: tuple[int, ...]
+    episodes: tuple[Episode, ...]
+    settings: Mapping[str, Any]
+    standings: Standings | None
+    workers: int = 1
+
+    @property
+    def ended(self) -> bool:
+        return all(episode.summary is not None for episode in self.episodes)
+
+
+def bench(
+    settings: ResearchSettings | None = None,
+    *,
+    tasks: Sequence[str],
+    agents: Sequence[str],
+    seeds: int = 1,
+    workers: int = 1,
+    out: str | Path = "",
+    listener: Listener = ignore,
+) -> BenchResult:
+    """Play every task with every agent and with `seeds` seeds, from the settings' own on, and compare the agents.
+
+    The same call with the same `out` goes on where it was stopped. One run that cannot be made (a service that refuses
+    the key) does not stop the others; what it raised is raised at the end, and the bench can be resumed.
+
+    Arguments:
+        settings: of all runs; `task`, `agent` and `seed` come from the other arguments.
+        workers: runs that go on side by side, each in a thread.
+
+    Raises:
+        SettingsError: a value cannot be.
+        RunError: the folder holds something else.
+    """
+    settings = settings or ResearchSettings()
+    _check_names(tasks, agents, seeds, workers)
+    every = range(settings.seed, settings.seed + seeds)
+    for task in tasks:
+        for agent in agents:
+            research.check(replace(settings, task=task, agent=agent))
+    folder = Path(out) if out else new_folder(RECIPE)
+    if (folder / "settings.json").exists():
+        raise RunError(f"{folder} holds a run and no bench; choose another --out")
+    common = {name: value for name, value in to_plain(settings).items() if name not in ("task", "agent", "seed")}
+    plan = {
+        "recipe": RECIPE, "tasks": list(tasks), "agents": list(agents), "seeds": list(every), "workers": workers,
+        "settings": common,
+    }  # fmt: skip
+    if (folder / PLAN).exists():
+        before = read_json(folder / PLAN)
+        if {**before, "workers": workers} != plan:
+            raise RunError(
+                f"{folder} holds another bench; choose another --out, or resume it: palaestra resume {folder}"
+            )
+    with guarded(folder, "making the bench's folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / PLAN, plan)
+    return _play(folder, listener)
+
+
+def resume(folder: Path, *, listener: Listener = ignore) -> BenchResult:
+    """Go on with a bench that was stopped; one that has ended just gives its result."""
+    return _play(folder, listener)
+
+
+def read_bench(folder: Path) -> BenchResult:
+    """What there is of a bench so far, whether all of its runs have ended or not.
+
+    Raises:
+        RunError: the folder holds no bench, or is damaged.
+    """
+    plan = read_json(folder / PLAN)
+    if not isinstance(plan, dict) or not {"tasks", "agents", "seeds", "settings", "workers"} <= set(plan):
+        raise RunError(f"the bench is damaged: {folder / PLAN} lacks tasks, agents, seeds, settings or workers")
+    episodes = []
+    for seed in plan["seeds"]:
+        for task in plan["tasks"]:
+            for agent in plan["agents"]:
+                where = folder / _name(task) / f"{_name(agent)}-seed{seed}"
+                episodes.append(Episode(task, agent, seed, where, _summary(where)))
+    return BenchResult(
+        folder, tuple(plan["tasks"]), tuple(plan["agents"]), tuple(plan["seeds"]), tuple(episodes), plan["settings"],
+        standings_of(episodes), int(plan["workers"]),
+    )  # fmt: skip
+
+
+def standings_of(episodes: Sequence[Episode]) -> Standings | None:
+    """How the agents compare over the tasks on which a run has ended, with the tasks' baselines among them."""
+    ended = [(episode, episode.summary) for episode in episodes if episode.summary is not None]
+    if not ended:
+        return None
+    scales = {
+        episode.task: TaskScale(
+            Direction(summary["direction"]), summary["baseline"], summary["baseline_validation"], summary["metric"]
+        )
+        for episode, summary in ended
+    }
+    order = {agent: place for place, agent in enumerate(dict.fromkeys(episode.agent for episode in episodes))}
+    runs = [
+        RunScore(
+            episode.task, episode.agent, episode.seed, tuple(summary["attempts"]), summary["best_submission"],
+            _failure(summary),
+        )
+        for episode, summary in sorted(ended, key=lambda pair: order[pair[0].agent])
+    ]  # fmt: skip
+    return compare_methods(runs, scales, seeds=Seeds(0).derive(RECIPE))
+
+
+def _play(folder: Path, listener: Listener) -> BenchResult:
+    found = read_bench(folder)
+    waiting = deque(episode for episode in found.episodes if episode.summary is None)
+    if waiting:
+        _Work(found, waiting, listener).run()
+        found = read_bench(folder)
+    # Written once all runs have ended, and again where only that had not come to be.
+    write_json(folder / "summary.json", _plain(found))
+    write_text(folder / "table.csv", _table(found))
+    return found
+
+
+class _Work:
+    """The threads of a bench. Ctrl-C lets commands that are under way end; the runs can be resumed."""
+
+    def __init__(self, found: BenchResult, waiting: deque[Episode], listener: Listener) -> None:
+        self.found, self.waiting, self.listener = found, waiting, listener
+        self.total, self.errors = len(found.episodes), list[BaseException]()
+        self.done = self.total - len(waiting)
+        self.stopping, self.lock = threading.Event(), threading.Lock()
+        self.engines = Engines(str(found.settings.get("device", "")))
+
+    def run(self) -> None:
+        # Daemons: whoever presses Ctrl-C twice does not wait for them, and the sandboxes die with the process.
+        threads = [
+            threading.Thread(target=self._work, name=f"bench-{k}", daemon=True)
+            for k in range(min(self.found.workers, len(self.waiting)))
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException:
+            self.stopping.set()
+            self.listener(Event("stop: waiting for commands under way"))
+            for thread in threads:
+                thread.join()
+            raise
+        if self.errors:
+            first = self.errors[0]
+            if len(self.errors) == 1 or not isinstance(first, PalaestraError):
+                raise first
+            raise type(first)(f"{first} (and {len(self.errors) - 1} more runs of the bench could not be played)")
+
+    def _work(self) -> None:
+        while not self.stopping.is_set():
+            with self.lock:
+                if not self.waiting:
+                    return
+                episode = self.waiting.popleft()
+            try:
+                self._episode(episode)
+            except Stopped:
+                return
+            except BaseException as error:  # Raised again by whoever waits for the threads.
+                with self.lock:
+                    self.errors.append(error)
+                if not isinstance(error, PalaestraError):
+                    self.stopping.set()
+                    return
+
+    def _episode(self, episode: Episode) -> None:
+        values = {**self.found.settings, "task": episode.task, "agent": episode.agent, "seed": episode.seed}
+        own = {"engines": self.engines, "stop": self.stopping.is_set}
+        if (episode.folder / "settings.json").exists():
+            with Run.open(episode.folder) as run:
+                result = research.resume(run, **own)  # type: ignore[arg-type]
+        else:
+            result = research.research(build(ResearchSettings, values), out=episode.folder, **own)  # type: ignore[arg-type]
+        with self.lock:
+            self.done += 1
+            figures = {"task": episode.task, "agent": episode.agent, "seed": episode.seed, "summary": result.summary}
+            self.listener(Event("bench", self.done, self.total, 0, figures))
+
+
+def _check_names(tasks: Sequence[str], agents: Sequence[str], seeds: int, workers: int) -> None:
+    for what, several in (("task", tasks), ("agent", agents)):
+        if not several or not all(several):
+            raise SettingsError(f"a bench needs at least 1 {what}; got {', '.join(several) or 'none'}")
+        twice = [name for name, count in Counter(map(_name, several)).items() if count > 1]
+        if twice:
+            raise SettingsError(f"each {what} of a bench is named once; '{twice[0]}' is there more often")
+    if seeds < 1 or workers < 1:
+        raise SettingsError(f"a bench needs at least 1 seed and 1 worker; got {seeds} and {workers}")
+    if any(agent.partition(":")[0] == "human" for agent in agents):
+        raise SettingsError("a bench plays by itself; a human plays with: palaestra research --agent human")
+
+
+def _name(text: str) -> str:
+    """A task or an agent as the name of a folder."""
+    return "".join(sign if sign.isalnum() or sign in "_.-" else "_" for sign in text)
+
+
+def _summary(folder: Path) -> dict[str, Any] | None:
+    if not (folder / "summary.json").exists():
+        return None
+    summary = read_json(folder / "summary.json")
+    if not isinstance(summary, dict) or summary.get("recipe") != research.RECIPE:
+        raise RunError(f"the run folder is damaged: {folder / 'summary.json'} is no summary of a run of research")
+    return summary
+
+
+def _failure(summary: Mapping[str, Any]) -> Failure | None:
+    said = summary.get("failure")
+    return Failure(FailureCause(said["cause"]), said["message"]) if said else None
+
+
+def _plain(found: BenchResult) -> dict[str, Any]:
+    ended = [episode.summary for episode in found.episodes if episode.summary is not None]
+    failures: Counter[str] = Counter()
+    for summary in ended:
+        failures.update(summary["failures"])
+    return {
+        "recipe": RECIPE,
+        "tasks": list(found.tasks),
+        "agents": list(found.agents),
+        "seeds": list(found.seeds),
+        "runs": len(found.episodes),
+        "stop_reasons": dict(Counter(summary["stop_reason"] for summary in ended)),
+        "failures": dict(sorted(failures.items())),
+        "rows": [{**{name: (e.summary or {}).get(name) for name in COLUMNS}, "task": e.task, "agent": e.agent, "seed": e.seed}
+                 for e in found.episodes],
+        "standings": None if found.standings is None else found.standings.model_dump(mode="json"),
+        "cost": sum(summary["cost"] for summary in ended),
+        "calls": sum(summary["calls"] for summary in ended),
+        "prompt_tokens": sum(summary["prompt_tokens"] for summary in ended),
+        "completion_tokens": sum(summary["completion_tokens"] for summary in ended),
+        "seconds": round(sum(summary["seconds"] for summary in ended), 1),
+    }  # fmt: skip
+
+
+def _table(found: BenchResult) -> str:
+    out = StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for episode in found.episodes:
+        row = {**(episode.summary or {}), "task": episode.task, "agent": episode.agent, "seed": episode.seed}
+        writer.writerow([row.get(name, "") for name in COLUMNS])
+    return out.getvalue()

@@ -1,0 +1,112 @@
+"""The calls of a run to language models: one cache, one ledger and one budget for all of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from palaestra.core.events import Event, Listener, ignore
+
+if TYPE_CHECKING:
+    from palaestra.engines.base import Answer, Engine, Request
+    from palaestra.engines.budget import Budget
+    from palaestra.engines.cached import CachedEngine
+    from palaestra.runs.cache import Cache
+    from palaestra.runs.ledger import Spending
+    from palaestra.runs.run import Run
+
+CALLS = "calls.sqlite"
+"""Below the user's cache: every answer of a model, so that the same run again makes no call."""
+
+
+class CallSettings(Protocol):
+    """Settings of a recipe that calls models."""
+
+    @property
+    def cache(self) -> str: ...
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def max_cost(self) -> float: ...
+    @property
+    def max_calls(self) -> int: ...
+    @property
+    def max_tokens(self) -> int: ...
+
+
+class Calls:
+    """Opens the models of a run. All of them draw on its budget; make one with `calls_of`."""
+
+    def __init__(self, settings: CallSettings, cache: Cache, owner: str, budget: Budget) -> None:
+        self.settings, self.cache, self.owner, self.budget = settings, cache, owner, budget
+
+    def engine(self, name: str, opened: Engine | None = None) -> CachedEngine:
+        """The model of that name: `openai:MODEL`, `ADDRESS#MODEL`, a folder, or what the shelf knows.
+
+        Arguments:
+            opened: its engine, where that is open already.
+        """
+        from palaestra.engines.endpoints import is_remote
+        from palaestra.engines.opening import open_cached
+
+        service: dict[str, Any] = {"in_flight": self.settings.in_flight} if is_remote(name) else {}
+        return open_cached(name, self.cache, engine=opened, budget=self.budget, owner=self.owner, **service)
+
+    def spent(self) -> Spending:
+        """What the run's calls have cost so far, before a kill too."""
+        return self.cache.spent(self.owner)
+
+
+@contextmanager
+def calls_of(run: Run, settings: CallSettings) -> Iterator[Calls]:
+    """The calls of a run, with its cache open; what the run has spent before counts."""
+    from palaestra.engines.budget import Budget
+    from palaestra.engines.shelf import cache_folder
+    from palaestra.runs.cache import Cache
+    from palaestra.runs.guard import guarded
+
+    path = Path(settings.cache).expanduser() if settings.cache else cache_folder() / CALLS
+    with guarded(path, "opening the cache of calls"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with Cache(path) as cache:
+        owner = run.store.id
+        budget = Budget(
+            max_cost=settings.max_cost or None, max_calls=settings.max_calls or None,
+            max_tokens=settings.max_tokens or None, spent=cache.spent(owner),
+        )  # fmt: skip
+        yield Calls(settings, cache, owner, budget)
+
+
+class Engines:
+    """Models that are open, by name, for all runs of this process. Those of this process answer one at a time."""
+
+    def __init__(self, device: str = "", listener: Listener = ignore) -> None:
+        self.device, self.listener = device, listener
+        self._open: dict[str, Engine] = {}
+        self._lock = threading.Lock()
+
+    def get(self, name: str) -> Engine:
+        from palaestra.engines.endpoints import is_remote
+        from palaestra.engines.opening import open_engine
+
+        with self._lock:
+            if name not in self._open:
+                self.listener(Event("load"))
+                own: dict[str, Any] = {} if is_remote(name) else {"device": self.device, "listener": self.listener}
+                engine = open_engine(name, **own)
+                self._open[name] = engine if is_remote(name) else OneAtATime(engine)
+            return self._open[name]
+
+
+class OneAtATime:
+    """An engine for several threads: the others wait."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.name, self._lock = engine, engine.name, threading.Lock()
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
+        with self._lock:
+            return self.engine.generate(requests)

@@ -1,0 +1,134 @@
+"""What a run of research has come to: `summary.json`, and the conversation that counts as a file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from palaestra.core.events import Event, Listener
+from palaestra.core.records import Failure, Message
+from palaestra.envs.turn.records import StopReason
+from palaestra.recipes.playing import WORKSPACE, read_submission
+from palaestra.recipes.research import RECIPE, ResearchSettings
+from palaestra.research.agents import Agent
+from palaestra.research.env import ResearchEnv
+from palaestra.research.records import Grade
+from palaestra.research.steps import Step
+from palaestra.runs.ledger import LedgerEntry
+from palaestra.runs.run import Run
+
+TRAJECTORY = "trajectory.json"
+"""In the run folder, once the run has ended: the conversation that counts, in OpenAI's format."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What counts of a run: which episode, and what its submission is worth on the test split."""
+
+    episode: int
+    score: float | None
+    scores: dict[str, float]
+    failure: Failure | None = None
+
+
+def _chosen(run: Run, env: ResearchEnv, episodes: Sequence[Sequence[Step]], listener: Listener) -> _Result:
+    """The episode that counts: the only one, or the best by what it handed in, judged on the validation split."""
+    ends = [steps[-1] for steps in episodes]
+    if env.split == "test":
+        return _Result(0, ends[0].info.get("score"), dict(ends[0].info.get("scores") or {}))
+    scored = {k: float(end.info["score"]) for k, end in enumerate(ends) if end.info.get("score") is not None}
+    best = env.task.metric.best(list(scored.values()))
+    if best is None:
+        return _Result(len(ends) - 1, None, {})
+    kept = next(k for k, score in scored.items() if score == best)
+    listener(Event("judge the best"))
+    outcome = env.judge(read_submission(run, kept), "test")
+    if isinstance(outcome, Grade):
+        run.store.add_cost(LedgerEntry(WORKSPACE, seconds=outcome.seconds))
+        return _Result(kept, outcome.score, dict(outcome.scores))
+    return _Result(kept, None, {}, outcome if isinstance(outcome, Failure) else None)
+
+
+def summarise(
+    run: Run,
+    settings: ResearchSettings,
+    env: ResearchEnv,
+    agent: Agent,
+    episodes: Sequence[Sequence[Step]],
+    listener: Listener,
+) -> dict[str, Any]:
+    """The summary of a run whose episodes have ended; of several the best is judged on the test split now."""
+    result = _chosen(run, env, episodes, listener)
+    metric, measured = env.task.metric, env.baseline
+    steps = [step for several in episodes for step in several]
+    ends = [several[-1] for several in episodes]
+    attempts = [float(score) for end in ends for score in end.info.get("attempts", ())]
+    validations = len(attempts)
+    if env.split == "validation":  # What was handed in was validated too, for the choice.
+        attempts += [float(end.info["score"]) for end in ends if end.info.get("score") is not None]
+    failures: Counter[str] = Counter()
+    for end in ends:
+        failures.update(end.info.get("failures", {}))
+        failures.update([str(end.failure.cause)] if end.failure is not None else [])
+    failures.update([str(result.failure.cause)] if result.failure is not None else [])
+    end, total = ends[result.episode], run.store.total()
+    played = [step.replayed for step in steps if step.replayed]
+    kind = agent.environment()
+    failure = result.failure or end.failure
+    return {
+        "recipe": RECIPE,
+        "task": env.task.name,
+        "agent": settings.agent,
+        "model": agent.model,
+        "seed": settings.seed,
+        "metric": metric.name,
+        "direction": metric.direction.value,
+        "baseline": measured.test.score,
+        "baseline_validation": measured.validation.score,
+        "best_attempt": metric.best(attempts),
+        "best_submission": result.score,
+        "reward": None if result.score is None else metric.gain(result.score, measured.test.score),
+        "scores": result.scores,
+        "attempts": attempts,
+        "steps": sum(step.message is not None for step in steps),
+        "validations": validations,
+        "format_errors": sum("format_error" in step.info for step in steps),
+        "stop_reason": str(StopReason.FAILED) if result.failure is not None else end.stop_reason,
+        "note": end.note,
+        "failures": dict(sorted(failures.items())),
+        "failure": None if failure is None else {"cause": str(failure.cause), "message": failure.message},
+        "episodes": len(episodes),
+        "kept_episode": result.episode,
+        "parser": str(kind.get("parser", settings.parser)),
+        "tools": bool(kind.get("tools", settings.tools)),
+        "replayed": len(played),
+        "different": played.count("different"),
+        "calls": total.calls,
+        "prompt_tokens": total.prompt_tokens,
+        "completion_tokens": total.completion_tokens,
+        "cost": total.money,
+        "seconds": round(total.seconds, 1),
+    }
+
+
+def exported(summary: dict[str, Any], steps: Sequence[Step]) -> dict[str, Any]:
+    """The conversation in OpenAI's format, with the reward of each of the assistant's messages."""
+    said = [m for step in steps for m in (*((step.message,) if step.message else ()), *step.observation)]
+    kept = ("task", "agent", "model", "seed", "metric", "direction", "baseline", "best_submission", "stop_reason")
+    return {
+        **{name: summary[name] for name in kept},
+        "rewards": [step.reward for step in steps if step.message is not None],
+        "messages": [_spoken(message) for message in said],
+    }
+
+
+def _spoken(message: Message) -> dict[str, Any]:
+    said: dict[str, Any] = {"role": message.role, "content": message.text}
+    if message.tool_calls:
+        said["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    return said | ({"tool_call_id": message.tool_call_id} if message.tool_call_id else {})

@@ -1,0 +1,204 @@
+"""Whose skills a `teach` run goes by: the task's own, or those that a language model discovers before the first round.
+
+The model names the skills of validation problems (and of train problems, if that is wanted) and clusters the names. Test
+problems only choose among the categories, so that results can be cut by them. Each stage is in the run's store when it is
+done, with its cost; inside a stage, the cache has every answer. A run that was stopped asks nothing twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from palaestra.core.errors import PalaestraError, RunError, SettingsError, TaskError
+from palaestra.core.events import Event, Listener, ignore
+from palaestra.core.records import Problem, Split, Usage
+from palaestra.core.seeding import Seeds
+from palaestra.recipes.calls import calls_of
+from palaestra.runs.ledger import LedgerEntry
+
+if TYPE_CHECKING:
+    from palaestra.engines.cached import CachedEngine
+    from palaestra.recipes.teach import TeachSettings
+    from palaestra.runs.run import Run
+    from palaestra.tasks.base import Task
+    from palaestra.teachers.skills import SkillMap
+
+DISCOVERY = "skill discovery"
+"""What the calls are booked under."""
+
+
+def taught_task(run: Run, settings: TeachSettings, task: Task, listener: Listener = ignore) -> Task:
+    """The task as it is taught: `task` itself, or under the skills that the run discovers, or has discovered.
+
+    Raises:
+        BudgetSpentError: the calls do not fit; what was answered is stored.
+        TaskError: the model gave nothing that can be taught by; says what it said.
+    """
+    if not settings.discover:
+        return task
+    from palaestra.teachers.skills import Discovered
+
+    return Discovered(task, _found(run, settings, task, listener), settings.skills)
+
+
+def check_discovery(settings: TeachSettings, task: Task) -> None:
+    """Raise for a discovery that cannot be, before anything is loaded or written."""
+    from palaestra.engines.opening import check_model
+    from palaestra.recipes.lessons import OWN
+
+    if not settings.discover:
+        for name in ("categories", "discover_train"):
+            if getattr(settings, name):
+                raise SettingsError(
+                    f"setting '{name}' is about skills that a model discovers, and nobody is to; name one by the "
+                    "setting 'discover', or leave it out"
+                )
+        return
+    if settings.writer == OWN:
+        raise SettingsError(
+            f"the generators of task '{task.name}' know its own skills only, and cannot write for those that "
+            f"'{settings.discover}' discovers; let a language model write, by the setting 'writer', or leave out 'discover'"
+        )
+    check_model(settings.discover)
+    if settings.discover_train:
+        task.problems(Split.TRAIN, settings.discover_train, settings.seed, settings.skills)
+
+
+def regroup(run: Run, settings: TeachSettings, categories: int) -> None:
+    """Forget the categories of a run that has not taught yet, so that the names are clustered to another number.
+
+    The answers of the untaught student go with them, for they are stored under the skills of their problems.
+
+    Raises:
+        SettingsError: the run discovers nothing.
+        RunError: a lesson was written for the skills as they are.
+    """
+    if not settings.discover:
+        raise SettingsError("this run goes by the task's own skills; other categories need the setting 'discover'")
+    if categories == settings.categories:
+        return
+    if run.store.lesson_rounds():
+        raise RunError(
+            f"the lessons of {run.folder} are written for its skills, which cannot change any more; start another run, "
+            f"which names nothing again: palaestra teach --settings {run.folder / 'settings.json'} "
+            f"--categories {categories}"
+        )
+    from palaestra.teachers.skills.overview import OWN
+
+    run.store.forget_skills(keep=("names", OWN))
+
+
+def discovered(run: Run) -> dict[str, Any]:
+    """What was discovered, for a summary; empty where the skills are the task's own."""
+    from palaestra.teachers.skills import SkillMap, overview
+
+    found = overview(run.store.skills(SkillMap))
+    return found.plain() if found is not None else {}
+
+
+def _found(run: Run, settings: TeachSettings, task: Task, listener: Listener) -> SkillMap:
+    """The skill map of a run, as far as it is known from the store, and otherwise by asking."""
+    from palaestra.teachers.skills import SkillMap
+    from palaestra.teachers.skills.overview import TEST, last_stage
+
+    stages = run.store.skills(SkillMap)
+    if TEST in stages:
+        return stages[TEST]  # From here on the student is asked: what could not be placed stays so.
+    known = stages.get(last_stage(stages))
+    with calls_of(run, settings) as calls:
+        engine = calls.engine(settings.discover).at(DISCOVERY)
+        return _Stages(run, settings, task, engine, listener).discover(known)
+
+
+class _Stages:
+    """The discovery of one run, from wherever it stands."""
+
+    def __init__(self, run: Run, settings: TeachSettings, task: Task, engine: CachedEngine, listener: Listener) -> None:
+        self.run, self.settings, self.task, self.engine, self.listener = run, settings, task, engine, listener
+        # Teachers see validation problems, and lessons may hold train problems: these may shape what is taught.
+        self.shaping = self._problems(Split.VALIDATION, settings.validation)
+        if settings.discover_train:
+            self.shaping += self._problems(Split.TRAIN, settings.discover_train)
+        self.test = self._problems(Split.TEST, settings.test)
+        self.started = time.perf_counter()
+
+    def discover(self, known: SkillMap | None) -> SkillMap:
+        """What is found in the end; each stage is stored when it is done, and what was spent in any case."""
+        try:
+            return self._discover(known)
+        except PalaestraError:
+            self.run.store.add_cost(self._cost())
+            raise
+
+    def _discover(self, known: SkillMap | None) -> SkillMap:
+        from palaestra.teachers.prompts import Prompts
+        from palaestra.teachers.skills import Discovery
+        from palaestra.teachers.skills.overview import TEST
+
+        settings = self.settings
+        discovery = Discovery(
+            self.engine,
+            prompts=Prompts(Path(settings.prompts) if settings.prompts else None),
+            show_references=settings.references,
+            seed=Seeds(settings.seed).derive("discovery").integer(),
+        )
+        self._tell("names", 0, len(self.shaping))
+        found = discovery.discover(self.shaping, categories=settings.categories, known=known, keep=self._keep)
+        if not found.categories:
+            raise TaskError(self._nothing(found))
+        self._tell(TEST, 0, len(self.test))
+        found = discovery.assign_more(found, self.test)
+        self._store(TEST, found)
+        self._tell(TEST, len(self.test), len(self.test))
+        return found
+
+    def _problems(self, split: Split, count: int) -> list[Problem]:
+        return self.task.problems(split, count, self.settings.seed, self.settings.skills)
+
+    def _keep(self, stage: str, found: SkillMap) -> None:
+        from palaestra.teachers.skills import by_gold
+        from palaestra.teachers.skills.overview import OWN
+
+        if not found.names:
+            return  # With nothing named there is nothing to go on from; the cache has what was said.
+        if stage == "names" and len(self.task.skills()) > 1:
+            self.run.store.add_skills(OWN, by_gold(self.task, [*self.shaping, *self.test]))
+        self._store(stage, found)
+        self._tell(stage, len(self.shaping), len(self.shaping))
+
+    def _store(self, stage: str, found: SkillMap) -> None:
+        self.run.store.add_skills(stage, found, self._cost())
+
+    def _cost(self) -> LedgerEntry:
+        """What the ledger does not have yet: the time since it was last asked, and calls, killed processes' included."""
+        spent, booked, start = self.engine.spent(DISCOVERY), self.run.store.total(DISCOVERY), self.started
+        self.started = time.perf_counter()
+        usage = Usage(
+            spent.usage.prompt_tokens - booked.prompt_tokens, spent.usage.completion_tokens - booked.completion_tokens
+        )
+        calls, money = spent.calls - booked.calls, spent.money - booked.money
+        return LedgerEntry(DISCOVERY, self.engine.name, calls, usage, self.started - start, money)
+
+    def _tell(self, stage: str, done: int, total: int) -> None:
+        self.listener(Event(f"{DISCOVERY}: {stage}", done, total))
+
+    def _nothing(self, found: SkillMap) -> str:
+        """Why there are no categories, and what to do about it."""
+        from palaestra.teachers.skills.asking import may_pass
+
+        model, count, failures = self.settings.discover, len(self.shaping), list(found.unassigned.values())
+        causes = ", ".join(f"{cause} {n}" for cause, n in sorted(Counter(str(f.cause) for f in failures).items()))
+        done = (
+            f"'{model}' named the skills of {len(found.names)} of {count} problems and made no categories of them"
+            if found.names
+            else f"'{model}' named the skill of none of {count} problems ({causes})"
+        )
+        if any(may_pass(failure) for failure in failures):
+            advice = f"go on when it answers again: palaestra resume {self.run.folder}"
+        else:
+            advice = "start a run with another model as the setting 'discover', or with none"
+            advice += ", or resume this one with another number of 'categories'" if found.names else ""
+        return " ".join(f"no skills were discovered: {done}: {failures[0].message}; {advice}".split())

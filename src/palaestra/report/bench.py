@@ -1,0 +1,109 @@
+"""What the page of a bench shows, read from the folders of its runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from palaestra.recipes.bench import BenchResult, Episode
+from palaestra.recipes.research import ResearchSettings
+from palaestra.report.appendix import SettingRow, setting_rows
+from palaestra.report.profiles import ProfilesPart, profiles_part
+from palaestra.research.scores import BASELINE, Area, Measure
+
+COSTS = ("seconds", "calls", "prompt_tokens", "completion_tokens", "cost")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRun:
+    """One run; `address` is that of its own report."""
+
+    episode: Episode
+    address: str
+    started: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRow:
+    """What an agent has used over all its runs, and how they ended."""
+
+    name: str
+    ended: int
+    planned: int
+    reasons: dict[str, int]
+    failures: dict[str, int]
+    costs: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchPage:
+    """Everything on the page of a bench."""
+
+    ended: bool
+    tasks: tuple[str, ...]
+    agents: tuple[AgentRow, ...]
+    seeds: tuple[int, ...]
+    runs: tuple[BenchRun, ...]
+    runs_ended: int
+    profiles: ProfilesPart | None
+    best: Area | None
+    negative: tuple[str, ...]
+    """Tasks whose baseline is negative: no ratio can be made there."""
+    failures: dict[str, int]
+    costs: Mapping[str, float]
+    settings: tuple[SettingRow, ...]
+
+
+def bench_page(result: BenchResult) -> BenchPage:
+    """Put a bench on a page, as far as it has come."""
+    agents = tuple(_agent(name, [e for e in result.episodes if e.agent == name]) for name in result.agents)
+    standings = result.standings
+    areas = (
+        [] if standings is None else [a for a in standings.profile(Measure.SUBMISSION).areas if a.method != BASELINE]
+    )
+    failures: Counter[str] = Counter()
+    for row in agents:
+        failures.update(row.failures)
+    negative = {e.task for e in result.episodes if e.summary is not None and e.summary["baseline"] < 0}
+    return BenchPage(
+        ended=result.ended,
+        tasks=result.tasks,
+        agents=agents,
+        seeds=result.seeds,
+        runs=tuple(_run(result, e) for e in sorted(result.episodes, key=lambda e: _order(result, e))),
+        runs_ended=sum(e.summary is not None for e in result.episodes),
+        profiles=None if standings is None else profiles_part(standings),
+        best=max(areas, key=lambda area: area.area, default=None),
+        negative=tuple(task for task in result.tasks if task in negative),
+        failures=dict(sorted(failures.items())),
+        costs={name: sum(row.costs[name] for row in agents) for name in COSTS},
+        settings=setting_rows(result.settings, ResearchSettings),
+    )
+
+
+def _agent(name: str, episodes: list[Episode]) -> AgentRow:
+    ended: list[dict[str, Any]] = [e.summary for e in episodes if e.summary is not None]
+    failures: Counter[str] = Counter()
+    for summary in ended:
+        failures.update(summary["failures"])
+    return AgentRow(
+        name=name,
+        ended=len(ended),
+        planned=len(episodes),
+        reasons=dict(Counter(str(summary["stop_reason"]).replace("_", " ") for summary in ended).most_common()),
+        failures=dict(sorted(failures.items())),
+        costs={cost: float(sum(summary[cost] for summary in ended)) for cost in COSTS},
+    )
+
+
+def _run(result: BenchResult, episode: Episode) -> BenchRun:
+    started = (episode.folder / "settings.json").exists()
+    # Beside the bench's own page, so that the folder can be moved.
+    address = (episode.folder / "report.html").relative_to(result.folder).as_posix() if started else ""
+    return BenchRun(episode, address, started)
+
+
+def _order(result: BenchResult, episode: Episode) -> tuple[int, int, int]:
+    return result.tasks.index(episode.task), result.agents.index(episode.agent), episode.seed

@@ -1,0 +1,1 @@
+"""Research in a workspace: tasks, workspaces, evaluation out of reach, the agent's commands, agents, profiles."""

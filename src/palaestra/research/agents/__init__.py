@@ -1,0 +1,15 @@
+"""Who works on a research task. An agent of your own is a class in a file of its own, and a line like these."""
+
+from palaestra.research.agents.base import AGENTS, Agent, Halt, Outfit, make_agent
+
+_HERE = "palaestra.research.agents"
+
+AGENTS.register("model", f"{_HERE}.model:ModelAgent", "a language model: --model, or model:NAME")
+AGENTS.register("human", f"{_HERE}.human:HumanAgent", "you, at the keyboard")
+AGENTS.register("script", f"{_HERE}.script:ScriptAgent", "the actions of a file: script:FILE")
+AGENTS.register("replay", f"{_HERE}.replay:ReplayAgent", "the actions of a run: replay:FOLDER")
+AGENTS.register("baseline", f"{_HERE}.solutions:BaselineAgent", "hands the task's baseline in")
+AGENTS.register("reference", f"{_HERE}.solutions:ReferenceAgent", "hands the good solution in that a task comes with")
+AGENTS.register("best_of", f"{_HERE}.best_of:BestOfAgent", "the best of n episodes by validation: best_of:N:AGENT")
+
+__all__ = ["AGENTS", "Agent", "Halt", "Outfit", "make_agent"]

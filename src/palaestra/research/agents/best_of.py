@@ -1,0 +1,51 @@
+"""The best of several episodes of any agent, chosen without the test split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from palaestra.core.errors import SettingsError
+from palaestra.core.records import Message
+from palaestra.envs.turn.records import Conversation
+from palaestra.research.agents.base import Agent, Halt, Outfit, make_agent
+
+
+class BestOfAgent(Agent):
+    """Plays n episodes, each with a seed of its own.
+
+    What each of them hands in is judged on the validation split only. The best of these is judged on the test split,
+    and its score is the agent's; the test split has no part in the choice.
+
+    Raises:
+        SettingsError: `argument` is not `N:AGENT`.
+    """
+
+    takes = "N:AGENT"
+
+    def __init__(self, argument: str, outfit: Outfit) -> None:
+        super().__init__(argument, outfit)
+        count, _, spec = argument.partition(":")
+        if not count.isdigit() or int(count) < 1 or not spec:
+            raise SettingsError(
+                f"the best of several episodes is best_of:N:AGENT, for example best_of:4:model; got 'best_of:{argument}'"
+            )
+        self.inner = make_agent(spec, outfit)
+        self.episodes, self.parser, self.model = int(count) * self.inner.episodes, self.inner.parser, self.inner.model
+        if self.episodes > 1 and spec.partition(":")[0] == "model" and outfit.sampling.temperature == 0:
+            raise SettingsError(f"{count} episodes at temperature 0 would all be the same; set a temperature")
+
+    def environment(self) -> Mapping[str, Any]:
+        return self.inner.environment()
+
+    def begin(self, seed: int, tools: Sequence[Mapping[str, Any]]) -> None:
+        self.inner.begin(seed, tools)
+
+    def act(self, conversation: Conversation) -> Message | Halt:
+        return self.inner.act(conversation)
+
+    def state(self) -> Mapping[str, Any]:
+        return self.inner.state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.inner.restore(state)

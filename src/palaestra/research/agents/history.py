@@ -1,0 +1,227 @@
+"""History processors: what of a long conversation a model is shown.
+
+The conversation itself only ever grows. A processor gives the model a shorter one: it leaves the beginning (everything
+before the model's first message) as it is, and never parts a call of a tool from its answer. One of your own is a class
+and a line of registration:
+
+    HISTORIES.register("mine", "my_package.history:Mine", "what it leaves out")
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from palaestra.core.errors import SettingsError
+from palaestra.core.prompts import Prompts
+from palaestra.core.records import Message
+from palaestra.core.registry import Registry
+from palaestra.envs.turn.base import transcript
+from palaestra.research.agents.base import Halt
+from palaestra.research.commands.window import HEADER
+
+HISTORIES = Registry("history processor", "palaestra.histories")
+_HERE = __name__
+HISTORIES.register("last", f"{_HERE}:LastObservations", "last:N: the last N observations, of the others a note")
+HISTORIES.register("closed_windows", f"{_HERE}:ClosedWindows", "of every file the last window that showed it")
+HISTORIES.register("summary", f"{_HERE}:Summary", "summary:TOKENS: over so many, the model sums the older part up")
+
+
+class Desk(Protocol):
+    """What a processor may use."""
+
+    prompts: Prompts
+
+    def tokens(self, messages: Sequence[Message]) -> int:
+        """How many tokens these messages are to the model, exactly or by an estimate."""
+        ...
+
+    def write(self, messages: Sequence[Message]) -> str | Halt:
+        """What the model writes to them, at the agent's cost."""
+        ...
+
+
+class History:
+    """A history processor.
+
+    Arguments:
+        argument: what stands behind the colon of its name.
+    """
+
+    takes: str | None = None
+
+    def __init__(self, argument: str = "") -> None:
+        if argument and self.takes is None:
+            raise SettingsError(f"this history processor takes nothing behind its name; got ':{argument}'")
+
+    def shorten(self, messages: Sequence[Message], desk: Desk) -> list[Message] | Halt:
+        """The messages that the model is shown; or why it cannot go on."""
+        raise NotImplementedError(f"{type(self).__name__} needs `shorten`: what the model is shown")
+
+    def state(self) -> Mapping[str, Any]:
+        """What it knows beyond the conversation, as plain data."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Know what `state` said."""
+
+
+def make_history(spec: str) -> History:
+    """The processor that a text such as `closed_windows` or `last:5` stands for.
+
+    Raises:
+        UnknownNameError: there is none; names the nearest one.
+        SettingsError: its argument is wrong.
+    """
+    name, _, argument = spec.partition(":")
+    made: History = HISTORIES.get(name)(argument)
+    return made
+
+
+class LastObservations(History):
+    """Shows the last observations; of each one before them only how long it was."""
+
+    takes = "N"
+
+    def __init__(self, argument: str = "") -> None:
+        self.count = _whole("last", argument, 0)
+
+    def shorten(self, messages: Sequence[Message], desk: Desk) -> list[Message]:
+        first = opening(messages)
+        observed = [k for k, message in enumerate(messages) if k >= first and message.role != "assistant"]
+        old = set(observed[: max(0, len(observed) - self.count)])
+        return [_omitted(message, desk) if k in old else message for k, message in enumerate(messages)]
+
+
+class ClosedWindows(History):
+    """Closes the window of a file where a later message shows that file again."""
+
+    def shorten(self, messages: Sequence[Message], desk: Desk) -> list[Message]:
+        shown = list(messages)
+        seen: set[str] = set()
+        for k in range(len(messages) - 1, opening(messages) - 1, -1):
+            if messages[k].role != "assistant":
+                shown[k] = replace(messages[k], content=self._closed(messages[k].text, seen, desk))
+        return shown
+
+    def _closed(self, text: str, seen: set[str], desk: Desk) -> str:
+        """The text without windows of files in `seen`, to which those of this text are added."""
+        found = [(match, _path(match[0])) for match in HEADER.finditer(text)]
+        for match, path in reversed(found):
+            end = match.end() + _length(text[match.end() :])
+            if path in seen:
+                lines = text[match.end() : end].count("\n")
+                note = desk.prompts.render("closed_window", path=path, lines=lines)
+                text = text[: match.start()] + note + text[end:]
+            seen.add(path)
+        return text
+
+
+class Summary(History):
+    """Over a budget of tokens, has the model sum the older part up, and shows that in its place.
+
+    About half of the budget is left for the newest messages. A summary is written once, and the next one begins with
+    it, so that what the model is shown changes only then.
+    """
+
+    takes = "TOKENS"
+
+    def __init__(self, argument: str = "") -> None:
+        self.budget = _whole("summary", argument, 1)
+        self.until, self.text = 0, ""
+
+    def shorten(self, messages: Sequence[Message], desk: Desk) -> list[Message] | Halt:
+        first = opening(messages)
+        if self.until > len(messages):
+            self.until, self.text = 0, ""  # Another episode.
+        shown = self._shown(messages, first, desk)
+        if desk.tokens(shown) <= self.budget:
+            return shown
+        cut = self._cut(messages, max(first, self.until), desk)
+        if cut is None:
+            return shown
+        written = desk.write((Message("user", self._question(messages, first, cut, desk)),))
+        if isinstance(written, Halt):
+            return written
+        self.until, self.text = cut, written.strip()
+        return self._shown(messages, first, desk)
+
+    def state(self) -> Mapping[str, Any]:
+        return {"until": self.until, "text": self.text}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.until, self.text = int(state.get("until", 0)), str(state.get("text", ""))
+
+    def _shown(self, messages: Sequence[Message], first: int, desk: Desk) -> list[Message]:
+        if not self.until:
+            return list(messages)
+        # Behind the opening, whose last message is a user's: some chat templates refuse two of them in a row.
+        told = desk.prompts.render("summary", summary=self.text)
+        last = messages[first - 1]
+        return [
+            *messages[: first - 1], replace(last, content=f"{last.text}\n\n{told}"), *messages[self.until :],
+        ]  # fmt: skip
+
+    def _cut(self, messages: Sequence[Message], start: int, desk: Desk) -> int | None:
+        """Where the part that is shown as it is begins: at a message of the model's, so that no answer loses its call."""
+        turns = [k for k in range(start, len(messages)) if messages[k].role == "assistant"]
+        for k in turns[1:]:
+            if desk.tokens(messages[k:]) <= self.budget // 2:
+                return k
+        return turns[-1] if len(turns) > 1 else None
+
+    def _question(self, messages: Sequence[Message], first: int, cut: int, desk: Desk) -> str:
+        old = messages[max(first, self.until) : cut]
+        # A summary has to fit the model as well: of long messages the middle is left out.
+        most = max(200, 3 * self.budget // max(1, len(old)))
+        written = "\n\n".join(f"[{message.role}]\n{_middle(transcript(message), most)}" for message in old)
+        return desk.prompts.render(
+            "summarize", task=_middle(messages[first - 1].text, self.budget), before=self.text, transcript=written,
+            words=max(50, self.budget // 8),
+        )  # fmt: skip
+
+
+def opening(messages: Sequence[Message]) -> int:
+    """How many messages there are before the model's first.
+
+    >>> opening([Message("system", "s"), Message("user", "u"), Message("assistant", "a"), Message("user", "o")])
+    2
+    """
+    return next((k for k, message in enumerate(messages) if message.role == "assistant"), len(messages))
+
+
+def _omitted(message: Message, desk: Desk) -> Message:
+    lines = message.text.count("\n") + 1
+    return replace(message, content=desk.prompts.render("omitted", lines=lines))
+
+
+_PATH = re.compile(r"^\[file (.+), \d+ lines?(?:, .*)?\]$")
+_BODY = re.compile(r"\n(?:\d+\|.*|\(\d+ more lines? (?:above|below)\)|\(the file is empty\))(?=\n|$)")
+
+
+def _path(header: str) -> str:
+    found = _PATH.match(header)
+    return found[1] if found else header
+
+
+def _length(text: str) -> int:
+    """How much of a text, from the end of a window's header on, belongs to the window."""
+    at = 0
+    while found := _BODY.match(text, at):
+        at = found.end()
+    return at
+
+
+def _middle(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n({len(text) - 2 * half} characters left out)\n{text[-half:]}"
+
+
+def _whole(name: str, argument: str, least: int) -> int:
+    if not argument.isdigit() or int(argument) < least:
+        raise SettingsError(f"the history processor '{name}' is {name}:N with N of at least {least}; got '{argument}'")
+    return int(argument)

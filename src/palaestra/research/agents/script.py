@@ -1,0 +1,101 @@
+"""The actions of a file, one after the other, whatever comes back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from palaestra.core.errors import SettingsError
+from palaestra.core.records import Message, ToolCall
+from palaestra.envs.turn.records import Conversation, StopReason
+from palaestra.research.agents.base import Agent, Halt, Outfit, turns_of
+
+MARK = "%%"
+"""A line that is only this stands between two actions."""
+
+
+class ScriptAgent(Agent):
+    """Plays a file of actions; behind the last one it gives up.
+
+    An action is a command as it would be typed. A line `%%` stands between two of them:
+
+        cat strategy.py
+        %%
+        create strategy.py
+        ...
+        end_of_file
+        %%
+        submit
+
+    A file that ends in `.jsonl` has one JSON value a line: a text, or a call of a tool as
+    `{"name": "bash", "arguments": {"command": "ls"}}`. `{task}` in the file's name stands for the name of the task.
+
+    Raises:
+        SettingsError: there is no such file, or it cannot be read.
+    """
+
+    takes = "FILE"
+    parser = "identity"
+
+    def __init__(self, argument: str, outfit: Outfit) -> None:
+        super().__init__(argument, outfit)
+        if not argument:
+            raise SettingsError("the agent 'script' plays a file; name it as script:FILE")
+        self.messages = read_script(Path(argument.replace("{task}", outfit.task.name)).expanduser())
+        self._calls = any(message.tool_calls for message in self.messages)
+        if self._calls and not all(message.tool_calls for message in self.messages):
+            raise SettingsError(f"the script {argument} has texts and calls of tools; it can have the one or the other")
+
+    def environment(self) -> dict[str, Any]:
+        return {"tools": True} if self._calls else {"parser": self.parser, "tools": False}
+
+    def act(self, conversation: Conversation) -> Message | Halt:
+        turn = turns_of(conversation)
+        if turn >= len(self.messages):
+            return Halt(StopReason.GAVE_UP, f"the script has {len(self.messages)} actions, and none of them handed in")
+        return self.messages[turn]
+
+
+def read_script(path: Path) -> list[Message]:
+    """The actions of a file, as messages.
+
+    Raises:
+        SettingsError: there is no such file, it holds no action, or a line of JSON is none.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"the script {path} cannot be read: {error}") from error
+    if path.suffix == ".jsonl":
+        messages = [_said(path, number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    else:
+        messages = [Message("assistant", action) for action in _divided(text)]
+    if not messages:
+        raise SettingsError(f"the script {path} holds no action; a line {MARK} stands between two of them")
+    return messages
+
+
+def _divided(text: str) -> list[str]:
+    pieces: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if line.strip() == MARK:
+            pieces.append([])
+        else:
+            pieces[-1].append(line)
+    return [action for piece in pieces if (action := "\n".join(piece).strip("\n")).strip()]
+
+
+def _said(path: Path, number: int, line: str) -> Message:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise SettingsError(f"{path}, line {number}, is no JSON: {error}") from error
+    if isinstance(value, str):
+        return Message("assistant", value)
+    if isinstance(value, dict) and isinstance(value.get("name"), str):
+        call = ToolCall(value["name"], json.dumps(value.get("arguments", {})), f"call_{number}")
+        return Message("assistant", str(value.get("thought", "")), (call,))
+    raise SettingsError(
+        f"{path}, line {number}: expected a text, or an object with name and arguments; got {line[:80]}"
+    )

@@ -1,0 +1,153 @@
+"""Judging a submission: outside the agent's reach, on a copy, with the task's own evaluator and hidden data."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from palaestra.core.errors import PalaestraError, SandboxError
+from palaestra.core.records import Failure, FailureCause
+from palaestra.core.seeding import Seeds
+from palaestra.research.data import TaskData, data_of, function_of
+from palaestra.research.places import environment_of, read_only_of
+from palaestra.research.program import Program
+from palaestra.research.records import Grade, Outcome, SubmissionError, Unusable
+from palaestra.research.task import ResearchTask
+from palaestra.sandbox.base import Limits, Result, Sandbox
+
+EvaluationSplit = Literal["validation", "test"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What an evaluator is given.
+
+    It runs in our process and is trusted; the submission is not. Read its files as data (no pickle, no import), and run its code
+    by `program` or `run` only, each time in a sandbox of its own.
+
+    Arguments:
+        files: a copy of the submission; nothing can change it any more.
+        split: `validation` while the agent works, `test` when it has handed in. They share no data.
+        public, hidden: the folders of the task's data, where it has any.
+        seed: of this split: the same for every submission, so that all are judged alike.
+    """
+
+    task: ResearchTask
+    files: Mapping[str, bytes]
+    split: EvaluationSplit
+    sandbox: Sandbox
+    data: TaskData
+    seed: int
+
+    @property
+    def public(self) -> Path:
+        assert self.data.public is not None, f"task {self.task.name} has no data"
+        return self.data.public
+
+    @property
+    def hidden(self) -> Path:
+        assert self.data.hidden is not None, f"task {self.task.name} has no data"
+        return self.data.hidden
+
+    def generator(self, *names: str | int) -> np.random.Generator:
+        """A stream of random choices that belongs to this split."""
+        return Seeds(self.seed).derive(self.task.name, self.split, *names).generator()
+
+    def text(self, name: str) -> str:
+        """A file of the submission as text.
+
+        Raises:
+            SubmissionError: it is not there, or no UTF-8.
+        """
+        if name not in self.files:
+            raise SubmissionError(f"there is no {name}")
+        try:
+            return self.files[name].decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise SubmissionError(f"{name} is no text in UTF-8: {error.reason} at byte {error.start}") from None
+
+    def program(self, file: str, seconds: float | None = None) -> Program:
+        """A Python file of the submission in a sandbox of its own; see `Program`. The public data lie in /data there."""
+        if file not in self.files:
+            raise SubmissionError(f"there is no {file}")
+        return Program(
+            self.sandbox, self.files, file.removesuffix(".py").replace("/", "."), self.limits(seconds),
+            read_only_of(self.task, self.data, judging=True), environment_of(self.task),
+        )  # fmt: skip
+
+    def run(self, *argv: str, seconds: float | None = None, read_back: tuple[str, ...] = ()) -> Result:
+        """Run a command on the submission's files, in a sandbox of its own."""
+        return self.sandbox.run(
+            argv, self.files, limits=self.limits(seconds), read_back=read_back,
+            read_only=read_only_of(self.task, self.data, judging=True), env=environment_of(self.task),
+        )  # fmt: skip
+
+    def limits(self, seconds: float | None = None) -> Limits:
+        """What a submission may use while it is judged."""
+        limit = self.task.limits
+        wall = limit.evaluation_seconds if seconds is None else seconds
+        return Limits(
+            wall_seconds=wall, cpu_seconds=4 * wall, memory=limit.memory, processes=limit.processes,
+            file_size=1 << 30, output=1 << 26, disk=1 << 30,
+        )  # fmt: skip
+
+
+class Judge:
+    """The evaluator of a task, ready to judge.
+
+    Raises:
+        TaskError: the evaluator or the data of the task are broken.
+    """
+
+    def __init__(self, task: ResearchTask, sandbox: Sandbox, seed: int = 0) -> None:
+        self.task, self.sandbox, self.seed = task, sandbox, seed
+        self._evaluate: Callable[[Evaluation], Mapping[str, Any]] = function_of(
+            task.folder / task.evaluator, "evaluate"
+        )
+        self.data = data_of(task)
+
+    def judge(self, files: Mapping[str, bytes], split: EvaluationSplit) -> Outcome:
+        """What a submission is worth. Whatever it holds, this raises nothing."""
+        metric, start = self.task.metric, time.perf_counter()
+        wrong = self._wrong(files)
+        if wrong:
+            return Unusable(wrong)
+        try:
+            found = dict(self._evaluate(Evaluation(self.task, files, split, self.sandbox, self.data, self.seed)))
+        except SubmissionError as error:
+            return Unusable(str(error))
+        except SandboxError as error:
+            return Failure(FailureCause.SANDBOX, str(error))
+        except PalaestraError as error:
+            return Failure(FailureCause.SCORER, str(error))
+        except Exception as error:  # An evaluator that breaks says nothing about the submission.
+            return Failure(
+                FailureCause.SCORER, f"the evaluator of {self.task.name} broke: {type(error).__name__}: {error}"
+            )
+        if metric.name not in found:
+            return Failure(FailureCause.SCORER, f"the evaluator gave no '{metric.name}'; got {sorted(found)}")
+        scores = {name: float(value) for name, value in found.items()}
+        score = scores[metric.name]
+        low = -math.inf if metric.low is None else metric.low
+        high = math.inf if metric.high is None else metric.high
+        if not math.isfinite(score) or not low <= score <= high:
+            return Failure(
+                FailureCause.SCORER, f"{metric.name} lies between {low} and {high}; the evaluator gave {score}"
+            )
+        return Grade(score, scores, time.perf_counter() - start)
+
+    def _wrong(self, files: Mapping[str, bytes]) -> str:
+        wanted = self.task.submission
+        missing = [name for name in wanted.files if name not in files]
+        if missing:
+            return f"the submission needs {', '.join(wanted.files)}; missing, or no plain files: {', '.join(missing)}"
+        total = sum(len(content) for content in files.values())
+        if total > wanted.largest:
+            return f"the submission has more than {wanted.largest} bytes, which are the most"
+        return ""

@@ -1,0 +1,1 @@
+"""What runs beside a submission in its sandbox."""

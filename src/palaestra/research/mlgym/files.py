@@ -1,0 +1,97 @@
+"""The task and dataset files of an MLGym checkout: their fields, as that project documents them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from palaestra.core.errors import TaskError
+
+T = TypeVar("T", bound=BaseModel)
+
+
+class EntryPoint(StrEnum):
+    """How a task is judged, by the name of the class that does it there."""
+
+    CSV = "CSVSubmissionTasks"
+    """`evaluate.py --submission_file WORKSPACE/submission.csv`; runs none of the agent's code."""
+    MODEL = "ModelSubmissionTasks"
+    """`evaluate.py --config_fname FIRST.yaml`, with the agent's checkpoints and code."""
+    LANGUAGE_MODEL = "LMSubmissionTasks"
+    """`torchrun evaluate.py`, with the agent's checkpoints and code."""
+    PYTHON = "PythonSubmissionTasks"
+    """`evaluate.py`, which imports the agent's `target.py`."""
+
+
+class _File(BaseModel):
+    # Fields that later versions add are theirs to add; those that we read must be right.
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class TaskFile(_File):
+    """`configs/tasks/NAME.yaml`."""
+
+    id: str
+    name: str
+    description: str
+    task_entrypoint: EntryPoint
+    dataset_configs: tuple[str, ...] = ()
+    training_timeout: float | None = None
+    use_generic_conda: bool = True
+    requirements_path: str | None = None
+    starter_code: tuple[str, ...] = ()
+    baseline_paths: tuple[str, ...] = ()
+    baseline_scores: tuple[dict[str, float], ...] = ()
+    sample_submission: str | None = None
+    evaluation_paths: tuple[str, ...] = ("evaluate.py",)
+    evaluation_read_only: bool = False
+    secret_files: tuple[str, ...] = ()
+    memory_path: str | None = None
+    benchmark_name: str | None = None
+
+
+class SplitFile(_File):
+    """A split of a dataset file."""
+
+    name: str | None = None
+    file_regex: str | None = None
+
+
+class DatasetFile(_File):
+    """`configs/datasets/NAME.yaml`."""
+
+    name: str
+    description: str = ""
+    data_path: str
+    is_local: bool = True
+    train_split: SplitFile | None = None
+    valid_split: SplitFile | None = None
+    test_split: SplitFile | None = None
+
+
+def read(kind: type[T], path: Path) -> T:
+    """A file of the checkout.
+
+    Raises:
+        TaskError: it is missing, no YAML, or lacks a field; says which.
+    """
+    import yaml
+
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise TaskError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(data, Mapping):
+        raise TaskError(f"{path} must hold a mapping of fields; got {type(data).__name__}")
+    # Lists that are left empty come as nothing.
+    given: dict[str, Any] = {name: value for name, value in data.items() if value is not None}
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise TaskError(f"{path}: {where}: {first['msg']}; got {str(first['input'])[:80]!r}") from error

@@ -1,0 +1,38 @@
+"""What became of a submission."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from palaestra.core.records import Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """A submission's score.
+
+    Arguments:
+        score: the task's metric.
+        scores: everything that was measured, the metric among it.
+        seconds: that the evaluation took.
+    """
+
+    score: float
+    scores: Mapping[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """There is nothing that could be judged: no file, too large, not of the form. The agent can mend it, and is told."""
+
+    reason: str
+
+
+Outcome = Grade | Unusable | Failure
+"""Judged; the agent's own fault; or something around it broke, which is nobody's score."""
+
+
+class SubmissionError(Exception):
+    """Raised by evaluators: the submission cannot be judged, for a reason that its maker can mend."""

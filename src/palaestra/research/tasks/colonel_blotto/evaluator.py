@@ -1,0 +1,160 @@
+"""Games against a field of allocators, each drawn with parameters of its own; the submission decides by messages only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from palaestra.research.evaluation import Evaluation
+from palaestra.research.records import SubmissionError
+
+VALUES = (1, 2, 3, 4, 5)
+SOLDIERS = 100
+GAMES = 2
+Division = list[int]
+Opponent = Callable[[list[Division], list[Division], np.random.Generator], Division]
+"""Divides by its own past, the submission's past, and chance."""
+
+
+def margin(one: Division, other: Division) -> int:
+    """What `one` wins less what `other` does."""
+    return sum(value * ((a > b) - (a < b)) for value, a, b in zip(VALUES, one, other, strict=True))
+
+
+def rounded(shares: Sequence[float] | np.ndarray) -> Division:
+    """A division of all soldiers in proportion to `shares`."""
+    exact = np.maximum(np.asarray(shares, dtype=float), 0.0) + 1e-9
+    exact *= SOLDIERS / exact.sum()
+    whole = np.floor(exact).astype(int)
+    for k in np.argsort(whole - exact, kind="stable")[: SOLDIERS - int(whole.sum())]:
+        whole[k] += 1
+    return [int(number) for number in whole]
+
+
+def answer(expected: Sequence[float] | np.ndarray, spare: int = 1) -> Division:
+    """A division against the one that is expected: wins the fields that give most for a soldier, as far as it can."""
+    division, left = [0] * len(VALUES), SOLDIERS
+    for k in sorted(range(len(VALUES)), key=lambda k: (expected[k] + spare) / VALUES[k]):
+        needed = int(expected[k]) + spare
+        if needed <= left:
+            division[k] = needed
+            left -= needed
+    division[int(np.argmax(division))] += left
+    return division
+
+
+def field(rng: np.random.Generator) -> list[Opponent]:
+    """The opponents of one split: the same kinds for both, other parameters."""
+
+    def drawn(rng: np.random.Generator, power: float = 1.0, spread: float = 4.0) -> Division:
+        """A division of an opponent's own: around the values to that power."""
+        shares = np.array(VALUES, dtype=float) ** power
+        return rounded(rng.dirichlet(shares / shares.mean() * spread))
+
+    def jittered(division: Sequence[float] | np.ndarray, rng: np.random.Generator, size: float) -> Division:
+        return rounded(np.asarray(division, dtype=float) + rng.normal(0.0, size, len(VALUES)))
+
+    def steady(division: Division, size: float) -> Opponent:
+        return lambda mine, theirs, rng: jittered(division, rng, size)
+
+    def mix(divisions: list[Division], weights: np.ndarray) -> Opponent:
+        return lambda mine, theirs, rng: jittered(divisions[rng.choice(len(divisions), p=weights)], rng, 1.0)
+
+    def cycle(divisions: list[Division], each: int) -> Opponent:
+        return lambda mine, theirs, rng: jittered(divisions[len(mine) // each % len(divisions)], rng, 0.7)
+
+    def answers(first: Division, rounds: int, spare: int, lazy: float) -> Opponent:
+        """Expects what the other did on average in the last rounds; sometimes just does what it did."""
+
+        def choose(mine: list[Division], theirs: list[Division], rng: np.random.Generator) -> Division:
+            if not theirs:
+                return first
+            if rng.random() < lazy:
+                return mine[-1]
+            return answer(np.mean(theirs[-rounds:], axis=0), spare)
+
+        return choose
+
+    def copies(first: Division, size: float) -> Opponent:
+        return lambda mine, theirs, rng: jittered(theirs[-1], rng, size) if theirs else first
+
+    def moves(first: Division, step: int) -> Opponent:
+        """Takes soldiers from where it won by most, to where it lost by least."""
+
+        def choose(mine: list[Division], theirs: list[Division], rng: np.random.Generator) -> Division:
+            if not mine:
+                return first
+            ahead = [a - b for a, b in zip(mine[-1], theirs[-1], strict=True)]
+            division = list(mine[-1])
+            lost = [k for k, by in enumerate(ahead) if by <= 0]
+            if not lost:
+                return division
+            giver = max(range(len(VALUES)), key=lambda k: (ahead[k], division[k]))
+            taker = max(lost, key=lambda k: (ahead[k] / VALUES[k], VALUES[k]))
+            moved = min(step, division[giver])
+            division[giver] -= moved
+            division[taker] += moved
+            return division
+
+        return choose
+
+    def proud(divisions: list[Division], patience: int) -> Opponent:
+        """Keeps to a division until it has lost with it so often in a row, then takes the next."""
+
+        def choose(mine: list[Division], theirs: list[Division], rng: np.random.Generator) -> Division:
+            place, lost = 0, 0
+            for one, other in zip(mine, theirs, strict=True):
+                lost = lost + 1 if margin(one, other) < 0 else 0
+                if lost >= patience:
+                    place, lost = place + 1, 0
+            return jittered(divisions[place % len(divisions)], rng, 0.7)
+
+        return choose
+
+    def several(count: int) -> list[Division]:
+        return [drawn(rng, float(rng.uniform(0.5, 1.5))) for _ in range(count)]
+
+    return [
+        steady(drawn(rng), float(rng.uniform(0.5, 1.5))), steady(drawn(rng, 1.0, 20.0), float(rng.uniform(1.5, 3.0))),
+        mix(several(2), rng.dirichlet([4.0] * 2)), mix(several(4), rng.dirichlet([4.0] * 4)),
+        cycle(several(2), 1), cycle(several(3), int(rng.integers(1, 4))),
+        answers(drawn(rng), 1, int(rng.integers(1, 4)), float(rng.uniform(0.05, 0.2))),
+        answers(drawn(rng), int(rng.integers(4, 9)), int(rng.integers(2, 5)), float(rng.uniform(0.05, 0.2))),
+        copies(drawn(rng), float(rng.uniform(1.0, 2.0))), moves(drawn(rng), int(rng.integers(4, 9))),
+        proud(several(5), 1), proud(several(5), int(rng.integers(2, 4))),
+    ]  # fmt: skip
+
+
+def evaluate(evaluation: Evaluation) -> dict[str, float]:
+    opponents = field(evaluation.generator("field"))
+    # Each game has chances of its own: what a submission does in one does not change the luck of another.
+    chances = [evaluation.generator("game", number) for number in range(GAMES * len(opponents))]
+    rounds = [int(rng.integers(30, 61)) for rng in chances]
+    past: list[tuple[list[Division], list[Division]]] = [([], []) for _ in chances]
+    margins = np.zeros(len(chances))
+    with evaluation.program("allocator.py") as program:
+        for round_ in range(max(rounds)):
+            playing = [k for k, count in enumerate(rounds) if round_ < count]
+            chosen = program.map("allocate", [past[k] for k in playing])
+            for k, choice in zip(playing, chosen, strict=True):
+                ours, theirs = past[k]
+                division = _checked(choice)
+                reply = opponents[k // GAMES](theirs, ours, chances[k])
+                margins[k] += margin(division, reply)
+                ours.append(division)
+                theirs.append(reply)
+    shares = (1 + margins / np.array(rounds) / sum(VALUES)) / 2
+    by_opponent = shares.reshape(-1, GAMES).mean(1)
+    return {"share": float(by_opponent.mean()), "worst": float(by_opponent.min())}
+
+
+def _checked(choice: Any) -> Division:
+    whole = isinstance(choice, list) and all(type(number) is int for number in choice)
+    if not whole or len(choice) != len(VALUES) or min(choice) < 0 or sum(choice) != SOLDIERS:
+        raise SubmissionError(
+            f"allocate must return {len(VALUES)} whole numbers that are not negative and sum to {SOLDIERS}; "
+            f"got {str(choice)[:80]}"
+        )
+    return list(choice)

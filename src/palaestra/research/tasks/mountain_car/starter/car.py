@@ -1,0 +1,32 @@
+"""Many cars at once: the dynamics of gymnasium's MountainCarContinuous-v0, in NumPy, to train with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+STEPS = 999
+
+
+def starts(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Positions and velocities as the evaluation draws them."""
+    return rng.uniform(-1.1, 0.3, count), rng.uniform(-0.04, 0.04, count)
+
+
+def returns(
+    policy: Callable[[np.ndarray, np.ndarray], np.ndarray], position: np.ndarray, velocity: np.ndarray
+) -> np.ndarray:
+    """The return of an episode from each start; `policy` gives the forces for arrays of positions and velocities."""
+    total, driving = np.zeros(position.shape), np.ones(position.shape, dtype=bool)
+    for _ in range(STEPS):
+        force = np.clip(policy(position, velocity), -1.0, 1.0)
+        velocity = np.clip(velocity + 0.0015 * force - 0.0025 * np.cos(3 * position), -0.07, 0.07)
+        position = np.clip(position + velocity, -1.2, 0.6)
+        velocity = np.where((position <= -1.2) & (velocity < 0), 0.0, velocity)
+        there = (position >= 0.45) & (velocity >= 0)
+        total += driving * (100.0 * there - 0.1 * force**2)
+        driving &= ~there
+        if not driving.any():
+            break
+    return total

@@ -1,0 +1,37 @@
+"""The baseline's training: hill climbing over the two weights of policy.py. Writes weights.json."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from car import returns, starts
+
+TRIES = 40
+CARS = 64
+STEP = 1.0
+
+
+def worth(weights: np.ndarray, rng: np.random.Generator) -> float:
+    """The mean return of a policy from starts that are drawn anew."""
+    position, velocity = starts(CARS, rng)
+    return float(returns(lambda x, v: np.tanh(weights[0] + weights[1] * x), position, velocity).mean())
+
+
+def main() -> None:
+    rng = np.random.default_rng(0)
+    best = np.zeros(2)
+    most = worth(best, rng)
+    for attempt in range(TRIES):
+        weights = best + rng.normal(0.0, STEP, 2)
+        found = worth(weights, rng)
+        if found > most:
+            best, most = weights, found
+            sys.stdout.write(f"try {attempt}: mean return {most:.2f} with weights {best.round(3)}\n")
+    Path("weights.json").write_text(json.dumps(best.tolist()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Games against a field of opponents, each drawn with parameters of its own; the submission decides by messages only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from palaestra.research.evaluation import Evaluation
+from palaestra.research.records import SubmissionError
+
+POINTS = {("C", "C"): 3, ("D", "D"): 1, ("D", "C"): 5, ("C", "D"): 0}
+SLIP = 0.02
+GAMES = 3
+Opponent = Callable[[list[str], list[str], np.random.Generator], str]
+"""Chooses by its own past, the submission's past, and chance."""
+
+
+def field(rng: np.random.Generator) -> list[Opponent]:
+    """The opponents of one split: the same kinds for both, other parameters."""
+
+    def kind(mine: list[str], theirs: list[str], _: np.random.Generator) -> str:
+        return "C"
+
+    def mean(mine: list[str], theirs: list[str], _: np.random.Generator) -> str:
+        return "D"
+
+    def chance(share: float) -> Opponent:
+        return lambda mine, theirs, rng: "D" if rng.random() < share else "C"
+
+    def copy(forgives: float) -> Opponent:
+        def choose(mine: list[str], theirs: list[str], rng: np.random.Generator) -> str:
+            return "D" if theirs and theirs[-1] == "D" and rng.random() >= forgives else "C"
+
+        return choose
+
+    def grim(patience: int) -> Opponent:
+        return lambda mine, theirs, _: "D" if theirs.count("D") > patience else "C"
+
+    def win_stay(mine: list[str], theirs: list[str], _: np.random.Generator) -> str:
+        return "C" if not mine or mine[-1] == theirs[-1] else "D"
+
+    def tester(rounds: int) -> Opponent:
+        """Defects at first; whoever does not hit back is exploited from then on."""
+
+        def choose(mine: list[str], theirs: list[str], _: np.random.Generator) -> str:
+            if len(mine) < rounds:
+                return "D"
+            if "D" in theirs[1 : rounds + 2]:
+                return theirs[-1]
+            return "D" if len(mine) % 2 else "C"
+
+        return choose
+
+    def counter(mine: list[str], theirs: list[str], _: np.random.Generator) -> str:
+        """Expects the other to do what it mostly did, and defects against whoever is mostly kind and slow to anger."""
+        if len(theirs) < 6:
+            return "C"
+        answered = [later for before, later in zip(mine[:-1], theirs[1:], strict=True) if before == "D"]
+        return "D" if answered and answered.count("D") / len(answered) < 0.4 else theirs[-1]
+
+    return [
+        kind, mean, chance(float(rng.uniform(0.2, 0.4))), chance(float(rng.uniform(0.6, 0.8))), copy(0.0),
+        copy(float(rng.uniform(0.1, 0.4))), grim(int(rng.integers(0, 2))), grim(int(rng.integers(3, 6))), win_stay,
+        tester(1), tester(int(rng.integers(2, 4))), counter,
+    ]  # fmt: skip
+
+
+def evaluate(evaluation: Evaluation) -> dict[str, float]:
+    opponents = field(evaluation.generator("field"))
+    # Each game has chances of its own: what a submission does in one does not change the luck of another.
+    chances = [evaluation.generator("game", number) for number in range(GAMES * len(opponents))]
+    rounds = [int(rng.integers(60, 141)) for rng in chances]
+    past: list[tuple[list[str], list[str]]] = [([], []) for _ in chances]
+    points = np.zeros(len(chances))
+    with evaluation.program("strategy.py") as program:
+        for round_ in range(max(rounds)):
+            playing = [k for k, count in enumerate(rounds) if round_ < count]
+            chosen = program.map("choose", [past[k] for k in playing])
+            for k, choice in zip(playing, chosen, strict=True):
+                if choice not in ("C", "D"):
+                    raise SubmissionError(f"choose must return 'C' or 'D'; got {str(choice)[:60]!r}")
+                ours, theirs = past[k]
+                answer = opponents[k // GAMES](theirs, ours, chances[k])
+                played = [_slipped(one, chances[k]) for one in (choice, answer)]
+                points[k] += POINTS[played[0], played[1]]
+                ours.append(played[0])
+                theirs.append(played[1])
+    by_opponent = (points / np.array(rounds)).reshape(-1, GAMES).mean(1)
+    return {"points": float(by_opponent.mean()), "worst": float(by_opponent.min())}
+
+
+def _slipped(choice: str, rng: np.random.Generator) -> str:
+    if rng.random() < SLIP:
+        return "D" if choice == "C" else "C"
+    return choice

@@ -1,0 +1,53 @@
+"""Random 3-SAT at the threshold: formulas for practice, and hidden ones of both splits, half of them satisfiable."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from palaestra.research.data import function_of
+
+RATIO = 4.26
+VARIABLES = (60, 70)
+EACH = 12
+"""Satisfiable formulas of a set, and unsatisfiable ones."""
+
+
+def make(public: Path, hidden: Path, rng: np.random.Generator) -> None:
+    for path in (public / "formulas.json", hidden / "validation.json", hidden / "test.json"):
+        path.write_text(json.dumps(formulas(rng)), encoding="utf-8")
+
+
+def formulas(rng: np.random.Generator) -> list[list[list[int]]]:
+    """As many satisfiable formulas as unsatisfiable ones, in turns."""
+    search = function_of(Path(__file__).parent / "starter" / "solver.py", "Search")
+    found: dict[bool, list[list[list[int]]]] = {True: [], False: []}
+    while min(len(some) for some in found.values()) < EACH:
+        formula = drawn(int(rng.integers(VARIABLES[0], VARIABLES[1] + 1)), rng)
+        some = found[satisfiable(search(formula))]
+        if len(some) < EACH:
+            some.append(formula)
+    return [formula for pair in zip(found[True], found[False], strict=True) for formula in pair]
+
+
+def drawn(variables: int, rng: np.random.Generator) -> list[list[int]]:
+    """Clauses of three different variables, each of them negated by chance."""
+    clauses = []
+    for _ in range(round(RATIO * variables)):
+        chosen = rng.choice(variables, 3, replace=False) + 1
+        clauses.append([int(literal) for literal in chosen * rng.choice([-1, 1], 3)])
+    return clauses
+
+
+def satisfiable(search: Any) -> bool:
+    """Whether the search ends well, however many decisions it takes."""
+    while search.satisfiable is None:
+        weights: dict[int, float] = {}
+        for clause in search.open_clauses():
+            for literal in clause:
+                weights[literal] = weights.get(literal, 0.1) + (5.0 if len(clause) == 2 else 1.0)
+        search.decide(max(weights, key=lambda literal: weights[literal] * weights.get(-literal, 0.1)))
+    return bool(search.satisfiable)

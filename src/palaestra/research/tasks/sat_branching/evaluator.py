@@ -1,0 +1,44 @@
+"""The search on hidden formulas, all at once, with the submission as its branching heuristic."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from palaestra.research.data import function_of
+from palaestra.research.evaluation import Evaluation
+from palaestra.research.records import SubmissionError
+
+CAP = 1000
+"""Decisions after which a formula is given up; it then counts as so many."""
+
+
+def evaluate(evaluation: Evaluation) -> dict[str, float]:
+    # The task's own copy of the solver, not the one in the agent's workspace.
+    make = function_of(evaluation.task.folder / "starter" / "solver.py", "Search")
+    formulas = json.loads((evaluation.hidden / f"{evaluation.split}.json").read_text(encoding="utf-8"))
+    searches = [make(clauses) for clauses in formulas]
+    with evaluation.program("branching.py") as program:
+        while running := [one for one in searches if one.satisfiable is None and one.decisions < CAP]:
+            states = [one.open_clauses() for one in running]
+            chosen = program.map("choose", [[clauses] for clauses in states])
+            for one, clauses, literal in zip(running, states, chosen, strict=True):
+                one.decide(_checked(literal, clauses))
+    counts = np.array([max(one.decisions, 1) for one in searches], dtype=float)
+    return {
+        "decisions": float(np.exp(np.log(counts).mean())),
+        "most": float(counts.max()),
+        "given_up": float(sum(one.satisfiable is None for one in searches)),
+    }
+
+
+def _checked(literal: Any, clauses: list[list[int]]) -> int:
+    # A variable that is decided already, or none at all, would make the search go on for ever.
+    if type(literal) is not int or not any(literal in clause or -literal in clause for clause in clauses):
+        raise SubmissionError(
+            f"choose must return a literal, a whole number such as 7 or -7, whose variable occurs in the clauses that it "
+            f"was given; got {str(literal)[:60]!r}"
+        )
+    return literal

@@ -1,0 +1,14 @@
+"""How far predicted rents are from those that were asked, by their logarithms."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from palaestra.research.evaluation import Evaluation
+from palaestra.research.tables import number, read_predictions
+
+
+def evaluate(evaluation: Evaluation) -> dict[str, float]:
+    predicted, right = (np.log(values) for values in read_predictions(evaluation, number(1.0, 1e6)))
+    off = predicted - right
+    return {"rmse": float(np.sqrt((off**2).mean())), "median": float(np.median(np.abs(off)))}

@@ -1,0 +1,55 @@
+"""How well a language model foretells the next character of documents that it has not seen."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from palaestra.research.evaluation import Evaluation
+from palaestra.research.records import SubmissionError
+
+BATCH = 250
+LEAST = -30.0
+TOLERANCE = 1e-3
+
+
+def evaluate(evaluation: Evaluation) -> dict[str, float]:
+    alphabet: list[str] = json.loads((evaluation.public / "alphabet.json").read_text(encoding="utf-8"))
+    asked = json.loads((evaluation.hidden / f"{evaluation.split}.json").read_text(encoding="utf-8"))
+    losses, best = [], []
+    with evaluation.program("model.py") as program:
+        for start in range(0, len(asked), BATCH):
+            batch = asked[start : start + BATCH]
+            found = _checked(program.call("log_probs", [context for context, _ in batch]), len(batch), len(alphabet))
+            places = [alphabet.index(target) for _, target in batch]
+            losses.append(-found[np.arange(len(batch)), places])
+            best.append(found.argmax(1) == places)
+    return {"nats": float(np.concatenate(losses).mean()), "accuracy": float(np.concatenate(best).mean())}
+
+
+def _checked(answer: Any, contexts: int, size: int) -> np.ndarray:
+    """Logarithms of probabilities, [context, character], that sum to 1 exactly."""
+    if not isinstance(answer, list) or len(answer) != contexts:
+        got = f"{len(answer)}" if isinstance(answer, list) else type(answer).__name__
+        raise SubmissionError(f"log_probs must return one list for each of {contexts} contexts; got {got}")
+    for number, row in enumerate(answer):
+        if not isinstance(row, list) or len(row) != size or not all(type(value) in (float, int) for value in row):
+            raise SubmissionError(
+                f"log_probs must return {size} numbers for each context, one for each character of alphabet.json in its "
+                f"order; got {str(row)[:80]} for context {number}"
+            )
+    found = np.array(answer, dtype=float)
+    if not (found >= LEAST).all():  # Also of what is no number.
+        worst = found[~(found >= LEAST)][0]
+        raise SubmissionError(f"every logarithm must be at least {LEAST:g}: no character is impossible; got {worst}")
+    with np.errstate(over="ignore"):
+        totals = np.exp(found).sum(1)
+    if not (np.abs(totals - 1.0) <= TOLERANCE).all():
+        worst = totals[np.abs(totals - 1.0).argmax()]
+        raise SubmissionError(
+            f"the probabilities of a context must sum to 1, within {TOLERANCE:g}, as natural logarithms; got {worst:.6g}"
+        )
+    normalised: np.ndarray = found - np.log(totals)[:, None]
+    return normalised

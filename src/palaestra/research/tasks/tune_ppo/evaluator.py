@@ -1,0 +1,70 @@
+"""What a tiny language model earns after it was trained by PPO with the settings that were handed in.
+
+The training is that of `starter/practice.py`: of the task's own copy, and not of the agent's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from palaestra.research.data import function_of
+from palaestra.research.evaluation import Evaluation
+from palaestra.research.records import SubmissionError
+
+FILE = "settings.json"
+TRAININGS = 2
+EPISODES = 2048
+NUMBERS = {
+    "learning_rate": (1e-6, 0.03), "critic_rate": (1e-6, 0.1), "gamma": (0.0, 1.0), "gae_lambda": (0.0, 1.0),
+    "clip": (0.01, 1.0), "entropy": (0.0, 0.5), "value_weight": (0.0, 5.0), "max_grad_norm": (0.01, 10.0),
+    "target_kl": (0.0, 1.0), "temperature": (0.2, 3.0),
+}  # fmt: skip
+COUNTS = {"epochs": (1, 16), "episodes": (16, 512), "minibatch": (8, 512)}
+STEPS = 1024
+"""The most steps of the optimiser that a training may take: what keeps all trainings to about the same time."""
+
+
+def evaluate(evaluation: Evaluation) -> dict[str, float]:
+    settings = _settings(evaluation.text(FILE))
+    train = function_of(evaluation.task.folder / evaluation.task.starter / "practice.py", "train")
+    seeds = [int(seed) for seed in evaluation.generator("seeds").integers(1 << 40, size=TRAININGS)]
+    results: list[dict[str, float]] = [train(settings, seed) for seed in seeds]
+    return {name: float(np.mean([result[name] for result in results])) for name in results[0]}
+
+
+def _settings(text: str) -> dict[str, Any]:
+    """The settings of a submission: all of them, each within its bounds."""
+    try:
+        found: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SubmissionError(f"{FILE} must hold one object of JSON; {error}") from None
+    known = {*NUMBERS, *COUNTS, "anneal"}
+    if not isinstance(found, dict):
+        raise SubmissionError(f"{FILE} must hold an object of JSON with settings; got {type(found).__name__}")
+    if missing := sorted(known - set(found)):
+        raise SubmissionError(f"{FILE} must say all of {', '.join(sorted(known))}; missing: {', '.join(missing)}")
+    if strange := sorted(set(found) - known):
+        raise SubmissionError(f"{FILE} knows the settings {', '.join(sorted(known))}; got {str(strange)[:80]}")
+    for name, (low, high) in NUMBERS.items():
+        value = found[name]
+        if type(value) not in (int, float) or not math.isfinite(value) or not low <= value <= high:
+            raise SubmissionError(f"{FILE}: {name} must be a number from {low:g} to {high:g}; got {str(value)[:40]}")
+    for name, (least, most) in COUNTS.items():
+        value = found[name]
+        if type(value) is not int or not least <= value <= most:
+            raise SubmissionError(
+                f"{FILE}: {name} must be a whole number from {least} to {most}; got {str(value)[:40]}"
+            )
+    if type(found["anneal"]) is not bool:
+        raise SubmissionError(f"{FILE}: anneal must be true or false; got {str(found['anneal'])[:40]}")
+    steps = EPISODES // found["episodes"] * found["epochs"] * math.ceil(found["episodes"] / found["minibatch"])
+    if steps > STEPS:
+        raise SubmissionError(
+            f"{FILE} asks for {steps} steps of the optimiser, epochs * episodes / minibatch in each of "
+            f"{EPISODES // found['episodes']} iterations; {STEPS} are the most: take fewer epochs or larger minibatches"
+        )
+    return {name: float(found[name]) if name in NUMBERS else found[name] for name in known}

@@ -1,0 +1,110 @@
+"""What `nano` can do after it was trained on the lessons, on problems that nobody has seen."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from palaestra.core.errors import LessonError, TaskError
+from palaestra.core.records import Example, Message, Problem, Score, Split
+from palaestra.core.seeding import Seeds
+from palaestra.research.evaluation import Evaluation
+from palaestra.research.records import SubmissionError
+from palaestra.tasks.base import make_task
+from palaestra.tasks.evaluate import evaluate as ask
+
+FILE = "lessons.jsonl"
+SKILLS = ("missing_number", "sequences", "groups", "change", "fractions", "geometry", "percent", "clock")
+PROBLEMS = 20
+"""Of each skill and split."""
+MOST = 160
+EPOCHS, BATCH, RATE = 5, 8, 5e-4
+LONGEST = 600
+"""Characters of a question or a response."""
+
+
+def evaluate(evaluation: Evaluation) -> dict[str, float]:
+    from palaestra.engines.base import Sampling
+    from palaestra.engines.shelf import load
+    from palaestra.learn.student import SupervisedStudent
+    from palaestra.learn.supervised import Supervision
+
+    lessons = _lessons(evaluation.text(FILE))
+    task = make_task("math-skills")
+    # Those of both splits, whichever is asked for: what is dropped, and so what nano becomes, is the same for both.
+    seeds = Seeds(evaluation.seed).derive(evaluation.task.name)
+    problems = {
+        split: task.problems(split, PROBLEMS, seeds.derive(split, "problems").integer(), SKILLS)
+        for split in (Split.VALIDATION, Split.TEST)
+    }
+    kept = _without(lessons, [*problems[Split.VALIDATION], *problems[Split.TEST]])
+    if not kept:
+        raise SubmissionError("every example asks what a hidden problem asks, so that none is left to train on")
+    student = SupervisedStudent(load("nano"), Supervision("full", EPOCHS, BATCH, RATE))
+    try:
+        student.check(kept)
+    except LessonError as error:
+        raise SubmissionError(f"nano cannot be trained on {FILE}: {error}") from None
+    student.learn(kept, seeds.derive("training"))
+    asked = problems[Split(evaluation.split)]
+    attempts = ask(task, asked, student.engine, sampling=Sampling(max_tokens=72, temperature=0.0))
+    values: dict[str, list[float]] = {skill: [] for skill in SKILLS}
+    for attempt in attempts:
+        if not isinstance(attempt.outcome, Score):
+            raise TaskError(f"problem {attempt.problem.id} was not scored: {attempt.outcome.message}")
+        values[attempt.problem.skill].append(attempt.outcome.value)
+    scores = {skill: sum(several) / len(several) for skill, several in values.items()}
+    total = sum(scores.values()) / len(scores)
+    return {"accuracy": total, "examples": float(len(kept)), "dropped": float(len(lessons) - len(kept)), **scores}
+
+
+def _lessons(text: str) -> list[Example]:
+    """The examples of a submission, all of the form that is asked for."""
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    if not 1 <= len(lines) <= MOST:
+        raise SubmissionError(f"{FILE} must hold between 1 and {MOST} examples, one a line; got {len(lines)}")
+    return [_example(number, line) for number, line in lines]
+
+
+def _example(number: int, line: str) -> Example:
+    try:
+        found: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise SubmissionError(f"{FILE}, line {number}: expected an object of JSON; got {line[:60]!r}") from error
+    fields = ("question", "response")
+    if not isinstance(found, dict) or set(found) != set(fields):
+        got = sorted(map(str, found))[:6] if isinstance(found, dict) else type(found).__name__
+        raise SubmissionError(f'{FILE}, line {number}: expected the fields "question" and "response"; got {got}')
+    for name in fields:
+        value = found[name]
+        if not isinstance(value, str) or not 1 <= len(value.strip()) <= LONGEST:
+            raise SubmissionError(
+                f"{FILE}, line {number}: {name} must be a text of 1 to {LONGEST} characters; got {str(value)[:60]!r}"
+            )
+    return Example((Message("user", found["question"].strip()),), found["response"].strip())
+
+
+def _without(lessons: Sequence[Example], problems: Sequence[Problem]) -> list[Example]:
+    """The examples that ask for nothing that is asked in the end, in whatever words.
+
+    The same numbers, two or more, are taken for the same problem. That drops a few examples that mean something else,
+    and nobody gains by other words for a hidden problem.
+    """
+    texts = {_plain(problem.messages[-1].text) for problem in problems}
+    numbers = {_numbers(problem.messages[-1].text) for problem in problems}
+    return [
+        example
+        for example in lessons
+        if _plain(example.messages[-1].text) not in texts
+        and (len(_numbers(example.messages[-1].text)) < 2 or _numbers(example.messages[-1].text) not in numbers)
+    ]
+
+
+def _plain(text: str) -> str:
+    return " ".join(re.findall(r"\w+|[^\w\s]", text.lower()))
+
+
+def _numbers(text: str) -> tuple[str, ...]:
+    return tuple(sorted(re.findall(r"\d+", text)))

@@ -1,0 +1,164 @@
+"""The pictures of what a language model writes: each described by its writer, painted once, and kept.
+
+A picture is a part of the example that is stored with its lesson. Those that took a painter some time are also kept
+below the user's cache, so that a run that was killed while a lesson was written finds them there, the same to the pixel.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from palaestra.core.errors import PalaestraError, SettingsError
+from palaestra.core.records import Example, Failure, FailureCause, ImagePart, Message, TextPart
+from palaestra.runs.cache import digest
+from palaestra.runs.guard import guarded
+from palaestra.runs.records import to_data
+from palaestra.tasks.teaching import UnusableError
+from palaestra.tasks.vision.images import data_url
+from palaestra.tasks.vision.painters.base import Description, make_painter
+from palaestra.tasks.vision.writing import SCENES, WORDS, DescribedDatum, VisionDatum
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+FOLDER = "pictures"
+"""Below the user's cache: every picture that was painted from words."""
+_END = b"IEND\xaeB`\x82"
+"""How a PNG ends that was written to its end."""
+
+
+class Pictures:
+    """What a visual task has to have lessons written for it: the shape of a datum, and the picture of one.
+
+    Arguments:
+        images: the painter; see `make_painter`.
+        seed: what it paints by. The same description and seed, the same picture: two questions may be asked about it.
+
+    Raises:
+        SettingsError, UnknownNameError, MissingExtraError, ModelError: there is no such painter, or it lacks something.
+    """
+
+    def __init__(self, images: str, seed: int = 0) -> None:
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise SettingsError(f"option 'images_seed': expected a whole number; got {seed!r}")
+        self.images, self.seed = images, seed
+        self.painter = make_painter(images)
+        self.datum: type[BaseModel] = VisionDatum if self.painter.reads == "scene" else DescribedDatum
+        self._failed: dict[str, Failure] = {}
+
+    @property
+    def brief(self) -> str:
+        """What a writer must know to describe a picture."""
+        return SCENES if self.painter.reads == "scene" else WORDS
+
+    def prepare(self, data: Sequence[Any]) -> None:
+        """Have the pictures of all `data` painted together, so that they are there when they are asked for."""
+        if self.painter.identity:
+            self.painted(data)
+
+    def example_of(
+        self, datum: Any, asked: str, response: str, choices: Sequence[str], skill: str, subskill: str
+    ) -> Example:
+        """The datum as it is taught, its picture painted.
+
+        Arguments:
+            asked: the text that follows the picture.
+
+        Raises:
+            UnusableError: the picture cannot be painted.
+        """
+        (content,) = self.painted([datum])
+        if isinstance(content, Failure):
+            raise UnusableError(f"the picture cannot be painted ({content.cause}): {content.message}")
+        metadata: dict[str, Any] = {"choices": list(choices), **self._described(datum)}
+        message = Message("user", (ImagePart(data_url(content)), TextPart(asked)))
+        return Example((message,), response, skill, subskill, datum.answer.strip(), metadata)
+
+    def painted(self, data: Sequence[Any]) -> list[bytes | Failure]:
+        """The picture of each datum as a PNG, in order; what is not there yet is painted together."""
+        descriptions = [_description(datum) for datum in data]
+        if not self.painter.identity:
+            return [_content(picture) for picture in self._paint(descriptions)]
+        keys = [digest([self.painter.identity, self.seed, to_data(description)]) for description in descriptions]
+        found: dict[str, bytes | Failure] = {}
+        for key in keys:
+            if (known := self._failed.get(key) or _read(key)) is not None:
+                found[key] = known
+        missing = {key: words for key, words in zip(keys, descriptions, strict=True) if key not in found}
+        for key, picture in zip(missing, self._paint(list(missing.values())) if missing else [], strict=True):
+            content = found[key] = _content(picture)
+            if isinstance(content, Failure):
+                self._failed[key] = content
+            else:
+                _write(key, content)
+        return [found[key] for key in keys]
+
+    def _paint(self, descriptions: Sequence[Description]) -> Sequence[Image.Image | Failure]:
+        """What the painter gives, whatever happens in it."""
+        try:
+            pictures = list(self.painter.paint(descriptions, self.seed))
+            if len(pictures) != len(descriptions):
+                raise ValueError(f"gave {len(pictures)} pictures for {len(descriptions)} descriptions")
+        except PalaestraError:
+            raise  # It can paint nothing, and the user can help.
+        except Exception as error:  # A painter is a plugin: whatever it raises is its failure.
+            failure = Failure(FailureCause.ENGINE, f"painter '{self.images}' broke: {type(error).__name__}: {error}")
+            return [failure] * len(descriptions)
+        return pictures
+
+    def _described(self, datum: Any) -> Mapping[str, Any]:
+        """What an example says of its picture: its scene, or the words and who painted by them."""
+        if isinstance(datum, VisionDatum):
+            return {"scene": to_data(datum.scene)}
+        return {"description": datum.description, "painter": self.images}
+
+
+def _description(datum: Any) -> Description:
+    return datum.scene if isinstance(datum, VisionDatum) else " ".join(datum.description.split())
+
+
+def _content(picture: Image.Image | Failure) -> bytes | Failure:
+    if isinstance(picture, Failure):
+        return picture
+    file = io.BytesIO()
+    try:
+        picture.convert("RGB").save(file, "PNG", compress_level=9)
+    except Exception as error:  # Pillow may find out only now that a file is damaged; a painter may give anything.
+        return Failure(FailureCause.MALFORMED, f"the painter gave no picture: {type(error).__name__}: {error}")
+    return file.getvalue()
+
+
+def _path(key: str) -> Path:
+    from palaestra.engines.shelf import cache_folder
+
+    return cache_folder() / FOLDER / key[:2] / f"{key}.png"
+
+
+def _read(key: str) -> bytes | None:
+    try:
+        content = _path(key).read_bytes()
+    except OSError:  # Nothing is there; what else may be wrong with the disk is told when it is written to.
+        return None
+    return content if content.endswith(_END) else None
+
+
+def _write(key: str, content: bytes) -> None:
+    """Keep a picture; under its name it is there whole or not at all, whoever else writes it."""
+    path = _path(key)
+    with guarded(path, "keeping a picture"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as partial:
+            try:
+                partial.write(content)
+                partial.flush()
+                os.replace(partial.name, path)
+            except BaseException:
+                Path(partial.name).unlink(missing_ok=True)
+                raise

@@ -1,0 +1,179 @@
+"""What a skill discovery came to, from the stages that a store keeps: for the summary of a run and for its report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from palaestra.core.records import Failure
+from palaestra.teachers.skills.agreement import Agreement, agreement
+from palaestra.teachers.skills.discovery import STAGES
+from palaestra.teachers.skills.records import Category, SkillMap
+
+TEST = "test"
+"""The stage after the others: test problems choose among the categories, which they did not shape."""
+OWN = "own"
+"""Not a stage: the task's own skills, where it has any, kept beside the stages to compare with."""
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryRow:
+    """A category and what is in it.
+
+    Arguments:
+        problems: of those that the categories come from.
+        test: test problems that were assigned to it.
+        names: the names of stage 1 in it, the commonest first, each with its problems.
+        gold: its `problems` by the task's own skill, the most frequent first.
+    """
+
+    name: str
+    description: str
+    problems: int
+    test: int
+    names: Mapping[str, int]
+    gold: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A discovery in figures.
+
+    Arguments:
+        stage: the last one that is done.
+        wanted: the number of categories that was asked for; 0 left it to the model.
+        problems, test: how many the categories come from, and how many only chose among them.
+        names: how many different names stage 1 gave.
+        unnamed, unassigned: problems that the model could not name or place, by cause; test problems are never named.
+        agreement: with the task's own skills, over the problems that the categories come from; `None` where the task
+            has none.
+        agreement_test: the same over the test problems.
+    """
+
+    stage: str
+    models: tuple[str, ...]
+    wanted: int
+    rows: tuple[CategoryRow, ...]
+    problems: int
+    test: int
+    names: int
+    unnamed: Mapping[str, int] = field(default_factory=dict)
+    unassigned: Mapping[str, int] = field(default_factory=dict)
+    repairs: tuple[str, ...] = ()
+    reasked: Mapping[str, int] = field(default_factory=dict)
+    agreement: Agreement | None = None
+    agreement_test: Agreement | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """As plain values, for a summary."""
+        return {
+            "models": list(self.models),
+            "wanted": self.wanted,
+            "categories": {
+                row.name: {
+                    "description": row.description,
+                    "problems": row.problems,
+                    "test": row.test,
+                    "names": dict(row.names),
+                    "gold": dict(row.gold),
+                }
+                for row in self.rows
+            },
+            "problems": self.problems,
+            "test": self.test,
+            "names": self.names,
+            "unnamed": dict(self.unnamed),
+            "unassigned": dict(self.unassigned),
+            "repairs": list(self.repairs),
+            "reasked": dict(self.reasked),
+            "agreement": _plain(self.agreement),
+            "agreement_test": _plain(self.agreement_test),
+        }
+
+
+def last_stage(stages: Mapping[str, SkillMap]) -> str:
+    """The furthest stage that is there; empty where none is."""
+    return next((stage for stage in (TEST, *reversed(STAGES)) if stage in stages), "")
+
+
+def overview(stages: Mapping[str, SkillMap]) -> Overview | None:
+    """What was found, from the stages as a store has them; `None` before the first of them is done."""
+    stage = last_stage(stages)
+    if not stage:
+        return None
+    found, gold = stages[stage], stages.get(OWN)
+    # Stage 1 has asked about every problem that the categories come from, and about no other.
+    source = {*found.names, *found.unnamed}
+    of_source = _part(found, source)
+    of_test = _part(found, {*found.assignment, *found.unassigned} - source)
+    return Overview(
+        stage=stage,
+        models=found.models,
+        wanted=found.wanted,
+        rows=tuple(_row(category, of_source, of_test, gold) for category in found.categories),
+        problems=len(source),
+        test=len(of_test.assignment) + len(of_test.unassigned),
+        names=len(set(found.names.values())),
+        unnamed=_causes(found.unnamed.values()),
+        unassigned=_causes(found.unassigned.values()),
+        repairs=found.repairs,
+        reasked=found.reasked,
+        agreement=_compare(of_source, gold),
+        agreement_test=_compare(of_test, gold),
+    )
+
+
+def _part(found: SkillMap, wanted: Collection[str]) -> SkillMap:
+    """The map of some problems only, by their ids."""
+    return SkillMap(
+        names={id_: name for id_, name in found.names.items() if id_ in wanted},
+        categories=found.categories,
+        assignment={id_: name for id_, name in found.assignment.items() if id_ in wanted},
+        unassigned={id_: failure for id_, failure in found.unassigned.items() if id_ in wanted},
+    )
+
+
+def _row(category: Category, source: SkillMap, test: SkillMap, gold: SkillMap | None) -> CategoryRow:
+    own = [id_ for id_, name in source.assignment.items() if name == category.name]
+    named = Counter(source.names.values())
+    golds = Counter(gold.skill(id_) for id_ in own if gold.skill(id_)) if gold is not None else Counter()
+    return CategoryRow(
+        category.name,
+        category.description,
+        len(own),
+        sum(name == category.name for name in test.assignment.values()),
+        dict(sorted(((name, named[name]) for name in category.members), key=lambda pair: (-pair[1], pair[0]))),
+        dict(sorted(golds.items(), key=lambda pair: (-pair[1], pair[0]))),
+    )
+
+
+def _compare(found: SkillMap, gold: SkillMap | None) -> Agreement | None:
+    """How far they agree over the problems of `found`; nothing where the task's own skills do not divide them."""
+    if gold is None or not found.assignment:
+        return None
+    compared = agreement(found, _part(gold, {*found.assignment, *found.unassigned}))
+    return compared if compared.gold > 1 else None
+
+
+def _causes(failures: Iterable[Failure]) -> dict[str, int]:
+    return dict(sorted(Counter(str(failure.cause) for failure in failures).items()))
+
+
+def _plain(found: Agreement | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+
+    def rounded(value: float | None) -> float | None:
+        return None if value is None else round(value, 4)
+
+    return {
+        "adjusted_rand": rounded(found.adjusted_rand),
+        "mutual_information": rounded(found.mutual_information),
+        "purity": rounded(found.purity),
+        "problems": found.problems,
+        "left_out": found.left_out,
+        "categories": found.categories,
+        "gold": found.gold,
+    }

@@ -1,0 +1,82 @@
+"""`palaestra research` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from number_task import number_task
+
+
+def palaestra(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "palaestra.cli.main", *map(str, arguments)]
+    environment = os.environ | {"COLUMNS": "100", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+
+
+@pytest.fixture(scope="module")
+def number(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return number_task(tmp_path_factory.mktemp("task"))
+
+
+def test_a_run_prints_its_steps_its_scores_and_its_folder(number: Path, tmp_path: Path) -> None:
+    result = palaestra("research", "--task", number, "--agent", "reference", "--no-strategy", "--out", tmp_path / "run")
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.strip().splitlines()
+    assert "2/8 validate: 50" in lines[1]
+    assert "51 (value, higher is better)" in result.stdout
+    assert lines[-1] == f"run: {tmp_path / 'run'}"
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["best_submission"] == 51.0
+    settings = json.loads((tmp_path / "run" / "settings.json").read_text())["settings"]
+    assert settings["strategy"] is False
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_bench_prints_its_standings_and_is_resumed(number: Path, tmp_path: Path) -> None:
+    arguments = [
+        "--tasks",
+        number,
+        "--agents",
+        "baseline,reference",
+        "--seeds",
+        "2",
+        "--workers",
+        "2",
+        "--out",
+        tmp_path / "bench",
+    ]
+    result = palaestra("research", "bench", *arguments)
+    assert result.returncode == 0, result.stderr
+    assert "area under the performance profile" in result.stdout
+    assert "4/4" in result.stdout
+    assert result.stdout.strip().splitlines()[-1] == f"bench: {tmp_path / 'bench'}"
+    (tmp_path / "bench" / "summary.json").unlink()
+    again = palaestra("resume", tmp_path / "bench")
+    assert again.returncode == 0, again.stderr
+    assert "51*" in again.stdout
+    assert (tmp_path / "bench" / "summary.json").exists()
+
+
+def test_the_tasks_are_listed_with_what_is_measured() -> None:
+    result = palaestra("research", "tasks")
+    assert result.returncode == 0, result.stderr
+    row = next(line for line in result.stdout.splitlines() if line.startswith("prisoners_dilemma"))
+    assert row.split()[1:3] == ["points", "higher"]
+
+
+def test_options_of_a_subcommand_stand_behind_it_and_errors_are_one_line(tmp_path: Path) -> None:
+    for arguments, said in (
+        (["research", "--task", "x", "tasks"], "got --task before it"),
+        (["research", "--agent", "modle"], "did you mean 'model'"),
+        (["research", "bench", "--tasks", "prisoners_dilemma", "--agents", "human"], "plays by itself"),
+        (["research", "bench", "--tasks", "prisoners_dilemma"], "--agents"),
+    ):
+        result = palaestra(*arguments)
+        assert result.returncode == 2, result
+        assert said in result.stderr
+        assert len(result.stderr.strip().splitlines()) == 1, result.stderr

@@ -1,0 +1,45 @@
+"""`docs/faults.md`: every fault of the predecessor has a test, and every test that the page names is there."""
+
+import ast
+import os
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+NAMED = re.findall(r"`(tests/\S+\.py)::(test_\w+)`", PAGE)
+
+
+def written_in(path: Path) -> set[str]:
+    """The tests of a file that run: those that a mark skips in every case are none."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            marks = {ast.unparse(decorator).partition("(")[0] for decorator in node.decorator_list}
+            if not marks & {"pytest.mark.skip", "pytest.mark.xfail", "pytest.mark.backends"}:
+                found.add(node.name)
+    return found
+
+
+def test_every_test_that_the_page_names_is_there() -> None:
+    assert len(NAMED) > 40
+    known = {file: written_in(ROOT / file) if (ROOT / file).exists() else set() for file, _ in NAMED}
+    assert not [f"{file}::{name}" for file, name in NAMED if name not in known[file]]
+
+
+def test_every_fault_of_the_page_has_a_test() -> None:
+    rows = [line.split("|")[1:4] for line in PAGE.splitlines() if line.startswith("|") and not line.startswith("|-")]
+    numbers = [int(number) for number, _, _ in rows if number.strip().isdigit()]
+    assert numbers == list(range(1, 11))
+    for _, fault, tests in rows[1:]:
+        assert "::test_" in tests, fault
+        assert re.sub(r"`tests/\S+\.py::test_\w+`", "", tests).strip(" ,") == "", tests
+
+
+def test_one_command_runs_all_that_a_change_must_pass() -> None:
+    command = ROOT / ".ci" / "run"
+    assert os.access(command, os.X_OK)
+    assert {"make check", "make test"} <= set(command.read_text().splitlines())
+    targets = (ROOT / "Makefile").read_text()
+    for target, tool in (("check: lint types", ""), ("lint:", "ruff check"), ("types:", "mypy"), ("test:", "pytest")):
+        assert re.search(rf"^{re.escape(target)}.*(\n\t.*)*{re.escape(tool)}", targets, re.M), target

@@ -1,0 +1,129 @@
+import hashlib
+import json
+import re
+import sqlite3
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import Call, Reply, Server
+
+from palaestra.core.records import Lesson
+from palaestra.runs.run import Run
+from palaestra.tasks.math.task import MathSkills
+from palaestra.teachers.quality import Inspection
+
+DELAY = 0.3
+"""Seconds that the model thinks, so that kills find calls under way."""
+SKILLS = ("geometry", "percent")
+
+
+def mark(body: Mapping[str, Any]) -> str:
+    """What tells a call from every other one of its run: all that was sent."""
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def writer(call: Call, times: int) -> Reply:
+    """A model whose answers follow from the call alone, and bear its mark; every fourth first answer is no JSON."""
+    own, number = mark(call.body), int(mark(call.body), 16)
+    asked = call.body["messages"]
+    if number % 4 == 0 and len(asked) == 2:
+        return Reply(f"{own}: I would rather not.", delay=DELAY)
+    if "actions" in json.dumps(call.body.get("response_format", "")):
+        shares = [
+            {"skill": skill, "action": "explore", "reason": own,
+             "allocation": [{"subskill": part, "examples": 4} for part in parts[:2]]}
+            for skill, parts in MathSkills().skills().items() if skill in SKILLS
+        ]  # fmt: skip
+        return Reply(json.dumps({"actions": shares}), delay=DELAY)
+    wanted = int((re.search(r"rite (\d+) new", json.dumps(asked)) or ["", "1"])[1])
+    data = []
+    for k in range(wanted):
+        left, right = 100 + number % 700 + 7 * k, 11 + number % 83 + k
+        worked = f"{left}+{right}={left + right}"
+        data.append({"question": f"What is {left}+{right}?", "reasoning": worked, "answer": str(left + right)})
+    return Reply(json.dumps({"hypothesis": own, "data": data}), delay=DELAY)
+
+
+def marks(texts: Iterable[str]) -> set[str]:
+    """The marks that answers bear."""
+    return {found[0] for text in texts if (found := re.search(r"[0-9a-f]{16}", text))}
+
+
+def timeless(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What a summary says of the student: neither the time, nor how many calls it took."""
+    return {name: value for name, value in summary.items() if name not in ("seconds", "calls")}
+
+
+def lessons(run: Run) -> list[Lesson | None]:
+    return [run.store.lesson(round_) for round_ in run.store.lesson_rounds()]
+
+
+@pytest.mark.parametrize(
+    ("teacher", "kills", "seed"),
+    [
+        (["--teacher", "open_ended", "--teacher-option", "per_error=2"], 20, 3),
+        (["--teacher", "skill_tree", "--teacher-option", "policy=model", "--teacher-option", "cap=1.0"], 5, 4),
+    ],
+    ids=["open_ended", "skill_tree"],
+)
+def test_a_run_with_a_model_as_its_writer_is_killed_and_asks_nothing_twice_that_was_answered(
+    teacher: list[str], kills: int, seed: int, tmp_path: Path
+) -> None:
+    """The lessons, the figures and the weights are those of a run that was left alone.
+
+    A call is over once its answer is in the cache, in one transaction with its cost. From that instant on no process
+    makes it again. A call that was under way at a kill, whose answer nobody has, is asked again, at most once a life;
+    the ledger counts it as unmeasured. Which process makes a call, the server knows by its key.
+    """
+    with Server(writer) as server:
+        command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("killing_writer.py")), str(tmp_path)]
+        result = subprocess.run(
+            [*command, server.model, str(kills), str(seed), *teacher], capture_output=True, text=True, timeout=600
+        )
+        assert result.returncode == 0, result.stderr[-3000:]
+        asked: dict[str, list[str]] = defaultdict(list)
+        for call in server.calls:
+            asked[call.headers["authorization"].removeprefix("Bearer ")].append(mark(call.body))
+    outcome = json.loads(result.stdout.strip().splitlines()[-1])
+    assert outcome["kills"] == kills
+
+    with Run.open(tmp_path / "alone", read_only=True) as first:
+        alone = timeless(first.summary or {})
+        assert alone["examples"] >= 24
+        wanted = set(asked["alone/0"])
+        assert len(asked["alone/0"]) == len(wanted) > 0
+        for name in outcome["answered"]:
+            with Run.open(tmp_path / name, read_only=True) as run:
+                assert timeless(run.summary or {}) == alone
+                assert lessons(run) == lessons(first)
+                assert run.store.inspections(Inspection) == first.store.inspections(Inspection)
+                for phase in first.store.phases():
+                    assert run.store.attempts(phase) == first.store.attempts(phase)
+                assert run.store.curves() == first.store.curves()
+            assert not list((tmp_path / name).rglob("*.partial"))
+
+    under_way = 0
+    for name, lives in outcome["answered"].items():
+        known: set[str] = set()
+        made = 0
+        for life, answers in enumerate(lives):
+            now = asked[f"{name}/{life}"]
+            assert len(now) == len(set(now))
+            assert known.isdisjoint(now)
+            assert set(now) <= wanted
+            known |= marks(answers)
+            made += len(now)
+        assert known == wanted
+        with closing(sqlite3.connect(tmp_path / f"{name}.sqlite")) as cache:
+            noted, measured = cache.execute("SELECT COUNT(*), SUM(measured) FROM calls").fetchone()
+        assert measured == len(wanted)
+        # A kill may come after a call was noted and before it was sent, never the other way round.
+        assert measured <= made <= noted <= measured + 3 * (len(lives) - 1)
+        under_way += noted - measured
+    assert under_way >= kills // 6, "too few kills fell into calls to tell anything"

@@ -1,0 +1,153 @@
+"""Tasks as turn environments: several attempts, feedback that gives nothing away, and failures that are no zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import pytest
+
+from palaestra.core.errors import PalaestraError
+from palaestra.core.records import Completion, Failure, FailureCause, Message, Problem, Score, Split
+from palaestra.envs.making import make_turn_env
+from palaestra.envs.turn import StopReason
+from palaestra.envs.turn.tasks import ProblemSet, TaskEnv, TaskVectorEnv, feedback
+
+SECRET = "the-reference-4711"
+
+
+class Riddles:
+    """A task whose scorer writes its secrets into the evidence."""
+
+    name = "riddles"
+    closed = 0
+
+    def skills(self) -> Mapping[str, tuple[str, ...]]:
+        return {"easy": (), "hard": ()}
+
+    def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
+        return [
+            Problem(f"{skill}/{k}", (Message("user", f"{split} {skill} {k}?"),), SECRET, skill)
+            for skill in skills or self.skills()
+            for k in range(per_skill)
+        ]
+
+    def score(self, problem: Problem, completion: Completion) -> Score | Failure:
+        if completion.text == "broken":
+            return Failure(FailureCause.SANDBOX, "gone")
+        if completion.text == "raise":
+            raise KeyError("a bug")
+        value = {"right": 1.0, "half": 0.5}.get(completion.text, 0.0)
+        leaks = dict.fromkeys(("expected", "detail", "note", "made", "answer", "calls", "compared", "tests"), SECRET)
+        return Score(value, {**leaks, "extracted": completion.text, "outcome": "wrong_answer", "passed": "2 of 5"})
+
+    def close(self) -> None:
+        Riddles.closed += 1
+
+
+def test_the_attempt_that_ends_it_gives_the_reward() -> None:
+    env = TaskEnv(Riddles(), attempts=3, problems=2)
+    observation, info = env.reset(seed=0)
+    assert info["skill"] in ("easy", "hard") and info["problem"].startswith(info["skill"])  # noqa: PT018
+    assert observation.messages == (Message("user", f"train {info['problem'].replace('/', ' ')}?"),)
+    _, reward, terminated, _, info = env.step("half")
+    assert (reward, terminated, info["score"]) == (0.0, False, 0.5)
+    _, reward, terminated, truncated, info = env.step("right")
+    assert (reward, terminated, truncated, info["stop_reason"]) == (1.0, True, False, StopReason.SOLVED)
+    env.reset(seed=0)
+    steps = [env.step(text) for text in ("wrong", "right enough", "half")]
+    assert [step[1] for step in steps] == [0.0, 0.0, 0.5]
+    assert steps[-1][2] and steps[-1][4]["stop_reason"] is StopReason.ATTEMPTS  # noqa: PT018
+    single = TaskEnv(Riddles(), attempts=1, problems=2)
+    single.reset(seed=0)
+    observation, reward, terminated, *_ = single.step("wrong")
+    assert terminated and reward == 0.0 and observation.messages[-1].role == "assistant"  # noqa: PT018
+
+
+def test_neither_reference_nor_tests_are_ever_told() -> None:
+    env = TaskEnv(Riddles(), attempts=9, problems=2, render_mode="ansi")
+    env.reset(seed=0)
+    for text in ("wrong", "half", ""):
+        observation, _, _, _, info = env.step(text)
+        assert SECRET not in f"{observation} {info} {env.render()}"
+    told = [message.text for message in observation.messages if message.role == "user"][1:]
+    assert told[0] == "That is not right: wrong answer, 2 of 5 tests passed, your answer was read as wrong. Try again."
+    assert told[1].endswith("your answer was read as half, its score is 0.5. Try again.")
+    assert "no answer was found in it" in told[2]
+    assert feedback(Score(0.0)) == "That is not right. Try again."
+
+
+@pytest.mark.parametrize(("text", "cause"), [("broken", FailureCause.SANDBOX), ("raise", FailureCause.SCORER)])
+def test_a_scorer_that_breaks_is_a_failure_and_no_zero(text: str, cause: FailureCause) -> None:
+    env = TaskEnv(Riddles(), problems=1)
+    env.reset(seed=0)
+    _, reward, terminated, truncated, info = env.step(text)
+    assert (reward, terminated, truncated) == (0.0, False, True)
+    assert info["stop_reason"] is StopReason.FAILED and info["failure"].cause is cause  # noqa: PT018
+    assert "score" not in info
+
+
+def test_every_family_of_tasks_is_an_environment() -> None:
+    """Mathematics, code, pictures and tools: a wrong answer, then what the task itself takes for right."""
+    for name, skill in (("math-skills", "clock"), ("code-skills", ""), ("vision-skills", ""), ("tools-skills", "")):
+        kinds = ProblemSet(name, problems=1).task.skills()
+        problems = ProblemSet(name, problems=1, skills=skill or next(iter(kinds)))
+        env = TaskEnv(problems, attempts=2)
+        observation, _ = env.reset(seed=0)
+        assert observation in env.observation_space
+        problem = problems.problems[0]
+        observation, reward, terminated, truncated, info = env.step("I cannot say.")
+        assert (reward, terminated, truncated) == (0.0, False, False), info
+        worked = str(problem.metadata.get("worked", "")) or f"```python\n{problem.reference}\n```"
+        assert problem.reference not in observation.messages[-1].text
+        _, reward, terminated, _, info = env.step(worked)
+        assert (reward, terminated, info["stop_reason"]) == (1.0, True, StopReason.SOLVED), name
+        problems.close()
+
+
+def test_slots_share_their_problems_and_groups_start_alike() -> None:
+    env = gymnasium.make_vec(
+        "palaestra/Task-v0", 4, vectorization_mode="vector_entry_point", task="math-skills", skills=["clock"], problems=9, group_size=2
+    )  # fmt: skip
+    assert isinstance(env, TaskVectorEnv)
+    assert len({id(one.problem_set) for one in env.envs}) == 1  # type: ignore[attr-defined]
+    observations, infos = env.reset(seed=0)
+    assert observations[0] == observations[1] and infos["skill"].tolist() == ["clock"] * 4  # noqa: PT018
+    env.close()
+
+
+def test_whoever_made_a_task_closes_it() -> None:
+    Riddles.closed = 0
+    shared = ProblemSet(Riddles(), problems=1)
+    TaskEnv(shared).close()
+    TaskVectorEnv(shared, num_envs=2).close()
+    assert Riddles.closed == 0
+    TaskEnv(Riddles(), problems=1).close()
+    TaskVectorEnv(Riddles(), problems=1, num_envs=3).close()
+    assert Riddles.closed == 2
+
+
+def test_what_is_measured_on_are_other_problems() -> None:
+    options = {"skills": ["clock"], "problems": 5}
+    train, test = (make_turn_env("palaestra/Task-v0", 1, options, held_out=h) for h in (False, True))
+    known = [{p.id for p in env.problem_set.problems} for env in (train, test)]  # type: ignore[attr-defined]
+    assert len(known[0]) == len(known[1]) == 5 and not known[0] & known[1]  # noqa: PT018
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"task": "math-skils"}, "did you mean 'math-skills'"),
+        ({"skills": ["clok"]}, "did you mean 'clock'"),
+        ({"split": "tset"}, "split is one of train"),
+        ({"attempts": 0}, "attempts is at least 1"),
+        ({"problems": 0}, "problems is how many a skill"),
+        ({"task_options": {"x": 1}}, "has no option 'x'"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(wrong: dict[str, Any], said: str) -> None:
+    for make in (TaskEnv, TaskVectorEnv):
+        with pytest.raises(PalaestraError, match=said) as caught:
+            make(**wrong)
+        assert "\n" not in str(caught.value)

@@ -1,0 +1,201 @@
+"""The contract of turn environments: five values, rewards in their own step, conversations that only grow."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+import palaestra  # noqa: F401  (registers the environments)
+from palaestra.core.errors import EnvError, RewardError
+from palaestra.core.records import Failure, FailureCause, ImagePart, Message, TextPart, ToolCall
+from palaestra.envs.turn import Reply, StopReason, TurnEnv
+from palaestra.envs.turn.records import AssistantSpace, observation_space
+
+GAMES = [("palaestra/Guess-v0", {}), ("palaestra/Calculator-v0", {}), ("palaestra/Task-v0", {"problems": 3})]
+
+
+class Echo(TurnEnv):
+    """Answers with what was said; certain words do certain things."""
+
+    def __init__(self, **limits: Any) -> None:
+        super().__init__(**limits)
+        self.handed_in: list[StopReason] = []
+
+    def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
+        return [
+            Message("system", "Echo."),
+            Message("user", f"{options.get('word', 'Speak')} {self.np_random.integers(100)}."),
+        ]
+
+    def respond(self, message: Message) -> Reply:
+        if message.text == "break":
+            return Reply((Message("tool", "broken"),), 5.0, failure=Failure(FailureCause.SANDBOX, "gone"))
+        if message.text == "raise":
+            raise ZeroDivisionError("a bug")
+        if message.text == "nan":
+            return Reply(reward=math.nan)
+        if message.text == "done":
+            return Reply((Message("user", "Well done."),), 1.0, StopReason.SOLVED, info={"extra": 3})
+        return Reply((Message("tool", message.text),), 0.25)
+
+    def cut(self, reason: StopReason) -> Reply:
+        self.handed_in.append(reason)
+        return Reply(reward=0.5, stop=reason)
+
+    def state(self) -> Mapping[str, Any]:
+        return {"turn": self.turn}
+
+
+@pytest.mark.parametrize(("name", "arguments"), GAMES)
+def test_everything_that_is_registered_passes_the_checker_without_a_warning(
+    name: str, arguments: dict[str, Any]
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gymnasium.make(name, render_mode="ansi", **arguments).unwrapped, skip_render_check=False)
+
+
+def test_a_turn_brings_its_reward_in_its_own_step() -> None:
+    env = Echo()
+    observation, info = env.reset(seed=3, options={"word": "Say"})
+    assert observation.messages[1].text.startswith("Say ")
+    assert (info, observation.state) == ({"turn": 0}, {"turn": 0})
+    after, reward, terminated, truncated, info = env.step("hello")
+    assert (reward, terminated, truncated, info) == (0.25, False, False, {"turn": 1})
+    assert after.messages == (*observation.messages, Message("assistant", "hello"), Message("tool", "hello"))
+    last, reward, terminated, truncated, info = env.step(Message("assistant", "done", (ToolCall("submit"),)))
+    assert (reward, terminated, truncated) == (1.0, True, False)
+    assert info == {"turn": 2, "stop_reason": StopReason.SOLVED, "extra": 3}
+    assert last.messages[: len(after.messages)] == after.messages
+    assert env.over
+    for late in (lambda: env.step("more"), lambda: env.stop(StopReason.COST)):
+        with pytest.raises(gymnasium.error.ResetNeeded):
+            late()
+
+
+def test_the_same_seed_opens_alike_and_no_seed_goes_on() -> None:
+    env = Echo()
+    opened = [env.reset(seed=seed)[0] for seed in (1, 1, None, 1, None)]
+    assert opened[0] == opened[1] == opened[3]
+    assert opened[2] == opened[4] != opened[0]
+
+
+def test_a_failure_has_no_reward_and_is_no_zero() -> None:
+    env = Echo()
+    env.reset(seed=0)
+    observation, reward, terminated, truncated, info = env.step("break")
+    assert (reward, terminated, truncated) == (0.0, False, True)
+    assert info["stop_reason"] is StopReason.FAILED
+    assert info["failure"] == Failure(FailureCause.SANDBOX, "gone")
+    assert observation.messages[-1].text == "broken"
+
+
+@pytest.mark.parametrize(("word", "error"), [("raise", ZeroDivisionError), ("nan", RewardError)])
+def test_an_environment_that_raises_needs_a_reset(word: str, error: type[Exception]) -> None:
+    env = Echo()
+    env.reset(seed=0)
+    with pytest.raises(error):
+        env.step(word)
+    assert env.over
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step("hello")
+    assert len(env.reset(seed=0)[0].messages) == 2
+
+
+def test_limits_cut_and_hand_in_what_is_there() -> None:
+    env = Echo(max_turns=2)
+    env.reset(seed=0)
+    env.step("one")
+    _, reward, terminated, truncated, info = env.step("two")
+    assert (reward, terminated, truncated, info["stop_reason"]) == (0.75, False, True, StopReason.STEPS)
+    slow = Echo(max_seconds=0.01)
+    slow.reset(seed=0)
+    time.sleep(0.02)
+    assert slow.step("one")[4]["stop_reason"] is StopReason.TIME
+    env.reset(seed=0)
+    _, reward, terminated, truncated, info = env.stop(StopReason.CONTEXT)
+    assert (reward, terminated, truncated, info) == (0.5, False, True, {"turn": 0, "stop_reason": StopReason.CONTEXT})
+    assert env.handed_in == [StopReason.STEPS, StopReason.CONTEXT]
+    env.reset(seed=0)
+    env.step("one")
+    assert env.step("done")[4]["stop_reason"] is StopReason.SOLVED, "an end of its own comes before the limit"
+
+
+@pytest.mark.parametrize("action", [3, None, "\ud800", Message("user", "no"), ["a"]])
+def test_what_is_no_assistants_message_is_refused_and_changes_nothing(action: Any) -> None:
+    env = Echo()
+    observation, _ = env.reset(seed=0)
+    with pytest.raises(EnvError, match="an action is an assistant's text"):
+        env.step(action)
+    assert env.conversation() == observation
+    assert not env.over
+
+
+def test_spaces_know_messages_with_images_and_with_calls() -> None:
+    space = AssistantSpace()
+    assert "text" in space and Message("assistant", "x", (ToolCall("f"),)) in space  # noqa: PT018
+    assert Message("tool", "x") not in space and "\ud800" not in space  # noqa: PT018
+    env = Echo()
+    conversation, _ = env.reset(seed=0)
+    observations = observation_space()
+    assert conversation in observations
+    picture = Message("user", (ImagePart("data:,"), TextPart("What?")))
+    assert type(conversation)((picture,)) in observations
+    assert type(conversation)((Message("user", (3,)),)) not in observations  # type: ignore[arg-type]
+    observations.seed(1)
+    assert observations.sample() in observations
+
+
+def test_stop_reasons_say_whether_an_episode_was_over_or_cut() -> None:
+    over = {reason for reason in StopReason if reason.terminal}
+    assert over == {StopReason.SUBMITTED, StopReason.SOLVED, StopReason.ATTEMPTS, StopReason.GAVE_UP}
+
+
+def test_rendering_shows_the_conversation() -> None:
+    env = Echo(render_mode="ansi")
+    assert env.render() is None
+    env.reset(seed=0)
+    env.step(Message("assistant", "look", (ToolCall("open", '{"path": "a"}'),)))
+    text = env.render()
+    assert text is not None
+    assert "[system]\nEcho." in text and '[assistant]\nlook\nopen({"path": "a"})' in text  # noqa: PT018
+
+
+def test_bad_limits_are_refused() -> None:
+    with pytest.raises(EnvError, match="limits are at least 0"):
+        Echo(max_turns=-1)
+
+
+def test_the_seed_of_a_game_is_its_episode() -> None:
+    for name, arguments in GAMES:
+        env = gymnasium.make(name, **arguments)
+        first = [env.reset(seed=seed)[0] for seed in range(6)]
+        assert [env.reset(seed=seed)[0] for seed in range(6)] == first
+    assert len({observation.messages for observation in first}) > 1
+
+
+def test_listing_environments_loads_no_model() -> None:
+    code = (
+        "import sys, palaestra, gymnasium\n"
+        "gymnasium.make('palaestra/Guess-v0').reset(seed=0)\n"
+        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_observations_are_values_that_later_turns_do_not_change() -> None:
+    env = Echo()
+    kept, _ = env.reset(seed=np.random.default_rng(0).integers(9).item())
+    before = kept.messages
+    env.step("hello")
+    assert kept.messages == before and kept.state == {"turn": 0}  # noqa: PT018

@@ -1,0 +1,198 @@
+"""Many turn environments side by side: in their order, each with its seed, and one that breaks costs the others nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+from palaestra.core.errors import EnvError
+from palaestra.core.records import Message
+from palaestra.envs.turn import Reply, StopReason, TurnEnv, TurnVectorEnv
+
+
+class Count(TurnEnv):
+    """An episode is as long as its first number says; "raise" breaks it."""
+
+    closed = 0
+
+    def __init__(self, barrier: threading.Barrier | None = None) -> None:
+        super().__init__()
+        self.barrier, self.broken = barrier, False
+
+    def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
+        if options.get("break") or self.broken:
+            raise OSError("no workspace")
+        self.left = int(options.get("length", 2))
+        return [Message("user", f"{self.np_random.integers(10**6)}")]
+
+    def respond(self, message: Message) -> Reply:
+        if self.barrier is not None:
+            self.barrier.wait(timeout=5)
+        if message.text == "raise":
+            raise OSError("the sandbox is gone")
+        if message.text == "break":
+            self.broken = True
+            return Reply(stop=StopReason.GAVE_UP)
+        self.left -= 1
+        stop = StopReason.SOLVED if not self.left else None
+        return Reply((Message("tool", message.text),), float(message.text), stop)
+
+    def close(self) -> None:
+        Count.closed += 1
+
+
+def openings(observations: Sequence[Any]) -> list[str]:
+    return [observation.messages[0].text for observation in observations]
+
+
+def test_slots_keep_their_order_and_groups_their_seed() -> None:
+    env = TurnVectorEnv(Count, 6, group_size=2)
+    observations, infos = env.reset(seed=5)
+    assert infos["active"].all() and infos["turn"].tolist() == [0] * 6  # noqa: PT018
+    first = openings(observations)
+    assert first[0] == first[1] and first[2] == first[3] and first[4] == first[5]  # noqa: PT018
+    assert len(set(first)) == 3
+    single = Count()
+    assert openings([single.reset(seed=6)[0]]) == [first[2]]
+    assert openings(env.reset(seed=[9, 8, 7, 6, 5, None])[0])[3:5] == [first[2], first[0]]
+    _, rewards, terminated, truncated, infos = env.step([str(k) for k in range(6)])
+    assert rewards.tolist() == [0, 1, 2, 3, 4, 5]
+    assert not terminated.any() and not truncated.any() and "final_obs" not in infos  # noqa: PT018
+    env.close()
+    assert env.observation_space.contains(observations)
+
+
+def test_a_finished_slot_starts_anew_in_the_same_step() -> None:
+    env = TurnVectorEnv(Count, 2)
+    assert env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    started, _ = env.reset(seed=[1, 2])
+    env.step(["1", "1"])
+    observations, rewards, terminated, _, infos = env.step(["4", "5"])
+    assert terminated.all() and rewards.tolist() == [4, 5] and infos["active"].all()  # noqa: PT018
+    for slot in (0, 1):
+        assert len(observations[slot].messages) == 1
+        final = infos["final_obs"][slot]
+        assert final.messages[0] == started[slot].messages[0]
+        assert [m.role for m in final.messages[1:]] == ["assistant", "tool"] * 2
+        assert infos["final_info"][slot]["stop_reason"] is StopReason.SOLVED
+    assert infos["turn"].tolist() == [0, 0]
+
+
+def test_without_autoreset_a_finished_slot_rests_and_a_mask_starts_it_anew() -> None:
+    env = TurnVectorEnv(Count, 3, autoreset=False)
+    assert env.metadata["autoreset_mode"] is AutoresetMode.DISABLED
+    env.reset(seed=[1, 2, 3])
+    env.step(["0", "0", "0"])
+    env.reset(seed=[4, None, None], options={"reset_mask": np.array([True, False, False]), "length": 5})
+    observations, _, terminated, _, infos = env.step(["1", "1", "1"])
+    assert terminated.tolist() == [False, True, True]
+    assert infos["active"].tolist() == [True, False, False]
+    rested, rewards, terminated, truncated, infos = env.step(["1", "ignored", "raise"])
+    assert rewards.tolist() == [1, 0, 0] and not terminated.any() and not truncated.any()  # noqa: PT018
+    assert rested[1:] == observations[1:] and infos["turn"].tolist() == [2, None, None]  # noqa: PT018
+    with pytest.raises(EnvError, match="no episode to stop in slot 1"):
+        env.stop({1: StopReason.COST})
+    for mask in (np.array([True]), np.array([1, 0, 0])):
+        with pytest.raises(EnvError, match="reset_mask is one truth value a slot"):
+            env.reset(options={"reset_mask": mask})
+
+
+def test_some_slots_are_stopped_from_outside_and_the_others_stay() -> None:
+    env = TurnVectorEnv(Count, 3, autoreset=False)
+    before, _ = env.reset(seed=0)
+    observations, rewards, terminated, truncated, infos = env.stop({2: "context"})
+    assert truncated.tolist() == [False, False, True] and not terminated.any()  # noqa: PT018
+    assert infos["final_info"][2]["stop_reason"] is StopReason.CONTEXT
+    assert observations == before and rewards.tolist() == [0, 0, 0]  # noqa: PT018
+    assert infos["active"].tolist() == [True, True, False]
+    again = TurnVectorEnv(Count, 1)
+    again.reset(seed=0)
+    assert again.stop({0: StopReason.TIME})[4]["active"].all(), "with autoreset the next episode has begun"
+
+
+def test_one_slot_that_raises_costs_the_others_nothing() -> None:
+    env = TurnVectorEnv(Count, 3)
+    env.reset(seed=0)
+    with pytest.raises(OSError, match="the sandbox is gone"):
+        env.step(["1", "raise", "1"])
+    _, rewards, *_ = env.step(["2", "2", "2"])
+    assert rewards.tolist() == [2, 0, 2], "the others had their first turn, and the broken one waits for a reset"
+    with pytest.raises(EnvError, match="an action is"):
+        env.step(["1", "1", 3])  # type: ignore[list-item]
+    env.reset(seed=0)
+    assert env.step(["1", "1", "1"])[1].tolist() == [1, 1, 1]
+
+
+def test_a_marked_failure_ends_its_own_episode() -> None:
+    env = TurnVectorEnv(Count, 2, failures="mark", autoreset=False)
+    env.reset(seed=0)
+    _, rewards, terminated, truncated, infos = env.step(["1", "raise"])
+    assert truncated.tolist() == [False, True] and not terminated.any() and rewards.tolist() == [1, 0]  # noqa: PT018
+    info = infos["final_info"][1]
+    assert info["stop_reason"] is StopReason.FAILED
+    assert info["failure"].message == "OSError: the sandbox is gone"
+    _, infos = env.reset(seed=0, options={"break": True})
+    assert not infos["active"].any()
+    assert infos["failure"][0].message == "OSError: no workspace"
+    env.reset(seed=0)
+    with pytest.raises(EnvError, match="an action is"):
+        env.step([3, 3])  # type: ignore[list-item]
+    going = TurnVectorEnv(Count, 2, failures="mark")
+    going.reset(seed=0)
+    _, _, terminated, _, infos = going.step(["break", "1"])
+    assert terminated.tolist() == [True, False]
+    assert infos["active"].tolist() == [False, True], "a slot whose next episode cannot start rests"
+
+
+def test_slots_really_run_side_by_side() -> None:
+    """Each waits for all the others: one after the other this would never come to an end."""
+    barrier = threading.Barrier(8)
+    env = TurnVectorEnv(lambda: Count(barrier), 8)
+    env.reset(seed=0)
+    assert env.step(["1"] * 8)[1].sum() == 8
+
+
+def test_wrappers_around_an_environment_are_kept() -> None:
+    env = TurnVectorEnv(lambda: gymnasium.wrappers.TimeLimit(Count(), 1), 2, autoreset=False)
+    env.reset(seed=0)
+    _, _, terminated, truncated, infos = env.step(["1", "1"])
+    assert truncated.all() and not terminated.any() and not infos["active"].any()  # noqa: PT018
+
+
+def test_making_and_closing() -> None:
+    Count.closed = 0
+    env = TurnVectorEnv(Count, 3)
+    env.close()
+    assert Count.closed == 3
+    made = iter([Count, Count, lambda: 1 / 0])
+    lock = threading.Lock()
+
+    def make() -> Any:
+        with lock:
+            chosen = next(made)
+        return chosen()
+
+    with pytest.raises(ZeroDivisionError):
+        TurnVectorEnv(make, 3)
+    assert Count.closed == 5, "those that could be made are closed again"
+    with pytest.raises(EnvError, match="a turn environment is expected; got CartPoleEnv"):
+        TurnVectorEnv(lambda: gymnasium.make("CartPole-v1"), 2)
+    for wrong in ({"num_envs": 0}, {"num_envs": 2, "group_size": 0}, {"num_envs": 2, "failures": "hide"}):
+        with pytest.raises(EnvError):
+            TurnVectorEnv(Count, **wrong)
+
+
+@pytest.mark.parametrize("actions", ["text", ["a"], Message("assistant", "a")])
+def test_one_action_a_slot(actions: Any) -> None:
+    env = TurnVectorEnv(Count, 2)
+    env.reset(seed=0)
+    with pytest.raises(EnvError, match="one action a slot is expected, 2"):
+        env.step(actions)
+    with pytest.raises(EnvError, match="one seed a slot is expected, 2; got 3"):
+        env.reset(seed=[1, 2, 3])

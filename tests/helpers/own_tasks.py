@@ -1,0 +1,49 @@
+"""What the tests of our own research tasks share: judges, made once, and submissions."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from palaestra.core.errors import SandboxError
+from palaestra.research.baseline import Measured, measure
+from palaestra.research.data import function_of
+from palaestra.research.evaluation import EvaluationSplit, Judge
+from palaestra.research.places import sandbox_for
+from palaestra.research.records import Outcome
+from palaestra.research.task import ResearchTask, TaskLimits, load_task
+
+
+@cache
+def judge_of(name: str, seconds: float | None = None) -> Judge:
+    """The judge of a task; with less time for the evaluation than the task gives, if so asked."""
+    task = load_task(name)
+    if seconds is not None:
+        task = task.model_copy(update={"limits": TaskLimits(evaluation_seconds=seconds)})
+    try:
+        return Judge(task, sandbox_for(task))
+    except SandboxError as error:
+        pytest.skip(str(error))
+
+
+@cache
+def measured(name: str, which: str) -> Measured:
+    """The scores of a task's `baseline` or `reference`."""
+    judge = judge_of(name)
+    if which == "baseline":
+        return measure(judge.task, judge.sandbox, judge, judge.task.baseline, {})
+    return measure(judge.task, judge.sandbox, judge, judge.task.reference, judge.task.reference_files())
+
+
+def judged(name: str, text: str, split: EvaluationSplit = "validation", **more: bytes) -> Outcome:
+    """What becomes of a submission whose only file, beside `more`, holds `text`."""
+    judge = judge_of(name)
+    return judge.judge({judge.task.submission.files[0]: text.encode(), **more}, split)
+
+
+def part_of(task: ResearchTask | str, name: str, file: str = "evaluator.py") -> Any:
+    """Something that a file of a task defines."""
+    task = load_task(task) if isinstance(task, str) else task
+    return function_of(task.folder / file, name)

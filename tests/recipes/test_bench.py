@@ -1,0 +1,129 @@
+"""A bench: tasks x agents x seeds, standings, and its way back after a kill."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from number_task import number_task
+
+from palaestra.core.errors import EngineError, RunError, SettingsError
+from palaestra.core.events import Event
+from palaestra.recipes.bench import bench, read_bench, resume
+from palaestra.recipes.research import ResearchSettings
+from palaestra.report import write_report
+from palaestra.research.scores import BASELINE, Measure
+
+
+@pytest.fixture(scope="module")
+def number(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(number_task(tmp_path_factory.mktemp("task")))
+
+
+def test_a_good_solution_is_ranked_above_submit_the_baseline(number: str, tmp_path: Path) -> None:
+    told: list[Event] = []
+    result = bench(
+        tasks=[number, "prisoners_dilemma"], agents=["baseline", "reference"], seeds=1, workers=2, out=tmp_path / "bench",
+        listener=told.append,
+    )  # fmt: skip
+    assert result.ended
+    assert sorted(event.done for event in told) == [1, 2, 3, 4]
+    assert result.standings is not None
+    for measure in Measure:
+        profile = result.standings.profile(measure)
+        assert profile.area("reference").area > profile.area("baseline").area
+        # Who submits the baseline is as good as the baseline, and feasible everywhere.
+        assert profile.area("baseline").area == pytest.approx(profile.area(BASELINE).area)
+        assert profile.area("baseline").feasible == 2
+    summary = json.loads((tmp_path / "bench" / "summary.json").read_text())
+    assert (summary["runs"], summary["failures"], summary["stop_reasons"]) == (4, {}, {"submitted": 4})
+    assert {row["stop_reason"] for row in summary["rows"]} == {"submitted"}
+    with open(tmp_path / "bench" / "table.csv", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [(row["agent"], float(row["best_submission"]) > float(row["baseline"])) for row in rows][:2] == [
+        ("baseline", False), ("reference", True),
+    ]  # fmt: skip
+    page = write_report(tmp_path / "bench").read_text()
+    assert "2 agents on 2 tasks" in page
+    assert 'href="prisoners_dilemma/reference-seed0/report.html"' in page
+    assert all((episode.folder / "report.html").exists() for episode in result.episodes)
+    # Again, it has nothing to play.
+    told.clear()
+    assert resume(tmp_path / "bench", listener=told.append).standings == result.standings
+    assert told == []
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from palaestra.recipes.bench import bench
+bench(tasks=[sys.argv[1]], agents=["baseline", "script:" + sys.argv[3]], seeds=2, workers=2, out=sys.argv[2])
+"""
+
+
+def test_a_killed_bench_goes_on_and_plays_no_finished_run_again(number: str, tmp_path: Path) -> None:
+    slow = tmp_path / "slow.txt"
+    slow.write_text("echo 20 > answer.txt\n%%\nsleep 1.5\n%%\nsubmit\n")
+    folder = tmp_path / "bench"
+    arguments = [sys.executable, "-c", PROGRAM, number, str(folder), str(slow)]
+    process = subprocess.Popen(arguments, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    deadline = time.monotonic() + 60
+    # Killed when one run has ended and another one is under way.
+    while time.monotonic() < deadline:
+        found = read_bench(folder).episodes if (folder / "bench.json").exists() else ()
+        if any(e.summary for e in found) and any(
+            not e.summary and (e.folder / "settings.json").exists() for e in found
+        ):
+            break
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = {
+        e.folder: (e.folder / "summary.json").stat().st_mtime_ns for e in read_bench(folder).episodes if e.summary
+    }
+    assert 0 < len(before) < 4
+    assert not (folder / "summary.json").exists()
+    assert "The bench has not ended" in write_report(folder).read_text()
+    result = resume(folder)
+    assert result.ended
+    assert [e.summary["best_submission"] for e in result.episodes if e.summary] == [6.0, 21.0, 6.0, 21.0]
+    assert all((path / "summary.json").stat().st_mtime_ns == when for path, when in before.items())
+
+
+def test_a_run_that_cannot_be_made_stops_no_other(number: str, tmp_path: Path) -> None:
+    settings = ResearchSettings(cache=str(tmp_path / "calls.sqlite"))
+    nobody = "model:http://127.0.0.1:9/v1#nobody"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("palaestra.engines.retry.Patience.wait", lambda *_: None)
+        with pytest.raises(EngineError, match="nobody answers"):
+            bench(settings, tasks=[number], agents=[nobody, "baseline"], out=tmp_path / "bench")
+    found = read_bench(tmp_path / "bench")
+    assert [e.summary is not None for e in found.episodes] == [False, True]
+    assert not (tmp_path / "bench" / "summary.json").exists()
+
+
+def test_another_bench_or_a_run_is_not_written_over(number: str, tmp_path: Path) -> None:
+    bench(tasks=[number], agents=["baseline"], out=tmp_path / "bench")
+    with pytest.raises(RunError, match="holds another bench"):
+        bench(tasks=[number], agents=["reference"], out=tmp_path / "bench")
+    with pytest.raises(RunError, match="holds a run and no bench"):
+        bench(tasks=[number], agents=["baseline"], out=next((tmp_path / "bench").glob("*/baseline-seed0")))
+
+
+def test_wrong_names_are_said_at_once(number: str, tmp_path: Path) -> None:
+    for tasks, agents, said in (
+        ([number], ["human"], "plays by itself"),
+        ([number], [], "at least 1 agent"),
+        ([number], ["baseline", "baseline"], "named once"),
+        ([], ["baseline"], "at least 1 task"),
+    ):
+        with pytest.raises(SettingsError, match=said):
+            bench(tasks=tasks, agents=agents, out=tmp_path / "bench")
+    assert not (tmp_path / "bench").exists()

@@ -1,0 +1,243 @@
+"""Every agent plays: by a script, from the keyboard, again, the baseline, the good solution, the best of several."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from palaestra.core.errors import RunError, SettingsError, UnknownNameError
+from palaestra.core.records import Message
+from palaestra.recipes import research as recipe
+from palaestra.recipes.playing import read_submission
+from palaestra.recipes.research import ResearchSettings, outfit_of, research
+from palaestra.research.agents import AGENTS, Agent, make_agent
+from palaestra.research.agents.base import turns_of
+from palaestra.research.agents.script import read_script
+from palaestra.research.agents.solutions import writing
+from palaestra.research.env import ResearchEnv
+from palaestra.research.evaluation import Judge
+from palaestra.research.steps import Step
+from palaestra.research.task import load_task
+from palaestra.runs.run import Run
+
+Play = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def play(number: Path, tmp_path: Path) -> Play:
+    """The summary of a run on the number task; run folders are `0`, `1` and so on."""
+    count = iter(range(100))
+
+    def run(agent: str, **values: Any) -> dict[str, Any]:
+        settings = {"task": str(number), "cache": str(tmp_path / "calls.sqlite"), **values}
+        return research(agent=agent, out=tmp_path / str(next(count)), **settings).summary
+
+    return run
+
+
+def script(folder: Path, *actions: str) -> str:
+    (folder / "script.txt").write_text("\n%%\n".join(actions))
+    return f"script:{folder / 'script.txt'}"
+
+
+def test_a_script_of_a_known_good_strategy_beats_the_baseline_of_the_prisoners_dilemma(tmp_path: Path) -> None:
+    good = load_task("prisoners_dilemma").reference_files()["strategy.py"].decode()
+    agent = script(tmp_path, "open strategy.py", f"create strategy.py\n{good}\nend_of_file", "validate", "submit")
+    result = research(task="prisoners_dilemma", agent=agent, out=tmp_path / "run")
+    s = result.summary
+    assert s["stop_reason"] == "submitted"
+    assert s["best_submission"] > s["baseline"] + 0.2
+    assert s["best_attempt"] > s["baseline_validation"] + 0.2
+    assert (s["steps"], s["validations"], s["failures"], s["cost"]) == (4, 1, {}, 0.0)
+    with Run.open(tmp_path / "run", read_only=True) as run:
+        assert read_submission(run, 0)["strategy.py"].decode().strip() == good.strip()
+
+
+def test_a_replay_gives_the_same_result_step_by_step(play: Play, tmp_path: Path) -> None:
+    agent = script(
+        tmp_path, "echo 30 > answer.txt", "validate", "cat nothing", "echo 40 > answer.txt", "validate", "submit"
+    )
+    first, second = play(agent), play(f"replay:{tmp_path / '0'}")
+    told_apart = ("agent", "seconds")
+    assert {k: v for k, v in first.items() if k not in told_apart} == {
+        k: v for k, v in second.items() if k not in told_apart
+    }
+    conversations = []
+    for name in ("0", "1"):
+        with Run.open(tmp_path / name, read_only=True) as run:
+            steps = run.store.steps(Step, 0)
+            conversations.append([(s.message, s.action, s.observation, s.reward, s.stop_reason) for s in steps])
+    assert conversations[0] == conversations[1]
+    assert len(conversations[0]) == 7
+
+
+def test_a_replay_stops_where_the_run_was_stopped_and_with_its_limits(play: Play, tmp_path: Path) -> None:
+    cut = play(script(tmp_path, "echo 30 > answer.txt", "true", "true"), steps=2)
+    gone = play(script(tmp_path, "echo 30 > answer.txt"))
+    for before, folder in ((cut, "0"), (gone, "1")):
+        again = play(f"replay:{tmp_path / folder}")
+        kept = ("stop_reason", "best_submission", "steps")
+        assert [again[name] for name in kept] == [before[name] for name in kept]
+    assert (cut["stop_reason"], gone["stop_reason"]) == ("steps", "gave_up")
+
+
+def test_a_replay_of_something_else_says_so(play: Play, tmp_path: Path, number: Path) -> None:
+    play("baseline")
+    with pytest.raises(SettingsError, match="is of the task 'number'"):
+        research(task="prisoners_dilemma", agent=f"replay:{tmp_path / '0'}", out=tmp_path / "other")
+    with pytest.raises(RunError, match="there is no run folder"):
+        play("replay:nowhere")
+
+
+def test_the_baseline_hands_in_what_was_measured_and_the_reference_is_better(play: Play) -> None:
+    baseline, reference = play("baseline"), play("reference")
+    assert baseline["best_submission"] == baseline["baseline"] == 6.0
+    assert baseline["best_attempt"] == baseline["baseline_validation"] == 5.0
+    assert (baseline["reward"], reference["best_submission"], reference["reward"]) == (0.0, 51.0, 4.5)
+
+
+def test_files_of_any_bytes_are_written_by_one_command(number: Path) -> None:
+    content = {"deep/er/a file.bin": bytes(range(256)) * 1000, "empty": b""}
+    env = ResearchEnv(number, parser="identity")
+    try:
+        env.reset(seed=0)
+        (command,) = writing(content)
+        said = env.step(command)[0].messages[-1].text
+        assert "ended well" in said, said
+        assert env._workspace is not None
+        assert env._workspace.shell.read_files(list(content)) == content
+    finally:
+        env.close()
+    assert writing({}) == []
+
+
+class Guesses(Agent):
+    """Writes another number in each episode; those of later episodes are worse."""
+
+    parser = "identity"
+    seeds: ClassVar[list[int]] = []
+
+    def begin(self, seed: int, tools: Any) -> None:
+        Guesses.seeds.append(seed)
+        self.number = 30 - len(Guesses.seeds)
+
+    def act(self, conversation: Any) -> Any:
+        return Message("assistant", f"echo {self.number} > answer.txt" if turns_of(conversation) == 0 else "submit")
+
+
+def test_the_best_of_several_is_chosen_by_validation_alone(
+    play: Play, number: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(AGENTS._entries, "guesses", Guesses)
+    Guesses.seeds.clear()
+    judged: list[tuple[str, str]] = []
+    original = Judge.judge
+
+    def judge(self: Judge, files: Any, split: Any) -> Any:
+        judged.append((split, files["answer.txt"].decode().strip()))
+        return original(self, files, split)
+
+    play("baseline")  # Its baseline is measured now, and not below.
+    monkeypatch.setattr(Judge, "judge", judge)
+    s = play("best_of:3:guesses")
+    assert judged == [("validation", "29"), ("validation", "28"), ("validation", "27"), ("test", "29")]
+    assert (s["kept_episode"], s["best_attempt"], s["best_submission"], s["episodes"]) == (0, 29.0, 30.0, 3)
+    assert len(set(Guesses.seeds)) == 3
+    assert s["steps"] == 6
+
+
+def test_a_person_plays_lines_blocks_and_edits(number: Path, tmp_path: Path) -> None:
+    typed = iter(
+        ["", "open answer.txt", "edit 1:1", "70", "end_of_edit", "```", "cat answer.txt", "ls", "```", "submit"]
+    )
+    s, told = played_by_hand(number, tmp_path, typed)
+    assert (s["stop_reason"], s["best_submission"], s["steps"]) == ("submitted", 71.0, 4)
+    assert "A large number" in told[1]
+    assert any("70\nanswer.txt" in text for text in told)
+
+
+def test_a_person_who_ends_the_input_gives_up_and_one_who_interrupts_hands_in(number: Path, tmp_path: Path) -> None:
+    gone, _ = played_by_hand(number, tmp_path, iter(["echo 9 > answer.txt"]))
+    assert (gone["stop_reason"], gone["best_submission"]) == ("gave_up", None)
+
+    def typed() -> Any:
+        yield "echo 9 > answer.txt"
+        raise KeyboardInterrupt
+
+    stopped, _ = played_by_hand(number, tmp_path / "other", typed())
+    assert (stopped["stop_reason"], stopped["best_submission"]) == ("interrupted", 10.0)
+
+
+def played_by_hand(number: Path, folder: Path, typed: Any) -> tuple[dict[str, Any], list[str]]:
+    """A run of a person who types this, and what was shown."""
+    shown: list[str] = []
+
+    def ask(prompt: str) -> str:
+        try:
+            return str(next(typed))
+        except StopIteration:
+            raise EOFError from None
+
+    original = recipe.outfit_of
+
+    def dressed(*arguments: Any, **named: Any) -> Any:
+        return replace(original(*arguments, **named), ask=ask, show=shown.append)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recipe, "outfit_of", dressed)
+        return research(task=str(number), agent="human", out=folder / "run").summary, shown
+
+
+def test_scripts_are_texts_or_calls_of_tools(play: Play, tmp_path: Path) -> None:
+    lines = [{"name": "bash", "arguments": {"command": "echo 12 > answer.txt"}}, {"name": "submit"}]
+    path = tmp_path / "script.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in lines))
+    s = play(f"script:{path}")
+    assert (s["best_submission"], s["tools"]) == (13.0, True)
+    path.write_text('"echo 13 > answer.txt"\n"submit"\n')
+    assert play(f"script:{path}")["best_submission"] == 14.0
+    for text, said in (("", "holds no action"), ("{", "line 1, is no JSON"), ("[1]", "line 1: expected a text")):
+        path.write_text(text)
+        with pytest.raises(SettingsError, match=said):
+            read_script(path)
+
+
+@pytest.mark.parametrize(
+    ("agent", "said"),
+    [
+        ("modl", "did you mean 'model'"),
+        ("script", "script:FILE"),
+        ("script:/nowhere", "cannot be read"),
+        ("baseline:x", "takes nothing behind its name"),
+        ("best_of:x", "best_of:N:AGENT"),
+        ("best_of:2:model", "set a temperature"),
+        ("model:nanno", "unknown model"),
+        ("replay", "replay:FOLDER"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_written(number: Path, tmp_path: Path, agent: str, said: str) -> None:
+    with pytest.raises((SettingsError, UnknownNameError), match=said):
+        research(task=str(number), agent=agent, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_agent_of_ones_own_is_a_class_and_a_line(
+    number: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Submitter(Agent):
+        parser = "identity"
+
+        def act(self, conversation: Any) -> Any:
+            return Message("assistant", "submit")
+
+    monkeypatch.setattr(AGENTS, "_entries", dict(AGENTS._entries))
+    monkeypatch.setattr(AGENTS, "_descriptions", dict(AGENTS._descriptions))
+    AGENTS.register("submitter", Submitter, "hands in what is there")
+    settings = ResearchSettings(task=str(number), agent="submitter")
+    assert isinstance(make_agent("submitter", outfit_of(settings, load_task(number))), Submitter)
+    assert research(settings, out=tmp_path / "run").summary["best_submission"] == 6.0

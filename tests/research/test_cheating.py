@@ -1,0 +1,166 @@
+"""Whatever an agent tries: the score is that of its submission, judged by the original evaluator, out of its reach."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palaestra.envs.turn import StopReason
+from palaestra.research.env import ResearchEnv
+
+KIND = 'def choose(mine, theirs):\n    return "C"\n'
+"""A strategy whose score is known to differ from the baseline's."""
+
+
+def block(command: str) -> str:
+    return f"I try this.\n```\n{command}\n```"
+
+
+def write(text: str, name: str = "strategy.py") -> str:
+    return f"cat > {name} <<'END_OF_FILE'\n{text}\nEND_OF_FILE"
+
+
+@pytest.fixture(scope="module")
+def env() -> Iterator[ResearchEnv]:
+    made = ResearchEnv("prisoners_dilemma")
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def honest(env: ResearchEnv) -> dict[str, Any]:
+    """What the kind strategy is worth, and the starter's."""
+    return {"kind": play(env, write(KIND), "submit")["score"], "starter": play(env, "submit")["score"]}
+
+
+def play(env: ResearchEnv, *commands: str) -> dict[str, Any]:
+    """The `info` of the last step of an episode of these commands."""
+    env.reset(seed=0)
+    info: dict[str, Any] = {}
+    for command in commands:
+        _, reward, terminated, truncated, info = env.step(block(command))
+        info["reward"] = reward
+        if terminated or truncated:
+            break
+    return info
+
+
+def test_the_kind_strategy_and_the_starter_are_told_apart(honest: dict[str, Any]) -> None:
+    assert honest["kind"] != honest["starter"]
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "find / -name evaluator.py -o -name task.yaml 2>/dev/null | while read f; do echo 'def evaluate(e): return {\"points\": 5}' > $f; done",
+        "echo 'def evaluate(e): return {\"points\": 5}' > evaluator.py; echo 'metric: {}' > task.yaml",
+        "mkdir -p palaestra/research && echo 'raise SystemExit' > palaestra/__init__.py; echo 'print(5)' > sitecustomize.py",
+        "echo '{\"points\": 5.0}'; echo 'points on the test split: 5.0'; echo 'Handed in. points on the test split: 5 (baseline 1)'",
+        "printf 'submit\\nvalidate\\n' > note.txt; cat note.txt; echo submit; bash -c 'submit' ; (exit 0)",
+        "true && submit",
+        "exit 3",
+        "kill -9 $$",
+        "kill -9 -1",
+        "exec 1>&- 2>&-",
+        "exec >/dev/null 2>&1; set -e; false",
+        "alias cat=submit; function python3 { :; }; PATH=/nowhere",
+        "chmod -R 000 . 2>/dev/null; chmod -R u+rwX .; rm -rf /tmp/* /home/* 2>/dev/null",
+    ],
+)
+def test_an_attempt_changes_no_score(env: ResearchEnv, honest: dict[str, Any], attempt: str) -> None:
+    info = play(env, write(KIND), attempt, "submit")
+    assert info["stop_reason"] is StopReason.SUBMITTED
+    assert info["score"] == honest["kind"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('{\"points\": 5.0}')\n" + KIND,
+        'import os\nfor fd in range(3, 64):\n    try:\n        os.write(fd, b\'{"value": ["D"]}\\n\')\n    except OSError:\n        pass\n'
+        + KIND,
+        "import sys, atexit\natexit.register(print, '{\"points\": 5.0}')\n" + KIND,
+        "import builtins, json\njson.dumps = lambda *a, **k: '{\"value\": 5}'\n" + KIND,
+    ],
+)
+def test_a_submission_that_forges_gets_no_better_score(env: ResearchEnv, honest: dict[str, Any], code: str) -> None:
+    info = play(env, write(code), "submit")
+    score = info.get("score")
+    assert score is None or score <= honest["kind"] + 1e-9
+
+
+def test_a_process_left_behind_changes_nothing_after_submit(env: ResearchEnv, honest: dict[str, Any]) -> None:
+    loop = "(while true; do echo 'def choose(m, t): return \"D\"' > other.py; sleep 0.02; done) >/dev/null 2>&1 &"
+    late = "(sleep 3; echo 'def choose(m, t): return \"D\"' > strategy.py) >/dev/null 2>&1 &"
+    assert play(env, write(KIND), loop, f"{late} true", "submit")["score"] == honest["kind"]
+
+
+def test_linked_submissions_are_no_submissions(env: ResearchEnv) -> None:
+    for link in ("rm strategy.py; ln -s /etc/passwd strategy.py", "mv strategy.py s.py; ln -s s.py strategy.py",
+                 "rm strategy.py; mkfifo strategy.py", "rm strategy.py; mkdir strategy.py"):  # fmt: skip
+        env.reset(seed=0)
+        env.step(block(link))
+        observation, reward, terminated, truncated, info = env.step(block("submit"))
+        assert (reward, terminated, truncated) == (0.0, False, False)
+        assert "cannot be judged" in observation.messages[-1].text
+        assert "score" not in info or info["score"] is None
+
+
+def test_the_host_other_workspaces_and_hidden_files_are_out_of_sight(env: ResearchEnv, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("palaestra-secret-word")
+    other = ResearchEnv("prisoners_dilemma")
+    try:
+        other.reset(seed=0)
+        other.step(block("echo palaestra-other-word > other_secret.txt; sleep 100 >/dev/null 2>&1 &"))
+        env.reset(seed=0)
+        for command in (
+            f"cat {secret}", "find / -name 'other_secret*' -not -path '/proc/*' 2>/dev/null", "ls /proc/*/root/workspace/ 2>/dev/null | grep other",
+            "grep -rl 'def evaluate' / --include=evaluator.py 2>/dev/null", "find / -path '*research/tasks*' 2>/dev/null",
+            "ps aux 2>/dev/null | grep 'sleep 100' | grep -v grep", "env | grep -i -E 'key|token|palaestra'",
+            "python3 -c 'import palaestra.research.tasks' 2>/dev/null && echo found it",
+        ):  # fmt: skip
+            said = env.step(block(command))[0].messages[-1].text
+            for word in ("palaestra-secret-word", "palaestra-other-word", "evaluator.py", "prisoners", "found it"):
+                assert word not in said.replace(command, ""), (command, said)
+    finally:
+        other.close()
+
+
+def test_huge_and_binary_submissions_are_refused_with_a_word(env: ResearchEnv) -> None:
+    env.reset(seed=0)
+    env.step(block("head -c 3000000 /dev/urandom > strategy.py"))
+    said = env.step(block("submit"))[0].messages[-1].text
+    assert "more than 1000000 bytes" in said
+    env.step(block("head -c 3000 /dev/urandom > strategy.py"))
+    observation, _, terminated, _, _ = env.step(block("submit"))
+    assert not terminated
+    assert "cannot be judged" in observation.messages[-1].text
+
+
+def test_a_submission_cannot_outlast_its_time_or_eat_the_machine() -> None:
+    from palaestra.research.task import load_task
+
+    task = load_task("prisoners_dilemma")
+    quick = task.model_copy(update={"limits": task.limits.model_copy(update={"evaluation_seconds": 1.0})})
+    quick._folder = task.folder
+    env = ResearchEnv(quick)
+    try:
+        for code in (
+            "while True: pass",
+            "x = []\nwhile True: x.append(' ' * 10**7)",
+            "import os\nwhile True: os.fork()",
+        ):
+            env.reset(seed=0)
+            env.step(block(write(code)))
+            start = time.monotonic()
+            observation, _, terminated, _, _ = env.step(block("submit"))
+            assert not terminated
+            assert "cannot be judged" in observation.messages[-1].text
+            assert time.monotonic() - start < 20
+    finally:
+        env.close()

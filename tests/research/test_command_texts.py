@@ -1,0 +1,273 @@
+"""What needs no sandbox: bash's words, the blocklist, the linter, and the docs and schemas of the commands."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from palaestra.research.commands import COMMANDS, NOTHING_REFUSED, Blocklist, Rule, documentation, tool_schemas
+from palaestra.research.commands.arguments import from_json, from_text
+from palaestra.research.commands.base import Command, CommandError, load_commands
+from palaestra.research.commands.lint import Finding, Findings, Linter, new_errors
+from palaestra.research.commands.words import simple_commands
+
+
+def words(text: str) -> list[str]:
+    return [" ".join(command.words) for command in simple_commands(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a b | c; d && e || f & g\nh", ["a b", "c", "d", "e", "f", "g", "h"]),
+        ("(a; b); { c; }", ["a", "b", "c", "}"]),
+        ("if a; then b; elif c; then d; else e; fi", ["a", "b", "c", "d", "e", "fi"]),
+        ("while a; do b; done; ! c", ["a", "b", "done", "c"]),
+        ("for x in vim nano; do echo $x; done", ["for x in vim nano", "echo $x", "done"]),
+        ("echo 'a; b' \"c | d\" e\\;f", ["echo a; b c | d e;f"]),
+        ("echo a # ; vim", ["echo a"]),
+        ("echo a#b; c", ["echo a#b", "c"]),
+        ('echo "$(vim x)" `nano y`', ["vim x", "nano y", "echo $ $"]),
+        ("diff <(a b) >(c)", ["a b", "c", "diff < <"]),
+        ("cat <<EOF | vim\nnano\nEOF\nless", ["cat", "vim", "less"]),
+        ("cat <<-'E F'\n\tnano\n\tE F\nless", ["cat", "less"]),
+        ("cat <<A <<B; c\n1\nA\n2\nB\nd", ["cat", "c", "d"]),
+        ("a >out 2>&1 <in; 2>err b &>all", ["a", "b"]),
+        ("x=(vim nano) y=1 cmd", ["x= y=1 cmd"]),
+        ("echo $((1 + (2 * 3))) ${x:-${y}} ; b", ["echo $ $", "b"]),
+        ("a \\\n b", ["a b"]),
+        ("a |\n b", ["a", "b"]),
+        ("case $x in a) b;; *) c;; esac", ["case $x in a", "b", "*", "c", "esac"]),
+        ("f() { a; }", ["f", "a", "}"]),
+        ("", []),
+        ("'unclosed ; a", ["unclosed ; a"]),
+    ],
+)
+def test_command_words_are_found_where_bash_finds_them(text: str, found: list[str]) -> None:
+    assert words(text) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vim a.py", "cd x && nano y", "ls | less", "/usr/bin/vim x", "A=1 vim", "true; (vi)", "sudo vim x", "timeout 5 vim x",
+        "env A=1 nohup emacs &", "find . | xargs -n 1 vim", "bash -c 'cd x; vim y'", "eval 'nano x'", "echo $(vim x)", "if vim; then :; fi",
+        "python", "python3 -i", "python3.11", "cd x; python", "ipython", "bash", "sh", "top", "tail -f log", "python -m pdb x.py",
+        "watch ls", "ssh host", "ls\nvim\nls", "more x", "htop", "nice -n 10 vim", "tmux new", "sqlite3", "gdb prog", "jupyter notebook",
+        "exec vim", "\\vim x", "'vim' x", "vi\"m\" x", "cat <<E\nx\nE\nnano",
+    ],
+)  # fmt: skip
+def test_interactive_programs_are_refused_with_advice(text: str) -> None:
+    refusal = Blocklist().refusal(text)
+    assert refusal is not None
+    assert " is refused: " in refusal
+    assert refusal.endswith("Nothing was run.")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "python vim.py", "echo vim", "ls vim", "grep nano x", "cat less", "pip show emacs", "python -c 'print(1)'", "python - <<E\n1\nE",
+        "echo 'print(1)' | python", "python < x.py", "python3 -m pytest", "python --version", "bash run.sh", "bash -c 'echo vim'",
+        "echo 'a; vim'", "# vim", "cat <<EOF > notes\nvim\nnano x\nEOF", "top -b -n 1", "tail -n 5 log", "git commit -m 'less is more'",
+        "for vim in a b; do echo; done", "x=(vim nano); echo", "man=1", "vim=1", "./vim.sh", "which vim", "gdb -batch prog", "echo 1+1 | bc",
+        "sqlite3 x.db 'select 1'", "[ -f vim ] && echo", "python train.py | tail -n 20", "jupyter nbconvert x.ipynb", "time python x.py",
+        "command -v vim",
+    ],
+)  # fmt: skip
+def test_names_that_are_no_commands_pass(text: str) -> None:
+    assert Blocklist().refusal(text) is None
+
+
+def test_a_blocklist_of_ones_own() -> None:
+    own = Blocklist({"pip": Rule("what is installed is what there is", only=("install",))}, python=None)
+    assert own.refusal("python") is None
+    assert own.refusal("vim") is None
+    assert own.refusal("pip install x") == "pip is refused: what is installed is what there is. Nothing was run."
+    assert own.refusal("pip list") is None
+    assert NOTHING_REFUSED.refusal("vim | python") is None
+
+
+PIECES = st.sampled_from(
+    ["'", '"', "`", "$(", "$((", "${", ")", "}", "(", "{", "<<E", "<<", "\n", ";", "&&", "|", "\\", "#", " ", "vim", "a=", "<", ">", "<(",
+     "case x in", "$'", "\0", "é", "bash -c "]
+)  # fmt: skip
+
+
+@given(st.lists(PIECES, max_size=60).map("".join))
+def test_no_text_breaks_the_scan(text: str) -> None:
+    Blocklist().refusal(text)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "'",
+        '"',
+        "`",
+        "$(",
+        "$((",
+        '"$(',
+        "${",
+        '"${',
+        "(",
+        "<(",
+        "<<E\n",
+        "\\",
+        "# ",
+        "a;",
+        "bash -c ",
+        "<<-x <<y\n",
+        '"`',
+        "=(",
+    ],
+)
+def test_the_scan_is_linear(piece: str) -> None:
+    Blocklist().refusal(piece * 100)
+    start = time.process_time()
+    Blocklist().refusal(piece * 20_000)
+    assert time.process_time() - start < 1.0
+
+
+# Arguments
+
+
+def test_arguments_of_texts_are_divided_as_a_shell_does_it() -> None:
+    commands = load_commands()
+    assert from_text(commands["open"], "open 'a b.py' 12") == {"path": "a b.py", "line": 12}
+    assert from_text(commands["edit"], "edit 3:4\n  x\n\n  y\n  end_of_edit  ") == {
+        "first": 3,
+        "last": 4,
+        "text": "  x\n\n  y\n",
+    }
+    assert from_text(commands["create"], "create f\n\nend_of_file") == {"path": "f", "text": "\n"}
+    assert from_text(commands["create"], "create f") == {"path": "f"}
+    assert from_text(commands["memory_write"], "memory_write k  a 'b\nc") == {"key": "k", "text": "a 'b\nc"}
+    assert from_text(commands["memory_read"], "memory_read") == {}
+    for text in ("open a\nls", "validate now", "goto x", "goto 1.5"):
+        command = commands[text.split()[0]]
+        with pytest.raises(CommandError, match=f"^{command.name}: .*Usage: "):
+            from_text(command, text)
+
+
+@settings(max_examples=40)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda x: st.lists(x) | st.dictionaries(st.text(), x),
+    )
+)
+def test_json_of_any_kind_is_arguments_or_an_error(value: object) -> None:
+    for command in load_commands().values():
+        for given_ in (value, json.dumps(value), {"path": value, "text": value}):
+            try:
+                found = from_json(command, given_)  # type: ignore[arg-type]
+            except CommandError:
+                continue
+            json.dumps(found).encode()
+
+
+# Docs
+
+
+def test_docs_say_how_each_command_is_written() -> None:
+    text = documentation()
+    for name, command in load_commands().items():
+        if command.textual:
+            assert f"{command.usage}\n" in text
+        assert command.docs.split(".")[0] in " ".join(text.split())
+        if command.example:
+            first = command.example.split()[0]
+            assert first == name or not command.textual
+    assert "edit FIRST:LAST\nTEXT\nend_of_edit\n" in text
+    assert text.rstrip().split("\n\n")[-1].startswith("any other text: bash")
+    assert (
+        documentation(["goto"])
+        == documentation(load_commands(["goto"]))
+        == documentation(load_commands(["goto"]).values())
+    )
+
+
+def test_examples_in_the_docs_are_right() -> None:
+    for command in load_commands().values():
+        if command.textual and command.example:
+            from_text(command, command.example)
+
+
+def test_schemas_are_strict_openai_tools() -> None:
+    schemas = tool_schemas()
+    assert {schema["function"]["name"] for schema in schemas} == set(COMMANDS.names())
+    for schema in schemas:
+        function = schema["function"]
+        assert schema["type"] == "function"
+        assert function["strict"] is True
+        parameters = function["parameters"]
+        assert parameters["additionalProperties"] is False
+        assert parameters["required"] == list(parameters["properties"])
+    (opening,) = tool_schemas(["open"])
+    assert opening["function"]["parameters"]["properties"]["line"]["type"] == ["integer", "null"]
+    (editing,) = tool_schemas(["edit"])
+    assert list(editing["function"]["parameters"]["properties"]) == ["first", "last", "text"]
+    assert "end_of_edit" not in editing["function"]["description"]
+
+
+def test_a_command_of_ones_own_is_one_registration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(COMMANDS, "_entries", dict(COMMANDS._entries))
+    monkeypatch.setattr(COMMANDS, "_descriptions", dict(COMMANDS._descriptions))
+    COMMANDS.register("hello", Command("hello", lambda session, arguments: "hi", "Say hello."), "says hello")
+    assert list(load_commands())[-2:] == ["hello", "bash"]
+    assert "\nhello\n    Say hello.\n" in documentation()
+
+
+# The linter
+
+
+@pytest.fixture(scope="module")
+def linter() -> Linter:
+    return Linter()
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import os\nx = 1\n", []),
+        ("print(x)\n", [(1, "undefined name 'x'")]),
+        ("def f():\n    return y\n", [(2, "undefined name 'y'")]),
+        ("return 1\n", [(1, "SyntaxError: 'return' outside function")]),
+        ("from math import *\nprint(sin(1))\n", []),
+        ("x = '\\d'\nif x is 'a': pass\n", []),
+        ("def f():\n    nonlocal z\n", [(2, "SyntaxError: no binding for nonlocal 'z' found")]),
+        ("async def f():\n    await g()\n", [(2, "undefined name 'g'")]),
+    ],
+)
+def test_errors_of_python_are_found(linter: Linter, source: str, found: list[tuple[int, str]]) -> None:
+    checked = linter.check(source)
+    assert checked is not None
+    assert list(checked.found) == [Finding(*one) for one in found]
+
+
+def test_sources_that_are_too_much_cost_a_worker_at_most(linter: Linter) -> None:
+    for source in ("-" * 200_000 + "1", "a." * 100_000 + "b", "x\n" * 300_000, "lambda:" * 30_000 + "1"):
+        assert linter.check(source) is None
+    assert linter.check("(" * 500) == Findings((Finding(1, "SyntaxError: too many nested parentheses"),), True)
+    assert linter.check("\0") is not None
+    assert linter._worker is not None
+    os.kill(linter._worker.pid, signal.SIGKILL)
+    linter._worker.wait()
+    assert linter.check("y\n") == Findings((Finding(1, "undefined name 'y'"),))
+    linter.close()
+    linter.close()
+    assert linter.check("") == Findings()
+
+
+def test_new_errors_are_those_that_were_not_there() -> None:
+    a, b = Finding(1, "undefined name 'a'"), Finding(5, "undefined name 'b'")
+    moved = a._replace(line=9)
+    assert new_errors(Findings((a,)), Findings((moved, b))) == [b]
+    assert new_errors(Findings((a,)), Findings((a, moved))) == [moved]
+    assert new_errors(Findings((a,), broken=True), Findings((b,))) == []
+    assert new_errors(Findings(), Findings()) == []

@@ -1,0 +1,87 @@
+"""An agent that does anything at all: every episode ends with a reason, and nothing raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from palaestra.core.records import Message, ToolCall
+from palaestra.envs.turn import Conversation, StopReason
+from palaestra.research.env import ResearchEnv
+
+EPISODES = 200
+
+names = st.sampled_from(
+    ["strategy.py", "new.py", "missing/x.py", "../out.py", "/etc/passwd", "a b.py", "strategy.py\x00", "-rf", "*"]
+)
+anything = st.text(max_size=60)
+commands = st.one_of(
+    st.builds("open {} {}".format, names, st.integers(-5, 10**7)),
+    st.builds("goto {}".format, st.integers(-3, 10**9)),
+    st.sampled_from(["scroll_up", "scroll_down", "undo", "validate", "submit now", "memory_read", "exit", "vim x", "python3"]),
+    st.builds("create {}\n{}\nend_of_create".format, names, anything),
+    st.builds("edit {}:{}\n{}\nend_of_edit".format, st.integers(-2, 9), st.integers(-2, 9), anything),
+    st.builds("edit 1:1\n{}\nend_of_edit".format, st.sampled_from(["x" * 200_000, "\n" * 5_000, "def f(:", "\ufeff\u2028"])),
+    st.builds("insert {}\n{}\nend_of_insert".format, st.integers(-2, 9), anything),
+    st.builds("search_dir {} {}".format, anything, names),
+    st.builds("search_file {} {}".format, anything, names),
+    st.builds("find_file {}".format, names),
+    st.builds("memory_write {} {}".format, anything, anything),
+    st.sampled_from(["head -c 20000 /dev/urandom", "yes | head -c 300000", "printf '\\x00\\xff\\x1b[2J'", "kill -9 $$", "rm -rf .",
+                     "cat <<'E'\nunclosed", "echo \"unclosed", "sleep 0.01 &", ": > strategy.py", "cd / && ls", "(((", "}"]),
+    anything,
+)  # fmt: skip
+texts = st.one_of(
+    commands.map(lambda command: f"A thought.\n```\n{command}\n```"),
+    commands.map(lambda command: f"```bash\n{command}\n```\nand\n```\n{command}"),
+    anything,
+    st.just("```" * 300),
+    st.just(""),
+)
+calls = st.builds(
+    ToolCall,
+    st.one_of(st.sampled_from(["bash", "open", "edit", "validate", "submit"]), anything),
+    st.one_of(st.just("{}"), st.just('{"command": "ls"}'), st.just('{"path": "strategy.py", "line": "x"}'), anything),
+    anything,
+)
+actions = st.one_of(texts, st.builds(Message, st.just("assistant"), anything, st.lists(calls, max_size=3).map(tuple)))
+
+
+@pytest.fixture(scope="module")
+def envs() -> Iterator[list[ResearchEnv]]:
+    made = [
+        ResearchEnv("prisoners_dilemma", max_turns=6, format_errors=4, format_penalty=0.1),
+        ResearchEnv("prisoners_dilemma", max_turns=6, tools=True),
+    ]
+    yield made
+    for env in made:
+        env.close()
+
+
+@settings(
+    max_examples=EPISODES, deadline=None, database=None, derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)  # fmt: skip
+@given(which=st.integers(0, 1), said=st.lists(actions, min_size=6, max_size=6))
+def test_every_episode_of_a_fuzzing_agent_ends_with_a_reason(
+    envs: list[ResearchEnv], which: int, said: list[str | Message]
+) -> None:
+    env = envs[which]
+    observation, _ = env.reset(seed=0)
+    before: Conversation = observation
+    for action in said:
+        observation, reward, terminated, truncated, info = env.step(action)
+        assert observation.messages[: len(before.messages)] == before.messages
+        assert observation in env.observation_space
+        assert reward == reward
+        before = observation
+        if terminated or truncated:
+            break
+    else:
+        raise AssertionError("six messages are the most of this episode")
+    assert isinstance(info["stop_reason"], StopReason)
+    assert info["stop_reason"] is not StopReason.FAILED, info["failure"]
+    assert info["score"] is None or 0 <= info["score"] <= 5
