@@ -1,20 +1,25 @@
-"""What do the agent's commands cost, over the bare shell that they run in?
+"""What do the agent's commands, resets and many workspaces cost?
 
 Each command's round trip beside that of `true` in the same shell, measured in turn, on a program of 101 lines, about as
-long as the longest that our tasks start from. The ratio is the slowest command's time over the bare shell, in the median,
+long as the longest that our tasks start from. Then the reset of a game's environment, whose baseline is known; and 16
+workspaces side by side, each writing a word of its own and finding no other. The ratio is the slowest command's time over the bare shell, in the median,
 to the 10 ms that it may take: below 1 it holds.
 """
 
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Callable
 
 from _common import arguments, finish, median, seconds
 
+from palaestra.envs.turn import TurnVectorEnv
 from palaestra.research.commands import Session
+from palaestra.research.env import ResearchEnv
 from palaestra.sandbox import make_sandbox
 
+GAME, WORKSPACES = "prisoners_dilemma", 16
 MAY_TAKE = 0.010
 """Seconds that a command may take over the bare shell, in the median."""
 PROGRAM = "import math\n\n" + "".join(f"def step_{k}(x):\n    return math.sin(x) + {k}\n\n" for k in range(33))
@@ -74,6 +79,31 @@ def _must(session: Session, text: str) -> None:
     assert outcome.ok, outcome
 
 
+def resets(rounds: int) -> list[float]:
+    """Seconds of a reset, each of which closes a workspace and opens another."""
+    env = ResearchEnv(GAME)
+    env.reset(seed=0)  # The baseline is measured once for each machine.
+    found = [seconds(lambda: env.reset(seed=0)) for _ in range(rounds)]
+    env.close()
+    return found
+
+
+def side_by_side(rounds: int) -> tuple[float, list[float]]:
+    """Seconds until all workspaces are open, and of each step of all of them."""
+    envs = TurnVectorEnv(lambda: ResearchEnv(GAME), WORKSPACES)
+    opened = seconds(lambda: envs.reset(seed=0))
+    envs.step([f"```\necho word-{k} > mine.txt\n```" for k in range(WORKSPACES)])
+    found = []
+    for _ in range(rounds):
+        look = ["```\ncat mine.txt; ls | wc -l; ps aux | wc -l\n```"] * WORKSPACES
+        made: list[tuple[str, ...]] = []
+        found.append(seconds(lambda: made.append(tuple(o.messages[-1].text for o in envs.step(look)[0]))))  # noqa: B023
+        for k, text in enumerate(made[0]):
+            assert f"word-{k}\n" in text, (k, text)
+    envs.close()
+    return opened, found
+
+
 def main() -> None:
     options = arguments(__doc__ or "")
     bare, times = round_trips(20 if options.quick else 100)
@@ -82,8 +112,14 @@ def main() -> None:
     print(f"the bare shell: {floor * 1e3:.2f} ms; over that, in the median:")
     for name, extra in sorted(over.items(), key=lambda one: one[1]):
         print(f"  {name:12} {extra * 1e3:6.2f} ms")
+    times_of_resets = resets(5 if options.quick else 20)
+    print(f"reset of {GAME}: {statistics.median(times_of_resets):.3f} s, at most {max(times_of_resets):.3f} s")
+    opened, steps = side_by_side(5 if options.quick else 20)
+    print(f"{WORKSPACES} workspaces: opened in {opened:.2f} s, a step of all {statistics.median(steps) * 1e3:.1f} ms")
     finish(
-        "research", max(over.values()) / MAY_TAKE, bare_shell_ms=round(floor * 1e3, 3), over_ms={name: round(extra * 1e3, 2) for name, extra in over.items()},
+        "research", max(over.values()) / MAY_TAKE, bare_shell_ms=round(floor * 1e3, 3),
+        over_ms={name: round(extra * 1e3, 2) for name, extra in over.items()}, reset_seconds=median(times_of_resets),
+        workspaces_seconds=round(opened, 3), workspaces_step_seconds=median(steps),
     )  # fmt: skip
 
 

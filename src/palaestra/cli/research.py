@@ -118,8 +118,8 @@ def standings_tables(standings: Any) -> list[Table]:
         cells = [profile.cell(task, method) for method in standings.methods]
         scores.add_row(task, *(_figure(cell.score) + ("*" if cell.ratio == 1.0 else "") for cell in cells))
     areas = Table(title=f"area under the performance profile, of at most {standings.limit:.1f}", **style)
-    for column in ("method", "by submission", "95 %", "by best attempt", "95 %", "feasible on"):
-        areas.add_column(column, justify="left" if column == "method" else "right", no_wrap=column != "method")
+    for column in ("method", "submission", "95 %", "best attempt", "95 %", "feasible"):
+        areas.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
     attempts = standings.profile(Measure.ATTEMPT)
     for area in sorted(profile.areas, key=lambda one: -one.area):
         other = attempts.area(area.method)
@@ -191,12 +191,20 @@ def _names(text: str) -> list[str]:
 @app.command("tasks")
 def tasks(
     mlgym: Annotated[str, typer.Option(help="A checkout of MLGym, whose tasks are listed instead.")] = "",
+    measure: Annotated[
+        bool, typer.Option(help="Make and judge baseline and reference of each; takes minutes.")
+    ] = False,
+    only: Annotated[str, typer.Option(help="Measure these alone, with commas between them.")] = "",
+    write: Annotated[str, typer.Option(help="The page of Markdown whose table is replaced, docs/tasks.md.")] = "",
 ) -> None:
     """The research tasks: what is measured, and the baseline where this machine has measured it."""
     from palaestra.research.baseline import kept_baseline
     from palaestra.research.mlgym import mlgym_names
     from palaestra.research.task import load_task, task_names
 
+    if measure:
+        _measure([name for name in only.split(",") if name] or task_names(), write)
+        return
     if mlgym:
         for name in mlgym_names(mlgym):
             console.print(f"  {name}", highlight=False)
@@ -210,6 +218,20 @@ def tasks(
         baseline = "-" if measured is None else f"{measured.test.score:.5g}"
         table.add_row(name, task.metric.name, task.metric.direction.value, baseline, task.title)
     console.print(table)
+
+
+def _measure(names: list[str], write: str) -> None:
+    from palaestra.recipes.task_table import MeasuredTask, measure_tasks, put_into, table_of
+
+    def tell(one: MeasuredTask) -> None:
+        scores = f"baseline {one.baseline.test.score:.4g}, reference {one.reference.test.score:.4g}"
+        console.print(f"{one.task.name}: {scores}", highlight=False)
+
+    table = table_of(measure_tasks(names, tell))
+    if write:
+        put_into(Path(write), table)
+    else:
+        console.print(table, markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command("mcp")

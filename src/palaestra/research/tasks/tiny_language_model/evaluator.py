@@ -40,7 +40,10 @@ def _checked(answer: Any, contexts: int, size: int) -> np.ndarray:
                 f"log_probs must return {size} numbers for each context, one for each character of alphabet.json in its "
                 f"order; got {str(row)[:80]} for context {number}"
             )
-    found = np.array(answer, dtype=float)
+    try:
+        found = np.array(answer, dtype=float)
+    except OverflowError:
+        raise SubmissionError("log_probs must return logarithms of chances; got a number beyond all floats") from None
     if not (found >= LEAST).all():  # Also of what is no number.
         worst = found[~(found >= LEAST)][0]
         raise SubmissionError(f"every logarithm must be at least {LEAST:g}: no character is impossible; got {worst}")

@@ -51,7 +51,7 @@ def _settings(text: str) -> dict[str, Any]:
         raise SubmissionError(f"{FILE} knows the settings {', '.join(sorted(known))}; got {str(strange)[:80]}")
     for name, (low, high) in NUMBERS.items():
         value = found[name]
-        if type(value) not in (int, float) or not math.isfinite(value) or not low <= value <= high:
+        if type(value) not in (int, float) or not low <= value <= high:  # No comparison holds for NaN.
             raise SubmissionError(f"{FILE}: {name} must be a number from {low:g} to {high:g}; got {str(value)[:40]}")
     for name, (least, most) in COUNTS.items():
         value = found[name]

@@ -1,0 +1,148 @@
+"""The tasks from our own scales: settings for PPO, and lessons for nano."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from own_tasks import judge_of, judged, measured, part_of
+
+from palaestra.core.records import Example, Message, Split
+from palaestra.core.seeding import Seeds
+from palaestra.research.records import Grade, Unusable
+from palaestra.research.task import load_task
+from palaestra.tasks.base import make_task
+
+SCORES = {
+    "tune_ppo": {"baseline": (0.366, 0.349), "reference": (0.679, 0.652)},
+    "write_lessons": {"baseline": (0.319, 0.306), "reference": (0.675, 0.656)},
+}
+LESSON = {"question": "What is 2 + 2?", "response": "2+2=4. Answer: 4"}
+SETTINGS: dict[str, Any] = json.loads((load_task("tune_ppo").folder / "starter" / "settings.json").read_text())
+
+
+@pytest.mark.backends
+@pytest.mark.parametrize("name", SCORES)
+def test_the_solutions_reproduce_and_the_reference_is_ahead_on_both_splits(name: str) -> None:
+    metric, baseline, reference = judge_of(name).task.metric, measured(name, "baseline"), measured(name, "reference")
+    for which, found in (("baseline", baseline), ("reference", reference)):
+        # The arithmetic of another machine makes another model of the same training.
+        assert (found.validation.score, found.test.score) == pytest.approx(SCORES[name][which], abs=0.08)
+    assert metric.gain(reference.validation.score, baseline.validation.score) > 0.6
+    assert metric.gain(reference.test.score, baseline.test.score) > 0.6
+
+
+def lessons(*several: Any) -> str:
+    return "\n".join(one if isinstance(one, str) else json.dumps(one) for one in several)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "between 1 and 160 examples"),
+        (lessons(*[LESSON] * 161), "got 161"),
+        (lessons(LESSON, "{"), "line 2: expected an object of JSON"),
+        (lessons("[" * 100_000), "line 1: expected an object of JSON"),
+        (lessons([LESSON]), 'expected the fields "question" and "response"; got list'),
+        (lessons({**LESSON, "accuracy": 1.0}), 'expected the fields "question" and "response"'),
+        (lessons({"question": "What is 2 + 2?"}), 'expected the fields "question" and "response"'),
+        (lessons({**LESSON, "response": 4}), "response must be a text"),
+        (lessons({**LESSON, "response": "  "}), "response must be a text of 1 to 600 characters"),
+        (lessons({**LESSON, "question": "a" * 601}), "question must be a text of 1 to 600 characters"),
+        (lessons({**LESSON, "response": "%$&" * 200}), "nano cannot be trained on lessons.jsonl"),
+    ],
+)
+def test_lessons_of_another_form_are_unusable(text: str, said: str) -> None:
+    outcome = judged("write_lessons", text)
+    assert isinstance(outcome, Unusable)
+    assert said in outcome.reason
+
+
+def test_lessons_that_ask_the_hidden_problems_are_dropped_in_whatever_words() -> None:
+    task, seeds = make_task("math-skills"), Seeds(0).derive("write_lessons")
+    skills, count = part_of("write_lessons", "_lessons").__globals__["SKILLS"], 20
+    hidden = [
+        problem
+        for split in (Split.VALIDATION, Split.TEST)
+        for problem in task.problems(split, count, seeds.derive(split, "problems").integer(), skills)
+    ]
+    asked = [problem.messages[-1].text for problem in hidden]
+    text = lessons(*({"question": question, "response": "Answer: 1"} for question in asked[:160]))
+    outcome = judged("write_lessons", text, "test")
+    assert outcome == Unusable("every example asks what a hidden problem asks, so that none is left to train on")
+    without = part_of("write_lessons", "_without")
+    own = Example((Message("user", "A basket holds 4441 pears and 4443 apples."),), "Answer: 1")
+    several = [word for word in asked if sum(part.strip(".,?%").isdigit() for part in word.split()) >= 2]
+    reworded = [
+        Example((Message("user", f"Tell me, dear: {' '.join(reversed(word.split()))}"),), "1") for word in several
+    ]
+    assert without([*reworded, own], hidden) == [own]
+
+
+def test_nano_learns_from_one_example_without_a_failure_and_the_score_counts_what_was_kept() -> None:
+    outcome = judged("write_lessons", lessons(LESSON), "test")
+    assert isinstance(outcome, Grade)
+    assert outcome.scores["examples"] == 1
+    assert outcome.scores["dropped"] == 0
+    assert 0.0 <= outcome.score < 0.7
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"learning_rate": 1.0}, "learning_rate must be a number from 1e-06 to 0.03"),
+        ({"learning_rate": float("nan")}, "learning_rate must be a number"),
+        ({"learning_rate": "fast"}, "learning_rate must be a number"),
+        ({"temperature": True}, "temperature must be a number"),
+        ({"gamma": 10**400}, "gamma must be a number"),
+        ({"epochs": 4.0}, "epochs must be a whole number"),
+        ({"episodes": 100_000}, "episodes must be a whole number from 16 to 512"),
+        ({"minibatch": 0}, "minibatch must be a whole number"),
+        ({"anneal": 1}, "anneal must be true or false"),
+        ({"epochs": 16, "minibatch": 8}, "4096 steps of the optimiser"),
+        ({"reward": 1.0}, "knows the settings"),
+        ({"seed": 3}, "knows the settings"),
+    ],
+)
+def test_settings_beyond_their_bounds_are_unusable(change: dict[str, Any], said: str) -> None:
+    outcome = judged("tune_ppo", json.dumps({**SETTINGS, **change}))
+    assert isinstance(outcome, Unusable)
+    assert said in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "one object of JSON"), ("[]", "got list"), ("{}", "missing: anneal"), ("[" * 100_000, "one object of JSON")],
+)
+def test_settings_of_another_form_are_unusable(text: str, said: str) -> None:
+    outcome = judged("tune_ppo", text)
+    assert isinstance(outcome, Unusable)
+    assert said in outcome.reason
+
+
+def test_the_judge_trains_with_its_own_copy_of_the_practice_and_knows_its_length() -> None:
+    """What an agent does to its `practice.py` changes nothing: the file is no part of what is handed in."""
+    task = load_task("tune_ppo")
+    assert task.submission.files == ("settings.json",)
+    assert not task.submission.optional
+    train = part_of("tune_ppo", "train", "starter/practice.py")
+    assert train.__globals__["EPISODES"] == part_of("tune_ppo", "evaluate").__globals__["EPISODES"]
+
+
+def test_a_training_is_the_same_again_and_its_reward_is_that_of_the_right_signs() -> None:
+    train = part_of("tune_ppo", "train", "starter/practice.py")
+    train.__globals__["EPISODES"] = 128
+    settings = {**SETTINGS, "epochs": 1}
+    one, again, other = train(settings, 5), train(settings, 5), train(settings, 6)
+    assert one == again
+    assert one != other
+    reward = train.__globals__["reward"]
+
+    class Prompt:
+        ids = (3, 4, 5, 2)
+
+    said = [5, 4, 3, 1]
+    assert [reward(Prompt(), said[: k + 1]) for k in range(4)] == [0.25] * 4
+    assert reward(Prompt(), [5, 4, 4]) == 0.0
+    assert reward(Prompt(), [*said, 1]) == 0.0
