@@ -19,7 +19,7 @@ demo: $(STAMP)  ## teach the embedded student, about a minute; leaves a report
 	$(BIN)/palaestra teach --teacher skill_tree --student nano --seed 0
 
 test: $(STAMP) system  ## all tests that need nothing special
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile --ignore tests/sandbox
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/sandbox
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" tests/sandbox  # what is held to times wants the machine for itself
 
 test-backends: $(STAMP) system  ## tests that fetch models or need engines

@@ -48,13 +48,8 @@ def parts_of(attempts: list[Attempt]) -> dict[str, list[int]]:
 def main() -> None:
     options = arguments(__doc__ or "")
     size: dict[str, Any] = {
-        "rounds": 2,
-        "lesson_size": 80,
-        "validation": 12,
-        "test": 60,
-        "epochs": 3,
-        "answer_tokens": 32,
-    }
+        "rounds": 1, "lesson_size": 64, "validation": 4, "test": 30, "epochs": 3, "learning_rate": 5e-4, "answer_tokens": 32,
+    }  # fmt: skip
     if options.quick:
         size |= {"rounds": 1, "lesson_size": 8, "validation": 2, "test": 4, "epochs": 1}
     found = [episode(seed, options.threads, **size) for seed in ((0,) if options.quick else (0, 1, 2))]

@@ -25,6 +25,6 @@ TEACHERS.register("weakest_first", WeakestFirst, "the three weakest skills")
 if __name__ == "__main__":
     from palaestra import teach
 
-    summary = teach(teacher="weakest_first", rounds=2, lesson_size=60, validation=5, test=8).summary
+    summary = teach(teacher="weakest_first", rounds=1, lesson_size=60, validation=5, test=8).summary
     print(f"{summary['test_before']} -> {summary['test_after']} %, examples by skill:")
     print({skill: row["examples"] for skill, row in summary["by_skill"].items() if row["examples"]})

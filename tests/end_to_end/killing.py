@@ -25,7 +25,7 @@ from palaestra.recipes import teach
 from palaestra.runs.run import Run
 
 SETTINGS = teach.TeachSettings(
-    skills=("geometry", "percent", "addition"), rounds=3, lesson_size=24, validation=5, test=8, epochs=2, threads=1, seed=0,
+    skills=("geometry", "percent", "addition"), rounds=3, lesson_size=16, validation=4, test=5, epochs=2, threads=1, seed=0,
     checkpoint_seconds=0.1, keep="best",
 )  # fmt: skip
 
@@ -70,7 +70,7 @@ def main(folder: Path, kills: int, seed: int) -> None:
         while not done:
             process = child(disturbed)
             if killed < kills:
-                time.sleep(float(generator.uniform(0.02, 0.5 * whole)))
+                time.sleep(float(generator.uniform(0.02, 0.4 * whole)))
                 os.kill(process, signal.SIGKILL)
                 _, status = os.waitpid(process, 0)
                 if os.WIFSIGNALED(status):

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 EXPECTED = {
-    "teach_nano.py": r"gain [\d.]+ points",
+    "teach_nano.py": r"gain -?[\d.]+ points",
     "lesson_by_hand.py": r"after: \d+% of 36 test problems",
     "own_task.py": r"% of 20 test problems",
     "own_teacher.py": r"examples by skill",
@@ -19,7 +19,10 @@ EXPECTED = {
     "own_environment.py": r"32 summaries -?[\d.]+ -> -?[\d.]+",
     "torchrl_research.py": r"score [\d.]+, baseline [\d.]+, submitted",
 }
-ARGUMENTS = {"teach_nano.py": ["--lesson-size", "20"], "chain_of_thought.py": ["--iterations", "1"]}
+ARGUMENTS = {
+    "teach_nano.py": ["--rounds", "1", "--lesson-size", "20", "--test", "4"],
+    "chain_of_thought.py": ["--iterations", "1"],
+}
 
 
 def test_every_example_is_run_here() -> None:

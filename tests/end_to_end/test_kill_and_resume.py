@@ -18,7 +18,7 @@ def test_a_run_killed_at_twenty_random_instants_ends_as_the_one_left_alone(tmp_p
     outcome = json.loads(result.stdout.strip().splitlines()[-1])
     assert outcome["kills"] == 20
     alone, *disturbed = [{k: v for k, v in s.items() if k != "seconds"} for s in outcome["summaries"]]
-    assert alone["examples"] == 72
+    assert alone["examples"] == 48
     for summary in disturbed:
         assert summary == alone
     with Run.open(tmp_path / "alone") as first:

@@ -68,7 +68,7 @@ def lessons(run: Run) -> list[Lesson | None]:
     ("teacher", "kills", "seed"),
     [
         (["--teacher", "open_ended", "--teacher-option", "per_error=2"], 20, 3),
-        (["--teacher", "skill_tree", "--teacher-option", "policy=model", "--teacher-option", "cap=1.0"], 5, 4),
+        (["--teacher", "skill_tree", "--teacher-option", "policy=model", "--teacher-option", "cap=1.0"], 3, 4),
     ],
     ids=["open_ended", "skill_tree"],
 )

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from palaestra.core.records import Message, ToolCall
 from palaestra.envs.turn import Conversation, StopReason
+from palaestra.recipes.research import research
 from palaestra.research.env import ResearchEnv
+from palaestra.research.steps import Step
+from palaestra.runs.run import Run
 
 EPISODES = 200
 
@@ -85,3 +91,24 @@ def test_every_episode_of_a_fuzzing_agent_ends_with_a_reason(
     assert isinstance(info["stop_reason"], StopReason)
     assert info["stop_reason"] is not StopReason.FAILED, info["failure"]
     assert info["score"] is None or 0 <= info["score"] <= 5
+
+
+def test_the_store_holds_every_step_of_fuzzed_episodes(tmp_path: Path) -> None:
+    """The same kind of actions, played by the recipe: what was said and what came back is all there."""
+    generator = np.random.default_rng(0)
+    pieces = [
+        "open strategy.py 1000000", "goto -4", "scroll_up", "undo", "validate", "edit 1:1\ndef f(:\nend_of_edit", "exit 4", "kill -9 $$",
+        "head -c 9000 /dev/urandom", "rm -rf .", "cat <<'E'\nunclosed", ": > strategy.py", "\x00\x01", "create ../x\ny\nend_of_file", "\ufeff", "vim",
+    ]  # fmt: skip
+    for episode in range(6):
+        said = [pieces[k] for k in generator.integers(len(pieces), size=6)]
+        script = tmp_path / f"{episode}.jsonl"
+        script.write_text("\n".join(json.dumps(text) for text in said), encoding="utf-8")
+        out = tmp_path / f"run-{episode}"
+        summary = research(task="prisoners_dilemma", agent=f"script:{script}", steps=6, out=out).summary
+        assert summary["stop_reason"] in set(StopReason) - {StopReason.FAILED}
+        with Run.open(out, read_only=True) as run:
+            steps = run.store.steps(Step, 0)
+        assert [step.message.text for step in steps[1:] if step.message is not None] == said[: summary["steps"]]
+        assert all(step.observation for step in steps)
+        assert steps[-1].stop_reason == summary["stop_reason"]
