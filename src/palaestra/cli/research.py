@@ -227,6 +227,7 @@ def _measure(names: list[str], write: str) -> None:
         scores = f"baseline {one.baseline.test.score:.4g}, reference {one.reference.test.score:.4g}"
         console.print(f"{one.task.name}: {scores}", highlight=False)
 
+    quiet()
     table = table_of(measure_tasks(names, tell))
     if write:
         put_into(Path(write), table)
