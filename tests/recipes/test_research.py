@@ -180,6 +180,8 @@ def test_ctrl_c_during_a_command_ends_the_run_with_what_is_there(
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"COLUMNS": "100"},
+        # Whatever runs the tests in the background may have it ignored, and that is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     line = process.stdout.readline()

@@ -434,7 +434,7 @@ def test_bash_keeps_its_state_and_tells_its_exit_code(session: Session) -> None:
     assert session.run("echo a\r\necho b\r\n").text == "a\nb"
     limited = Session(session.shell, session.hooks, timeout=0.2)
     late = limited.run("echo first; sleep 5")
-    assert (late.text, late.ok, late.exit_code) == ("first", False, 124)
+    assert (late.text.splitlines()[0], late.ok, late.exit_code) == ("first", False, 124)  # Bash may add who was killed.
     assert "ran out of time" in late.note
     gone = session.run("exit 7")
     assert "a new shell was started" in gone.note

@@ -26,6 +26,9 @@ PATIENCE = 20.0
 DOORKEEPER = 'echo >&0; read -r _ || exit 125; exec 4>&2 2>/dev/null; (exec "$@" <"$0" 2>&4 4>&-); exit $?'
 
 
+ATTENTIVE = ("/usr/bin/env", "--default-signal=INT")
+
+
 class Child:
     """A process behind a door: its stdin is a socket to us, and what is to be its stdin has another number.
 
@@ -52,9 +55,12 @@ class Child:
         self.control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         stdin, self.stdin = os.pipe()
         high = high_number(stdin)
+        # Who is started in the background of a shell has interrupts ignored, and so have all that it starts: a bash among
+        # them could not be told to give up its command.
+        ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
         try:
             self.process = subprocess.Popen(
-                [argument.replace(self.STDIN, str(high)) for argument in argv],
+                [*(ATTENTIVE if ignored else ()), *(argument.replace(self.STDIN, str(high)) for argument in argv)],
                 env=env, stdin=theirs.fileno(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
                 pass_fds=(high, *files), start_new_session=session, cwd=folder,
             )  # fmt: skip

@@ -143,7 +143,11 @@ class Files:
         """Where a path leads that must be a file which can be read."""
         place = self.locate(path)
         if place.kind != "file":
-            raise CommandError(f"'{path}' {_PROBLEMS[place.kind].format(path=path)}")
+            # What a background process prints in the middle of a long answer is the only other kind.
+            problem = _PROBLEMS.get(
+                place.kind, "cannot be looked at while something else prints into the shell; try again"
+            )
+            raise CommandError(f"'{path}' {problem.format(path=path)}")
         return place
 
     def read(self, place: Place) -> bytes:

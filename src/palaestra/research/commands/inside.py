@@ -23,13 +23,13 @@ export -f command_not_found_handle
 
 # A question is a function with variables of its own, so that none is left behind, and starts no process that it does not
 # ask for. Their names are such as no agent has made read-only. The agent's options do not hold in it; behind `||`,
-# `set -e` does not either. What it has to say is in `__a`, and is printed between two marks: what background processes
-# print comes before the first or behind the second.
+# `set -e` does not either. What it has to say is in `__a`, and is printed between two marks, by one builtin and so in one
+# piece: what background processes print comes before the first or behind the second.
 QUESTION = """{{
 palaestra_question() {{
 local - __a=(); set +eufx; [[ ${{PWD-}} == /* ]] || builtin cd .
 {script}
-builtin printf %s {mark}; (( ${{#__a[@]}} )) && builtin printf '%s\\0' "${{__a[@]}}"; builtin printf %s {mark}
+builtin printf '%s\\0' {mark} "${{__a[@]}}" {mark}
 }}
 palaestra_question {arguments} || :
 builtin unset -f palaestra_question
@@ -75,8 +75,8 @@ class Inside:
             raise CommandError(
                 f"the shell did not answer ({result.note or 'something else is printing into it'}); look at what runs in the background, or try again"
             )
-        self._stay(parts[0] + parts[2])
-        return None if result.truncated else parts[1].split(b"\0")[:-1]
+        self._stay(parts[0] + parts[2].removeprefix(b"\0"))
+        return None if result.truncated else parts[1].split(b"\0")[1:-1]
 
     @property
     def folder(self) -> str:
