@@ -119,7 +119,7 @@ def test_the_host_other_workspaces_and_hidden_files_are_out_of_sight(env: Resear
         other.step(block("echo palaestra-other-word > other_secret.txt; sleep 100 >/dev/null 2>&1 &"))
         env.reset(seed=0)
         for command in (
-            f"cat {secret}", "find / -name 'other_secret*' -not -path '/proc/*' 2>/dev/null", "ls /proc/*/root/workspace/ 2>/dev/null | grep other",
+            f"cat {secret}", "find / -name 'other_secret*' -not -path '/proc/*' 2>/dev/null", "ls -d /proc/*/cwd/other* 2>/dev/null",
             "grep -rl 'def evaluate' / --include=evaluator.py 2>/dev/null", "find / -path '*research/tasks*' 2>/dev/null",
             "ps aux 2>/dev/null | grep 'sleep 100' | grep -v grep", "env | grep -i -E 'key|token|palaestra'",
             "python3 -c 'import palaestra.research.tasks' 2>/dev/null && echo found it",
