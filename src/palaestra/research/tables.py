@@ -35,6 +35,35 @@ def write_right(hidden: Path, split: str, ids: Sequence[str], right: Sequence[ob
     write_table(hidden / f"{split}.csv", dict(zip(HEADER, (ids, right), strict=True)))
 
 
+def write_splits(
+    public: Path,
+    hidden: Path,
+    sizes: Mapping[str, int],
+    ids: Sequence[str],
+    table: Mapping[str, Sequence[object]],
+    target: str,
+    right: Sequence[object],
+    taught: Callable[[slice], Sequence[object]],
+) -> None:
+    """Write a table in parts: `train` with its target, the others without, and what is right for those to `hidden`.
+
+    Arguments:
+        sizes: rows of each part, in this order.
+        target: the name of what is to be predicted.
+        taught: what the training rows say of it, which may be wrong now and then.
+    """
+    start = 0
+    for split, size in sizes.items():
+        rows = slice(start, start + size)
+        start += size
+        columns: dict[str, Sequence[object]] = {"id": ids[rows], **{name: v[rows] for name, v in table.items()}}
+        if split == "train":
+            write_table(public / "train.csv", {**columns, target: taught(rows)})
+        else:
+            write_table(public / f"{split}.csv", columns)
+            write_right(hidden, split, ids[rows], right[rows])
+
+
 def read_predictions(evaluation: Evaluation, parse: Callable[[str], Value]) -> tuple[list[Value], list[Value]]:
     """What was predicted for the rows of the asked split, and what is right, in the same order.
 

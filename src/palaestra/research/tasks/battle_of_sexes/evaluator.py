@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from palaestra.research.evaluation import Evaluation
+from palaestra.research.matches import play_field
 from palaestra.research.records import SubmissionError
 
 POINTS = {("A", "A"): 3, ("B", "B"): 2, ("A", "B"): 0, ("B", "A"): 0}
@@ -100,27 +102,17 @@ def field(rng: np.random.Generator) -> list[Partner]:
 
 
 def evaluate(evaluation: Evaluation) -> dict[str, float]:
-    partners = field(evaluation.generator("field"))
-    # Each game has chances of its own: what a submission does in one does not change the luck of another.
-    chances = [evaluation.generator("game", number) for number in range(GAMES * len(partners))]
-    rounds = [int(rng.integers(60, 121)) for rng in chances]
-    past: list[tuple[list[str], list[str]]] = [([], []) for _ in chances]
-    points = np.zeros(len(chances))
-    with evaluation.program("partner.py") as program:
-        for round_ in range(max(rounds)):
-            playing = [k for k, count in enumerate(rounds) if round_ < count]
-            chosen = program.map("choose", [past[k] for k in playing])
-            for k, choice in zip(playing, chosen, strict=True):
-                if choice not in ("A", "B"):
-                    raise SubmissionError(f"choose must return 'A' or 'B'; got {str(choice)[:60]!r}")
-                ours, theirs = past[k]
-                reply = partners[k // GAMES](theirs, ours, chances[k])
-                went = [_slipped(one, chances[k]) for one in (choice, reply)]
-                points[k] += POINTS[went[0], went[1]]
-                ours.append(went[0])
-                theirs.append(went[1])
-    by_partner = (points / np.array(rounds)).reshape(-1, GAMES).mean(1)
-    return {"points": float(by_partner.mean()), "worst": float(by_partner.min())}
+    field_ = field(evaluation.generator("field"))
+    points = play_field(evaluation, "partner.py", "choose", field_, settle, games=GAMES, rounds=(60, 120))
+    return {"points": float(points.mean()), "worst": float(points.min())}
+
+
+def settle(choice: Any, reply: str, rng: np.random.Generator) -> tuple[str, str, float]:
+    """Where both really went, after accidents, and the points."""
+    if choice not in ("A", "B"):
+        raise SubmissionError(f"choose must return 'A' or 'B'; got {str(choice)[:60]!r}")
+    ours, theirs = _slipped(choice, rng), _slipped(reply, rng)
+    return ours, theirs, POINTS[ours, theirs]
 
 
 def _slipped(choice: str, rng: np.random.Generator) -> str:

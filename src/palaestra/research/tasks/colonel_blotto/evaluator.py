@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.research.evaluation import Evaluation
+from palaestra.research.matches import play_field
 from palaestra.research.records import SubmissionError
 
 VALUES = (1, 2, 3, 4, 5)
@@ -128,26 +129,16 @@ def field(rng: np.random.Generator) -> list[Opponent]:
 
 
 def evaluate(evaluation: Evaluation) -> dict[str, float]:
-    opponents = field(evaluation.generator("field"))
-    # Each game has chances of its own: what a submission does in one does not change the luck of another.
-    chances = [evaluation.generator("game", number) for number in range(GAMES * len(opponents))]
-    rounds = [int(rng.integers(30, 61)) for rng in chances]
-    past: list[tuple[list[Division], list[Division]]] = [([], []) for _ in chances]
-    margins = np.zeros(len(chances))
-    with evaluation.program("allocator.py") as program:
-        for round_ in range(max(rounds)):
-            playing = [k for k, count in enumerate(rounds) if round_ < count]
-            chosen = program.map("allocate", [past[k] for k in playing])
-            for k, choice in zip(playing, chosen, strict=True):
-                ours, theirs = past[k]
-                division = _checked(choice)
-                reply = opponents[k // GAMES](theirs, ours, chances[k])
-                margins[k] += margin(division, reply)
-                ours.append(division)
-                theirs.append(reply)
-    shares = (1 + margins / np.array(rounds) / sum(VALUES)) / 2
-    by_opponent = shares.reshape(-1, GAMES).mean(1)
-    return {"share": float(by_opponent.mean()), "worst": float(by_opponent.min())}
+    field_ = field(evaluation.generator("field"))
+    margins = play_field(evaluation, "allocator.py", "allocate", field_, settle, games=GAMES, rounds=(30, 60))
+    shares = (1 + margins / sum(VALUES)) / 2
+    return {"share": float(shares.mean()), "worst": float(shares.min())}
+
+
+def settle(choice: Any, reply: Division, _: np.random.Generator) -> tuple[Division, Division, float]:
+    """Both divisions, and the margin."""
+    division = _checked(choice)
+    return division, reply, margin(division, reply)
 
 
 def _checked(choice: Any) -> Division:

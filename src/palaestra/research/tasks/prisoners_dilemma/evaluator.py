@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from palaestra.research.evaluation import Evaluation
+from palaestra.research.matches import play_field
 from palaestra.research.records import SubmissionError
 
 POINTS = {("C", "C"): 3, ("D", "D"): 1, ("D", "C"): 5, ("C", "D"): 0}
@@ -67,27 +69,17 @@ def field(rng: np.random.Generator) -> list[Opponent]:
 
 
 def evaluate(evaluation: Evaluation) -> dict[str, float]:
-    opponents = field(evaluation.generator("field"))
-    # Each game has chances of its own: what a submission does in one does not change the luck of another.
-    chances = [evaluation.generator("game", number) for number in range(GAMES * len(opponents))]
-    rounds = [int(rng.integers(60, 141)) for rng in chances]
-    past: list[tuple[list[str], list[str]]] = [([], []) for _ in chances]
-    points = np.zeros(len(chances))
-    with evaluation.program("strategy.py") as program:
-        for round_ in range(max(rounds)):
-            playing = [k for k, count in enumerate(rounds) if round_ < count]
-            chosen = program.map("choose", [past[k] for k in playing])
-            for k, choice in zip(playing, chosen, strict=True):
-                if choice not in ("C", "D"):
-                    raise SubmissionError(f"choose must return 'C' or 'D'; got {str(choice)[:60]!r}")
-                ours, theirs = past[k]
-                answer = opponents[k // GAMES](theirs, ours, chances[k])
-                played = [_slipped(one, chances[k]) for one in (choice, answer)]
-                points[k] += POINTS[played[0], played[1]]
-                ours.append(played[0])
-                theirs.append(played[1])
-    by_opponent = (points / np.array(rounds)).reshape(-1, GAMES).mean(1)
-    return {"points": float(by_opponent.mean()), "worst": float(by_opponent.min())}
+    field_ = field(evaluation.generator("field"))
+    points = play_field(evaluation, "strategy.py", "choose", field_, settle, games=GAMES, rounds=(60, 140))
+    return {"points": float(points.mean()), "worst": float(points.min())}
+
+
+def settle(choice: Any, answer: str, rng: np.random.Generator) -> tuple[str, str, float]:
+    """What was really played, after accidents, and the points."""
+    if choice not in ("C", "D"):
+        raise SubmissionError(f"choose must return 'C' or 'D'; got {str(choice)[:60]!r}")
+    ours, theirs = _slipped(choice, rng), _slipped(answer, rng)
+    return ours, theirs, POINTS[ours, theirs]
 
 
 def _slipped(choice: str, rng: np.random.Generator) -> str:

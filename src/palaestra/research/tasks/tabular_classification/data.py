@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from palaestra.research.tables import write_right, write_table
+from palaestra.research.tables import write_splits
 
 ROWS = {"train": 4000, "validation": 2000, "test": 3000}
 FAULTS = {"none": 0.56, "bearing": 0.12, "cavitation": 0.10, "blockage": 0.09, "leak": 0.08, "imbalance": 0.05}
@@ -22,18 +22,11 @@ def make(public: Path, hidden: Path, rng: np.random.Generator) -> None:
     count = sum(ROWS.values())
     table, faults = pumps(count, rng)
     ids = [f"p{number:05d}" for number in rng.permutation(90000)[:count] + 10000]
-    start = 0
-    for split, size in ROWS.items():
-        rows = slice(start, start + size)
-        start += size
-        columns: dict[str, list[object]] = {"id": list(ids[rows])}
-        columns |= {name: values[rows] for name, values in table.items()}
-        if split == "train":
-            seen = ["none" if rng.random() < OVERLOOKED else fault for fault in faults[rows]]
-            write_table(public / "train.csv", {**columns, "fault": seen})
-        else:
-            write_table(public / f"{split}.csv", columns)
-            write_right(hidden, split, ids[rows], faults[rows])
+
+    def taught(rows: slice) -> list[str]:
+        return ["none" if rng.random() < OVERLOOKED else fault for fault in faults[rows]]
+
+    write_splits(public, hidden, ROWS, ids, table, "fault", faults, taught)
 
 
 def pumps(count: int, rng: np.random.Generator) -> tuple[dict[str, list[object]], list[str]]:

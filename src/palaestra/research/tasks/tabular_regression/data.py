@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from palaestra.research.tables import write_right, write_table
+from palaestra.research.tables import write_splits
 
 ROWS = {"train": 4000, "validation": 1500, "test": 2500}
 DISTRICTS = (
@@ -26,18 +26,12 @@ def make(public: Path, hidden: Path, rng: np.random.Generator) -> None:
     count = sum(ROWS.values())
     table, rent = town(count, rng)
     ids = [f"f{number:05d}" for number in rng.permutation(90000)[:count] + 10000]
-    start = 0
-    for split, size in ROWS.items():
-        rows = slice(start, start + size)
-        start += size
-        columns: dict[str, list[object]] = {"id": list(ids[rows])}
-        columns |= {name: values[rows] for name, values in table.items()}
-        if split == "train":
-            typed = np.where(rng.random(size) < 0.02, rent[rows] / WEEKS, rent[rows])
-            write_table(public / "train.csv", {**columns, "rent": [f"{value:.0f}" for value in typed]})
-        else:
-            write_table(public / f"{split}.csv", columns)
-            write_right(hidden, split, ids[rows], [f"{value:.0f}" for value in rent[rows]])
+
+    def taught(rows: slice) -> list[str]:
+        typed = np.where(rng.random(len(rent[rows])) < 0.02, rent[rows] / WEEKS, rent[rows])
+        return [f"{value:.0f}" for value in typed]
+
+    write_splits(public, hidden, ROWS, ids, table, "rent", [f"{value:.0f}" for value in rent], taught)
 
 
 def town(count: int, rng: np.random.Generator) -> tuple[dict[str, list[object]], np.ndarray]:
