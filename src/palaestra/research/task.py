@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
@@ -32,6 +32,7 @@ RESEARCH_TASKS = Registry("research task", TASKS_GROUP)
 """Tasks of other packages: a name, and the path of a folder or an object with one. Our own lie in `research/tasks`."""
 OWN = Path(__file__).parent / "tasks"
 FILE = "task.yaml"
+Model = TypeVar("Model", bound=BaseModel)
 CACHES = frozenset({"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints"})
 """Folders that tools leave behind; they are no part of a task."""
 LARGEST = 32 << 20
@@ -229,8 +230,12 @@ def load_task(name: str | Path) -> ResearchTask:
     return read_task(path)
 
 
-def read_task(path: Path) -> ResearchTask:
-    """The task of a `task.yaml`."""
+def read_yaml(kind: type[Model], path: Path) -> Model:
+    """A file of fields. Those that are left empty are as if they were not there.
+
+    Raises:
+        TaskError: it is missing, no YAML, or a field is wrong; says which.
+    """
     import yaml
 
     try:
@@ -240,11 +245,16 @@ def read_task(path: Path) -> ResearchTask:
     if not isinstance(data, Mapping):
         raise TaskError(f"{path} must hold a mapping of fields; got {type(data).__name__}")
     try:
-        task = ResearchTask.model_validate(data)
+        return kind.model_validate({name: value for name, value in data.items() if value is not None})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise TaskError(f"{path}: {where}: {first['msg']}; got {str(first['input'])[:80]!r}") from error
+
+
+def read_task(path: Path) -> ResearchTask:
+    """The task of a `task.yaml`."""
+    task = read_yaml(ResearchTask, path)
     task._folder = path.parent.resolve()
     for what in (task.evaluator, task.data):
         if what and not (task.folder / what).is_file():

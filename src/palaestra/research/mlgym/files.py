@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
-from pathlib import Path
-from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from palaestra.core.errors import TaskError
-
-T = TypeVar("T", bound=BaseModel)
+from pydantic import BaseModel, ConfigDict
 
 
 class EntryPoint(StrEnum):
@@ -71,27 +64,3 @@ class DatasetFile(_File):
     train_split: SplitFile | None = None
     valid_split: SplitFile | None = None
     test_split: SplitFile | None = None
-
-
-def read(kind: type[T], path: Path) -> T:
-    """A file of the checkout.
-
-    Raises:
-        TaskError: it is missing, no YAML, or lacks a field; says which.
-    """
-    import yaml
-
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise TaskError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(data, Mapping):
-        raise TaskError(f"{path} must hold a mapping of fields; got {type(data).__name__}")
-    # Lists that are left empty come as nothing.
-    given: dict[str, Any] = {name: value for name, value in data.items() if value is not None}
-    try:
-        return kind.model_validate(given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise TaskError(f"{path}: {where}: {first['msg']}; got {str(first['input'])[:80]!r}") from error

@@ -13,8 +13,8 @@ from pydantic import PrivateAttr
 
 from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.research.data import TaskData
-from palaestra.research.mlgym.files import DatasetFile, EntryPoint, TaskFile, read
-from palaestra.research.task import CACHES, Direction, Metric, ResearchTask, Submission, TaskLimits
+from palaestra.research.mlgym.files import DatasetFile, EntryPoint, TaskFile
+from palaestra.research.task import CACHES, Direction, Metric, ResearchTask, Submission, TaskLimits, read_yaml
 from palaestra.sandbox.base import Sandbox, Shell
 
 if TYPE_CHECKING:
@@ -175,8 +175,8 @@ def load_mlgym(
     if not (root / TASKS).is_dir():
         raise TaskError(f"{root} is no checkout of MLGym: it has no {TASKS}")
     path = _path(root, name)
-    file = read(TaskFile, path)
-    datasets = tuple(read(DatasetFile, root / "configs" / one) for one in file.dataset_configs)
+    file = read_yaml(TaskFile, path)
+    datasets = tuple(read_yaml(DatasetFile, root / "configs" / one) for one in file.dataset_configs)
     known = list(file.baseline_scores[0]) if file.baseline_scores else []
     counted = metric or (known[0] if known else "")
     if not counted:
