@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from number_task import number_task
 
+from palaestra.cli.research import _tasks
+from palaestra.research.task import task_names
+
 
 def palaestra(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "palaestra.cli.main", *map(str, arguments)]
@@ -67,6 +70,14 @@ def test_the_tasks_are_listed_with_what_is_measured() -> None:
     assert result.returncode == 0, result.stderr
     row = next(line for line in result.stdout.splitlines() if line.startswith("prisoners_dilemma"))
     assert row.split()[1:3] == ["points", "higher"]
+
+
+def test_all_are_the_tasks_that_there_are(tmp_path: Path) -> None:
+    assert _tasks("all", "") == task_names()
+    (tmp_path / "configs" / "tasks").mkdir(parents=True)
+    (tmp_path / "configs" / "tasks" / "theirs.yaml").write_text("")
+    assert _tasks("all", str(tmp_path)) == ["theirs"]
+    assert _tasks("one, all", "") == ["one", "all"]
 
 
 def test_options_of_a_subcommand_stand_behind_it_and_errors_are_one_line(tmp_path: Path) -> None:

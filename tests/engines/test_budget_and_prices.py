@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from palaestra.core.errors import BudgetSpentError, SettingsError
+from palaestra.core.errors import BudgetSpentError, SettingsError, TotalSpentError
 from palaestra.core.records import Usage
 from palaestra.engines.budget import Budget
 from palaestra.engines.prices import Price, Prices
@@ -36,6 +36,25 @@ def test_a_call_of_unknown_cost_counts_at_its_most() -> None:
 def test_what_was_spent_before_counts() -> None:
     with pytest.raises(BudgetSpentError, match="12 calls made, at most 12 wanted"):
         Budget(max_calls=12, spent=Spending(calls=12)).reserve()
+
+
+def test_a_call_must_fit_into_the_budget_of_all_runs_too() -> None:
+    whole = Budget(max_cost=1.0, spent=Spending(money=0.2), error=TotalSpentError, advice="ask for more")
+    one, other = Budget(max_cost=0.7, within=whole), Budget(within=whole)
+    assert other.limits_money
+    first = one.reserve(10, 0.5)
+    assert first is not None
+    assert other.reserve(10, 0.5) is None  # It may yet fit, once the other run's call has ended.
+    one.settle(first, Usage(1, 1), 0.1)
+    second = other.reserve(10, 0.5)
+    assert second is not None
+    other.settle(second, None)
+    assert (one.money, other.money, whole.money) == pytest.approx((0.1, 0.5, 0.8))
+    with pytest.raises(BudgetSpentError, match="raise --max-cost and resume"):
+        one.reserve(10, 0.65)
+    with pytest.raises(TotalSpentError, match="ask for more"):
+        other.reserve(10, 0.3)
+    assert one.reserve(10, 0.1) is not None
 
 
 @pytest.mark.parametrize("bad", [{"max_cost": -1.0}, {"max_calls": -1}, {"max_cost": float("nan")}])

@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+from chat_server import Call, Reply, Server
 from number_task import number_task
 
-from palaestra.core.errors import EngineError, RunError, SettingsError
+from palaestra.core.errors import EngineError, RunError, SettingsError, TotalSpentError
 from palaestra.core.events import Event
 from palaestra.recipes.bench import bench, read_bench, resume
 from palaestra.recipes.research import ResearchSettings
@@ -107,6 +108,49 @@ def test_a_run_that_cannot_be_made_stops_no_other(number: str, tmp_path: Path) -
     found = read_bench(tmp_path / "bench")
     assert [e.summary is not None for e in found.episodes] == [False, True]
     assert not (tmp_path / "bench" / "summary.json").exists()
+
+
+def test_what_all_runs_may_spend_together_stops_the_bench_and_more_of_it_goes_on(
+    number: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prices = tmp_path / "prices.json"
+    prices.write_text(json.dumps({"http://127.0.0.1*": [100.0, 100.0]}))
+    monkeypatch.setenv("PALAESTRA_PRICES", str(prices))
+    commands = ["echo 20 > answer.txt", "cat answer.txt", "submit"]
+
+    def answer(call: Call, before: int) -> Reply:
+        return Reply(f"```\n{commands[sum(message['role'] == 'assistant' for message in call.body['messages'])]}\n```")
+
+    def play(name: str, total: float) -> dict[str, float]:
+        settings = ResearchSettings(model=server.model, answer_tokens=50, cache=str(tmp_path / f"{name}.sqlite"))
+        bench(
+            settings, tasks=[number], agents=["model"], seeds=4, workers=2, total_cost=total, out=tmp_path / name
+        )  # fmt: skip
+        return json.loads((tmp_path / name / "summary.json").read_text())
+
+    with Server(answer) as server:
+        cost = play("free", 0.0)["cost"]
+        assert (len(server.calls), cost > 0) == (12, True)
+        server.calls.clear()
+        with pytest.raises(TotalSpentError, match=r"larger --total-cost\. [0-3] of 4 runs have ended"):
+            play("limited", 0.6 * cost)
+        assert not (tmp_path / "limited" / "summary.json").exists()
+        # Nobody was told that there is no money: no run has ended by it, and no dollar too many was spent.
+        found = read_bench(tmp_path / "limited")
+        assert {e.summary["stop_reason"] for e in found.episodes if e.summary} <= {"submitted"}
+        made = len(server.calls)
+        assert 3 <= made < 12
+        with pytest.raises(TotalSpentError):  # What was spent before counts.
+            play("limited", 0.6 * cost)
+        assert len(server.calls) == made
+        after = play("limited", 2 * cost)
+        assert len(server.calls) == 12
+        assert after["cost"] == pytest.approx(cost)
+        assert after["total_cost"] == 2 * cost
+    prices.write_text("{}")
+    with pytest.raises(SettingsError, match="needs to know what https://elsewhere"):
+        bench(ResearchSettings(model="https://elsewhere/v1#x"), tasks=[number], agents=["model"], total_cost=1.0, out=tmp_path / "x")  # fmt: skip
+    assert not (tmp_path / "x").exists()
 
 
 def test_another_bench_or_a_run_is_not_written_over(number: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from types import TracebackType
 
@@ -76,7 +77,9 @@ class RunProgress:
 
     def _line(self, text: str) -> None:
         if not self._live:
-            self.console.print(f"[{time.monotonic() - self._start:6.1f} s] {text}", markup=False, highlight=False)
+            self.console.print(
+                f"[{time.monotonic() - self._start:6.1f} s] {text}", markup=False, highlight=False, soft_wrap=True
+            )
 
     def _table(self) -> Table:
         table = Table(
@@ -110,10 +113,14 @@ def rate(report: Report) -> str:
 
 
 def quiet() -> None:
-    """Only our own progress on the terminal: transformers' bars and advice stay out of it."""
+    """Only our own progress on the terminal: transformers' bars and advice stay out of it.
+
+    It reads these variables when it is imported, which takes seconds and is not done for this.
+    """
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from transformers.utils import logging
+    if "transformers" in sys.modules:
+        from transformers.utils import logging
 
-    logging.disable_progress_bar()
+        logging.disable_progress_bar()

@@ -25,7 +25,7 @@ INTERRUPTED = 130
 
 Out = Annotated[str, typer.Option("--out", help="The run folder; a new one below runs/ if not given.")]
 BenchOut = Annotated[str, typer.Option("--out", help="The folder of the bench; one that was stopped goes on.")]
-Tasks = Annotated[str, typer.Option("--tasks", help="The tasks, with commas between them.")]
+Tasks = Annotated[str, typer.Option("--tasks", help="The tasks, with commas between them; all: every one that there is.")]
 Agents = Annotated[
     str, typer.Option("--agents", help="The agents, with commas between them: baseline,model:nano,script:FILE.")
 ]
@@ -34,6 +34,10 @@ SeedCount = Annotated[
 ]
 FirstSeed = Annotated[int, typer.Option("--seed", help="The first of these seeds.")]
 Workers = Annotated[int, typer.Option("--workers", help="Runs that go on side by side.")]
+TotalCost = Annotated[
+    float,
+    typer.Option("--total-cost", help="Most dollars of all runs together, where --max-cost is for each; 0: no limit."),
+]
 
 
 class ResearchProgress(RunProgress):
@@ -146,7 +150,7 @@ def _research(settings: Any, caller: typer.Context, out: Out = "") -> None:
             )
         return
     research.check(settings)
-    _quiet(settings.agent)
+    quiet()
     if settings.agent.partition(":")[0] == "human":
         finish(research.research(settings, out=out))
         return
@@ -162,6 +166,7 @@ def _bench(
     seeds: SeedCount = 1,
     seed: FirstSeed = 0,
     workers: Workers = 1,
+    total_cost: TotalCost = 0.0,
     out: BenchOut = "",
 ) -> None:
     """Play tasks x agents x seeds, and compare the agents by performance profiles; can be stopped and goes on."""
@@ -169,19 +174,22 @@ def _bench(
 
     from palaestra.recipes.bench import bench
 
-    _quiet(agents)
+    quiet()
     with ResearchProgress(console) as progress:
         result = bench(
-            replace(settings, seed=seed), tasks=_names(tasks), agents=_names(agents), seeds=seeds, workers=workers,
-            out=out, listener=progress,
+            replace(settings, seed=seed), tasks=_tasks(tasks, settings.mlgym), agents=_names(agents), seeds=seeds, workers=workers,
+            total_cost=total_cost, out=out, listener=progress,
         )  # fmt: skip
     finish_bench(result)
 
 
-def _quiet(agents: str) -> None:
-    """Loading what has to be told costs seconds, so only agents that may load a model do it."""
-    if "model" in agents:
-        quiet()
+def _tasks(text: str, mlgym: str) -> list[str]:
+    from palaestra.research.mlgym import mlgym_names
+    from palaestra.research.task import task_names
+
+    if text.strip() != "all":
+        return _names(text)
+    return mlgym_names(mlgym) if mlgym else task_names()
 
 
 def _names(text: str) -> list[str]:

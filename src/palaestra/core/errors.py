@@ -50,6 +50,10 @@ class BudgetSpentError(PalaestraError):
     """The next call would pass a limit of the budget. What was answered before is stored."""
 
 
+class TotalSpentError(BudgetSpentError):
+    """What several runs may spend together is spent. It ends none of them: they wait for more."""
+
+
 class PromptError(PalaestraError):
     """A prompt template is missing, is no Jinja, or uses a variable that it was not given."""
 

@@ -26,6 +26,9 @@ class Budget:
         max_calls: requests that go out, those included that have to be repeated.
         max_tokens: that go in and come out.
         spent: what was spent before, for example by a run that goes on: `Cache.spent(owner)`.
+        within: a budget of several runs, of which this one is a part: a call must fit into both.
+        advice: what the user is to do where `max_cost` is reached.
+        error: what is raised where a call does not fit.
 
     A call that might pass a limit waits until those under way have ended, whose true cost may be below what
     was reserved. Where it still does not fit, the budget is spent. How long a prompt is, only its answer says: the
@@ -50,11 +53,15 @@ class Budget:
         max_calls: int | None = None,
         max_tokens: int | None = None,
         spent: Spending | None = None,
+        within: Budget | None = None,
+        advice: str = "raise --max-cost and resume",
+        error: type[BudgetSpentError] = BudgetSpentError,
     ) -> None:
         for name, value in (("max_cost", max_cost), ("max_calls", max_calls), ("max_tokens", max_tokens)):
             if value is not None and not value >= 0:
                 raise SettingsError(f"{name} must be 0 or more; got {value}")
         self.max_cost, self.max_calls, self.max_tokens = max_cost, max_calls, max_tokens
+        self.within, self.advice, self.error = within, advice, error
         before = spent or Spending()
         self.calls, self.tokens, self.money = before.calls, before.tokens, before.money
         self._open: list[Reservation] = []
@@ -74,13 +81,15 @@ class Budget:
         with self._lock:
             short = self._short(calls, calls * tokens, calls * money)
             if not short:
+                if self.within is not None and not self.within.reserve_all(calls, tokens, money):
+                    return []
                 made = [Reservation(tokens, money) for _ in range(calls)]
                 self._open += made
                 self.calls += calls
                 return made
             if self._open:
                 return []
-            raise BudgetSpentError(f"the budget is spent: {short}")
+            raise self.error(f"the budget is spent: {short}")
 
     def settle(self, reservation: Reservation, usage: Usage | None, money: float = 0.0) -> None:
         """A call has ended and has cost this; where `usage` is not known, what was reserved counts."""
@@ -91,6 +100,13 @@ class Budget:
             else:
                 self.tokens += usage.prompt_tokens + usage.completion_tokens
                 self.money += money
+        if self.within is not None:
+            self.within.settle(reservation, usage, money)
+
+    @property
+    def limits_money(self) -> bool:
+        """Whether it has to be known what a call costs."""
+        return self.max_cost is not None or (self.within is not None and self.within.limits_money)
 
     def _short(self, calls: int, tokens: int, money: float) -> str:
         """Which limit the calls would pass, in the words of the error; empty where they fit."""
@@ -108,6 +124,6 @@ class Budget:
         if self.max_cost is not None and self.money + promised + money > self.max_cost:
             return (
                 f"${self.money:.4f} of at most ${self.max_cost:.4f} spent, and the next call may cost ${money:.4f}; "
-                f"{go_on('--max-cost')}"
+                f"what was answered is stored: {self.advice}"
             )
         return ""

@@ -18,7 +18,7 @@ from palaestra.core.errors import BudgetSpentError, SettingsError
 from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, TextPart, Usage
 from palaestra.engines.base import Answer, Engine, Request, Slot, WatchedEngine
 from palaestra.engines.budget import Budget, Reservation
-from palaestra.engines.prices import Price, Prices
+from palaestra.engines.prices import Price, Prices, unpriced
 from palaestra.runs.cache import Cache, digest
 from palaestra.runs.ledger import Spending
 
@@ -72,11 +72,8 @@ class CachedEngine:
                 "for example their hash"
             )
         self.price = (prices or Prices.load()).of(engine.name) if isinstance(engine, WatchedEngine) else _FREE
-        if self.price is None and self.budget.max_cost is not None:
-            raise SettingsError(
-                f"--max-cost needs to know what {engine.name} costs; add it to a price table: "
-                f'PALAESTRA_PRICES=prices.json with {{"{engine.name}": [prompt, completion]}}, dollars for a million tokens'
-            )
+        if self.price is None and self.budget.limits_money:
+            raise unpriced(engine.name)
         self.estimate = PromptEstimate()
 
     def at(self, phase: str) -> CachedEngine:

@@ -105,6 +105,14 @@ class Prices:
         return None
 
 
+def unpriced(name: str) -> SettingsError:
+    """The error where dollars are limited, and nobody knows what a model costs."""
+    return SettingsError(
+        f"a limit in dollars needs to know what {name} costs; add it to a price table: "
+        f'{VARIABLE}=prices.json with {{"{name}": [prompt, completion]}}, dollars for a million tokens'
+    )
+
+
 def _price(path: Path, name: str, entry: Any) -> Price:
     values: Any = [entry.get("prompt"), entry.get("completion")] if isinstance(entry, dict) else entry
     numbers = isinstance(values, list) and len(values) == 2 and all(type(value) in (int, float) for value in values)

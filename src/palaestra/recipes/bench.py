@@ -19,23 +19,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from palaestra.core.errors import PalaestraError, RunError, SettingsError
+from palaestra.core.errors import PalaestraError, RunError, SettingsError, TotalSpentError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
 from palaestra.recipes import research
-from palaestra.recipes.calls import Engines
+from palaestra.recipes.calls import Engines, open_cache
 from palaestra.recipes.playing import Stopped
 from palaestra.recipes.research import ResearchSettings
-from palaestra.recipes.settings import build, to_plain
+from palaestra.recipes.settings import build, require, to_plain
 from palaestra.research.scores import RunScore, Standings, TaskScale
 from palaestra.research.standings import compare_methods
 from palaestra.research.task import Direction
 from palaestra.runs.files import read_json, write_json, write_text
 from palaestra.runs.guard import guarded
+from palaestra.runs.ledger import Spending
 from palaestra.runs.run import Run, new_folder
+
+if TYPE_CHECKING:
+    from palaestra.engines.budget import Budget
 
 RECIPE = "bench"
 PLAN = "bench.json"
@@ -73,6 +77,7 @@ class BenchResult:
     settings: Mapping[str, Any]
     standings: Standings | None
     workers: int = 1
+    total_cost: float = 0.0
 
     @property
     def ended(self) -> bool:
@@ -86,6 +91,7 @@ def bench(
     agents: Sequence[str],
     seeds: int = 1,
     workers: int = 1,
+    total_cost: float = 0.0,
     out: str | Path = "",
     listener: Listener = ignore,
 ) -> BenchResult:
@@ -97,28 +103,33 @@ def bench(
     Arguments:
         settings: of all runs; `task`, `agent` and `seed` come from the other arguments.
         workers: runs that go on side by side, each in a thread.
+        total_cost: most dollars of all runs together, where `settings.max_cost` is for each; 0 for no limit. Runs for which
+            nothing is left wait: the same call with more goes on.
 
     Raises:
         SettingsError: a value cannot be.
+        TotalSpentError: `total_cost` is spent.
         RunError: the folder holds something else.
     """
     settings = settings or ResearchSettings()
     _check_names(tasks, agents, seeds, workers)
+    require(total_cost >= 0, f"total_cost must be 0 or more; got {total_cost}")
     every = range(settings.seed, settings.seed + seeds)
     for task in tasks:
         for agent in agents:
-            research.check(replace(settings, task=task, agent=agent))
+            one = replace(settings, task=task, agent=agent, max_cost=settings.max_cost or total_cost)
+            research.check(one)
     folder = Path(out) if out else new_folder(RECIPE)
     if (folder / "settings.json").exists():
         raise RunError(f"{folder} holds a run and no bench; choose another --out")
     common = {name: value for name, value in to_plain(settings).items() if name not in ("task", "agent", "seed")}
     plan = {
         "recipe": RECIPE, "tasks": list(tasks), "agents": list(agents), "seeds": list(every), "workers": workers,
-        "settings": common,
+        "total_cost": total_cost, "settings": common,
     }  # fmt: skip
     if (folder / PLAN).exists():
         before = read_json(folder / PLAN)
-        if {**before, "workers": workers} != plan:
+        if {**before, "workers": workers, "total_cost": total_cost} != plan:
             raise RunError(
                 f"{folder} holds another bench; choose another --out, or resume it: palaestra resume {folder}"
             )
@@ -150,7 +161,7 @@ def read_bench(folder: Path) -> BenchResult:
                 episodes.append(Episode(task, agent, seed, where, _summary(where)))
     return BenchResult(
         folder, tuple(plan["tasks"]), tuple(plan["agents"]), tuple(plan["seeds"]), tuple(episodes), plan["settings"],
-        standings_of(episodes), int(plan["workers"]),
+        standings_of(episodes), int(plan["workers"]), float(plan.get("total_cost", 0.0)),
     )  # fmt: skip
 
 
@@ -197,6 +208,7 @@ class _Work:
         self.done = self.total - len(waiting)
         self.stopping, self.lock = threading.Event(), threading.Lock()
         self.engines = Engines(str(found.settings.get("device", "")))
+        self.budget = _budget(found)
 
     def run(self) -> None:
         # Daemons: whoever presses Ctrl-C twice does not wait for them, and the sandboxes die with the process.
@@ -231,6 +243,12 @@ class _Work:
                 self._episode(episode)
             except Stopped:
                 return
+            except TotalSpentError as error:
+                with self.lock:
+                    if not self.stopping.is_set():
+                        self.errors.append(TotalSpentError(f"{error}. {self.done} of {self.total} runs have ended"))
+                    self.stopping.set()
+                return
             except BaseException as error:  # Raised again by whoever waits for the threads.
                 with self.lock:
                     self.errors.append(error)
@@ -240,7 +258,7 @@ class _Work:
 
     def _episode(self, episode: Episode) -> None:
         values = {**self.found.settings, "task": episode.task, "agent": episode.agent, "seed": episode.seed}
-        own = {"engines": self.engines, "stop": self.stopping.is_set}
+        own = {"engines": self.engines, "stop": self.stopping.is_set, "within": self.budget}
         if (episode.folder / "settings.json").exists():
             with Run.open(episode.folder) as run:
                 result = research.resume(run, **own)  # type: ignore[arg-type]
@@ -250,6 +268,22 @@ class _Work:
             self.done += 1
             figures = {"task": episode.task, "agent": episode.agent, "seed": episode.seed, "summary": result.summary}
             self.listener(Event("bench", self.done, self.total, 0, figures))
+
+
+def _budget(found: BenchResult) -> Budget | None:
+    """What all runs may spend together; what those spent that have ended, or are under way, counts."""
+    from palaestra.engines.budget import Budget
+
+    if not found.total_cost:
+        return None
+    spent = Spending(money=sum(episode.summary["cost"] for episode in found.episodes if episode.summary))
+    with open_cache(str(found.settings.get("cache", ""))) as cache:
+        for episode in found.episodes:
+            if episode.summary is None and (episode.folder / "settings.json").exists():
+                with Run.open(episode.folder, read_only=True) as run:
+                    spent = replace(spent, money=spent.money + cache.spent(run.store.id).money)
+    advice = "give the same command again with a larger --total-cost"
+    return Budget(max_cost=found.total_cost, spent=spent, advice=advice, error=TotalSpentError)
 
 
 def _check_names(tasks: Sequence[str], agents: Sequence[str], seeds: int, workers: int) -> None:
@@ -300,6 +334,7 @@ def _plain(found: BenchResult) -> dict[str, Any]:
         "rows": [{**{name: (e.summary or {}).get(name) for name in COLUMNS}, "task": e.task, "agent": e.agent, "seed": e.seed}
                  for e in found.episodes],
         "standings": None if found.standings is None else found.standings.model_dump(mode="json"),
+        "total_cost": found.total_cost,
         "cost": sum(summary["cost"] for summary in ended),
         "calls": sum(summary["calls"] for summary in ended),
         "prompt_tokens": sum(summary["prompt_tokens"] for summary in ended),

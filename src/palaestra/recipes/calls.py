@@ -60,22 +60,41 @@ class Calls:
         return self.cache.spent(self.owner)
 
 
-@contextmanager
-def calls_of(run: Run, settings: CallSettings) -> Iterator[Calls]:
-    """The calls of a run, with its cache open; what the run has spent before counts."""
-    from palaestra.engines.budget import Budget
+def open_cache(path: str = "") -> Cache:
+    """The answers of models that are kept: in the file of that name, or in the one for all runs."""
     from palaestra.engines.shelf import cache_folder
     from palaestra.runs.cache import Cache
     from palaestra.runs.guard import guarded
 
-    path = Path(settings.cache).expanduser() if settings.cache else cache_folder() / CALLS
-    with guarded(path, "opening the cache of calls"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with Cache(path) as cache:
+    where = Path(path).expanduser() if path else cache_folder() / CALLS
+    with guarded(where, "opening the cache of calls"):
+        where.parent.mkdir(parents=True, exist_ok=True)
+    return Cache(where)
+
+
+def check_price(name: str) -> None:
+    """Raise where dollars are limited and nobody knows what a model costs; one of this process costs none."""
+    from palaestra.engines.endpoints import is_remote
+    from palaestra.engines.prices import Prices, unpriced
+
+    if is_remote(name) and Prices.load().of(name) is None:
+        raise unpriced(name)
+
+
+@contextmanager
+def calls_of(run: Run, settings: CallSettings, within: Budget | None = None) -> Iterator[Calls]:
+    """The calls of a run, with its cache open; what the run has spent before counts.
+
+    Arguments:
+        within: the budget of several runs, of which this is one.
+    """
+    from palaestra.engines.budget import Budget
+
+    with open_cache(settings.cache) as cache:
         owner = run.store.id
         budget = Budget(
             max_cost=settings.max_cost or None, max_calls=settings.max_calls or None,
-            max_tokens=settings.max_tokens or None, spent=cache.spent(owner),
+            max_tokens=settings.max_tokens or None, spent=cache.spent(owner), within=within,
         )  # fmt: skip
         yield Calls(settings, cache, owner, budget)
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.seeding import Seeds
 from palaestra.envs.turn.records import StopReason
-from palaestra.recipes.calls import Calls, Engines, calls_of
+from palaestra.recipes.calls import Calls, Engines, calls_of, check_price
 from palaestra.recipes.settings import at_least, given, named_values, of_run, require, setting, to_plain
 from palaestra.runs.files import write_json
 from palaestra.runs.run import Run, new_folder
 
 if TYPE_CHECKING:
     from palaestra.core.prompts import Prompts
+    from palaestra.engines.budget import Budget
     from palaestra.research.agents import Agent, Outfit
     from palaestra.research.baseline import Measured
     from palaestra.research.env import ResearchEnv
@@ -98,6 +99,7 @@ def research(
     listener: Listener = ignore,
     engines: Engines | None = None,
     stop: Callable[[], bool] = lambda: False,
+    within: Budget | None = None,
     **values: Any,
 ) -> ResearchResult:
     """Let an agent work on a task, and score what it hands in.
@@ -110,6 +112,10 @@ def research(
         listener: is told of the progress.
         engines: open models, for several runs in one process.
         stop: whether to stop, asked between steps; then the run raises `Stopped`, and can be resumed.
+        within: the budget of several runs, of which this is one.
+
+    Raises:
+        TotalSpentError: that budget is spent; the run can be resumed.
 
     Example:
         >>> from palaestra.recipes.research import research                             # doctest: +SKIP
@@ -119,11 +125,16 @@ def research(
     settings = given(ResearchSettings, settings, values)
     check(settings)
     with Run.create(Path(out) if out else new_folder(RECIPE), RECIPE, to_plain(settings)) as run:
-        return _play(run, settings, engines, listener, stop)
+        return _play(run, settings, engines, listener, stop, within)
 
 
 def resume(
-    run: Run, *, listener: Listener = ignore, engines: Engines | None = None, stop: Callable[[], bool] = lambda: False
+    run: Run,
+    *,
+    listener: Listener = ignore,
+    engines: Engines | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    within: Budget | None = None,
 ) -> ResearchResult:
     """Go on with a run whose process was killed; a run that has ended just gives its result.
 
@@ -134,7 +145,7 @@ def resume(
         return ResearchResult(run.folder, run.summary)
     settings = of_run(ResearchSettings, run)
     check(settings)
-    return _play(run, settings, engines, listener, stop)
+    return _play(run, settings, engines, listener, stop, within)
 
 
 def check(settings: ResearchSettings) -> None:
@@ -146,6 +157,8 @@ def check(settings: ResearchSettings) -> None:
     PARSERS.check(settings.parser)
     task = task_of(settings)
     agent = make_agent(settings.agent, outfit_of(settings, task))
+    if agent.model and settings.max_cost:
+        check_price(agent.model)
     _environment(settings, task, agent)
     sandbox_for(task, settings.sandbox)
 
@@ -229,7 +242,12 @@ def demonstration_of(where: str) -> str:
 
 
 def _play(
-    run: Run, settings: ResearchSettings, engines: Engines | None, listener: Listener, stop: Callable[[], bool]
+    run: Run,
+    settings: ResearchSettings,
+    engines: Engines | None,
+    listener: Listener,
+    stop: Callable[[], bool],
+    within: Budget | None,
 ) -> ResearchResult:
     """The episodes of the agent, from wherever the store is."""
     from palaestra.recipes.outcome import TRAJECTORY, exported, summarise
@@ -237,7 +255,7 @@ def _play(
     from palaestra.research.agents import make_agent
 
     task = task_of(settings)
-    with calls_of(run, settings) as calls:
+    with calls_of(run, settings, within) as calls:
         made: list[ResearchEnv] = []
         agent = make_agent(settings.agent, outfit_of(settings, task, calls, engines, lambda: made[0].baseline))
         env = _environment(settings, task, agent)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from palaestra.core.errors import BudgetSpentError
+from palaestra.core.errors import BudgetSpentError, TotalSpentError
 from palaestra.core.records import Completion, Failure, FailureCause, Message, ToolCall
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Engine, Request
@@ -96,6 +96,8 @@ class ModelAgent(Agent):
                 return Halt(StopReason.CONTEXT, f"the prompt has {tokens} tokens; {self.model} reads {context}")
         try:
             answer = self._engine.generate([request])[0][0]
+        except TotalSpentError:
+            raise  # Nothing of this episode: it waits until there is more for all of them.
         except BudgetSpentError as error:
             return Halt(StopReason.COST, str(error))
         if isinstance(answer, Completion):
