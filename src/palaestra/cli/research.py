@@ -25,7 +25,9 @@ INTERRUPTED = 130
 
 Out = Annotated[str, typer.Option("--out", help="The run folder; a new one below runs/ if not given.")]
 BenchOut = Annotated[str, typer.Option("--out", help="The folder of the bench; one that was stopped goes on.")]
-Tasks = Annotated[str, typer.Option("--tasks", help="The tasks, with commas between them; all: every one that there is.")]
+Tasks = Annotated[
+    str, typer.Option("--tasks", help="The tasks, with commas between them; all: every one that there is.")
+]
 Agents = Annotated[
     str, typer.Option("--agents", help="The agents, with commas between them: baseline,model:nano,script:FILE.")
 ]
