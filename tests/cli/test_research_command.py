@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 from number_task import number_task
+from typer.testing import CliRunner
 
+from palaestra.cli.main import app
 from palaestra.cli.research import _tasks
+from palaestra.core.errors import SettingsError
 from palaestra.research.task import task_names
 
 
@@ -72,6 +75,21 @@ def test_the_tasks_are_listed_with_what_is_measured() -> None:
     assert row.split()[1:3] == ["points", "higher"]
 
 
+def test_what_is_asked_of_the_list_of_tasks_is_done_or_said(tmp_path: Path) -> None:
+    listed = CliRunner().invoke(app, ["research", "tasks", "--only", "grid_maze,colonel_blotto"])
+    named = [name for name in task_names() if f"\n{name} " in listed.output]
+    assert named == ["colonel_blotto", "grid_maze"]
+    for arguments, said in (
+        (["--only", "grid_mace"], "did you mean 'grid_maze'"),
+        (["--mlgym", str(tmp_path)], "is no checkout of MLGym"),
+        (["--mlgym", str(tmp_path), "--measure"], "leave --mlgym out"),
+        (["--write", "tasks.md"], "add --measure"),
+    ):
+        assert said in str(CliRunner().invoke(app, ["research", "tasks", *arguments]).exception)
+    with pytest.raises(SettingsError, match="is no checkout of MLGym"):
+        _tasks("all", str(tmp_path))
+
+
 def test_all_are_the_tasks_that_there_are(tmp_path: Path) -> None:
     assert _tasks("all", "") == task_names()
     (tmp_path / "configs" / "tasks").mkdir(parents=True)
@@ -84,6 +102,7 @@ def test_options_of_a_subcommand_stand_behind_it_and_errors_are_one_line(tmp_pat
     for arguments, said in (
         (["research", "--task", "x", "tasks"], "got --task before it"),
         (["research", "--agent", "modle"], "did you mean 'model'"),
+        (["research"], "name one with --model"),
         (["research", "bench", "--tasks", "prisoners_dilemma", "--agents", "human"], "plays by itself"),
         (["research", "bench", "--tasks", "prisoners_dilemma"], "--agents"),
     ):

@@ -102,6 +102,16 @@ def test_the_users_prices_come_first_and_may_be_patterns(tmp_path: Path, monkeyp
     assert Prices.load().of("azure:mine") is None
 
 
+def test_a_price_may_be_given_by_the_models_own_name_wherever_it_is_served() -> None:
+    own = Prices({"big": Price(10.0, 20.0), "small-*": Price(1.0, 2.0)})
+    assert own.of("http://127.0.0.1:8000/v1#big") == own.of("https://gpu/v1#big-2025-01-31") == Price(10.0, 20.0)
+    assert own.of("https://gpu/v1#small-7b") == Price(1.0, 2.0)
+    # Nobody else is taken to ask what OpenAI does, and a server on this machine asks nothing.
+    assert Prices().of("https://gpu/v1#gpt-4o") is None
+    assert Prices().of("http://localhost:8000/v1#gpt-4o") == Price(0.0, 0.0)
+    assert Prices().of("gpt-4o-2024-08-06") == Prices().of("azure:gpt-4o") == Price(2.5, 10.0)
+
+
 @pytest.mark.parametrize(
     "content", ["no json", "[]", '{"a": [1]}', '{"a": {"prompt": 1}}', '{"a": [1, -1]}', '{"a": [1, "2"]}']
 )

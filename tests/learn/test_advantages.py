@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -129,9 +131,55 @@ def test_a_failed_member_moves_no_mean_and_has_no_advantage() -> None:
     assert torch.allclose(alone, torch.tensor([[0.5, -1.0, 0.0, 0.5]]))
 
 
-def test_equal_returns_give_no_advantage() -> None:
-    assert group_advantages_GK(torch.full((2, 4), 0.7)).abs().max() == 0
-    assert leave_one_out_GK(torch.full((2, 4), 0.5)).abs().max() == 0
+def exact(returns: list[float], valid: list[bool], method: str) -> list[float]:
+    """Advantages without rounding but for that of the root: fractions of the numbers that the tensors hold."""
+    known = [Fraction(value) for value, counts in zip(returns, valid, strict=True) if counts]
+    found = []
+    for value, counts in zip(map(Fraction, returns), valid, strict=True):
+        if not counts or len(known) < 2:
+            found.append(0.0)
+        elif method == "rloo":
+            found.append(float(value - (sum(known) - value) / (len(known) - 1)))
+        else:
+            mean = sum(known) / len(known)
+            variance = sum((one - mean) ** 2 for one in known) / (len(known) - 1)
+            found.append(float(value - mean) / (float(variance) ** 0.5 + 1e-4 if method == "grpo" else 1.0))
+    return found
+
+
+METHODS = {
+    "grpo": group_advantages_GK,
+    "dr_grpo": lambda returns, valid: group_advantages_GK(returns, valid, scale=False),
+    "rloo": leave_one_out_GK,
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_advantages_are_exact_and_those_of_equal_returns_exactly_zero(method: str) -> None:
+    """An advantage of the mean's rounding would be a full step of the optimiser, which does not see how small it is."""
+    generator = np.random.default_rng(0)
+    for size in range(2, 9):
+        for failed in range(size):
+            valid = [True] * size
+            for place in generator.choice(size, failed, replace=False):
+                valid[place] = False
+            mask = torch.tensor([valid])
+            for reward in (0.1, 0.3, 1.0, 3.0, 1 / 3, -0.7):
+                returns = torch.full((1, size), reward).where(mask, 100.0)
+                assert (METHODS[method](returns, mask) == 0).all(), (reward, size, failed)
+            returns = torch.tensor(generator.choice([0.1, 0.3, 1.0, 3.0], (1, size)), dtype=torch.float32)
+            wanted = exact(returns[0].tolist(), valid, method)
+            assert METHODS[method](returns, mask)[0].tolist() == pytest.approx(wanted, rel=1e-6, abs=1e-12)
+
+
+def test_the_same_rewards_paid_in_other_turns_are_alike() -> None:
+    """Their sums differ in the last place, and nobody did better."""
+    paid = torch.tensor([[0.1, 0.6, 0.0], [0.0, 0.0, 0.7], [0.6, 0.0, 0.1]])
+    returns = paid.sum(-1)[None]
+    assert returns.unique().numel() > 1
+    assert (group_advantages_GK(returns) == 0).all()
+    assert (leave_one_out_GK(returns) == 0).all()
+    assert (group_advantages_GK(torch.tensor([[0.7, 0.7001]])) != 0).all()
 
 
 def test_leave_one_out_compares_with_the_others() -> None:
@@ -148,6 +196,16 @@ def test_normalised_looks_only_at_what_counts() -> None:
     assert abs(float(found[:3].mean())) < 1e-6
     assert abs(float(found[:3].std()) - 1) < 1e-5
     assert found[3] == 0
+
+
+def test_what_is_alike_is_normalised_to_nothing() -> None:
+    """The deviation of equal numbers is that of the rounding of their mean; divided by it, that would be large."""
+    for value in (0.1, 0.3, 1 / 3, -0.7):
+        for count in range(2, 10):
+            same = torch.full((count,), value)
+            assert (normalised(same) == 0).all()
+            mask = torch.arange(count + 1) < count
+            assert (normalised(torch.cat([same, torch.tensor([9.0])]), mask) == 0).all()
 
 
 def test_explained_variance_is_one_for_a_seer_and_zero_for_a_constant() -> None:

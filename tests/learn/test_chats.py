@@ -28,6 +28,18 @@ FORGETFUL = (
 )  # fmt: skip
 LAST_ONLY = START + "{% if loop.index0 >= messages|length - 2 %}{{'<|'+m['role']+'|>'+m['content']+'<|end|>'}}{% endif %}{% endfor %}" + ASK + "{{'<|assistant|>'}}{% endif %}"  # fmt: skip
 THINKING = START + "{{'<|'+m['role']+'|>'+m['content']+'<|end|>'}}{% endfor %}" + ASK + "{{'<|assistant|><think>\n'}}{% endif %}"  # fmt: skip
+GEMMA = (
+    "{% if messages[0]['role']=='system' %}{{raise_exception('System role not supported')}}{% endif %}" + START
+    + "{{'<|'+m['role']+'|>'+m['content']|trim+'<|end|>'}}{% endfor %}" + ASK + "{{'<|assistant|>'}}{% endif %}"
+)  # fmt: skip
+ORDERLESS = START + "{% if m['role']=='user' %}{{'[INST] '+m['content']+' [/INST]'}}{% elif m['role']=='assistant' %}{{m['content']+'<|end|>'}}{% endif %}{% endfor %}"  # fmt: skip
+MOVING = (
+    "{% if messages[0]['role']=='system' %}{% set s=messages[0]['content']+'\n\n' %}{% set rest=messages[1:] %}{% else %}{% set s='' %}"
+    "{% set rest=messages %}{% endif %}{% for m in rest %}{% if m['role']=='user' %}{{'[INST] '+(s if loop.last else '')+m['content']+' [/INST]'}}"
+    "{% elif m['role']=='assistant' %}{{m['content']+'<|end|>'}}{% endif %}{% endfor %}"
+)  # fmt: skip
+MUTE = START + "{% if m['role']!='user' %}{{'<|'+m['role']+'|>'+m['content']+'<|end|>'}}{% endif %}{% endfor %}" + ASK + "{{'<|assistant|>'}}{% endif %}"  # fmt: skip
+SHORTENING = START + "{{'<|'+m['role']+'|>'+(m['content'] if m['role']!='user' or m['content']|length < 10 else '...')+'<|end|>'}}{% endfor %}" + ASK + "{{'<|assistant|>'}}{% endif %}"  # fmt: skip
 
 ASKED = [Message("user", "Guess.")]
 
@@ -85,6 +97,82 @@ def test_a_tool_speaks_as_a_user_where_the_template_knows_none(nano: Model, temp
     assert as_tool == as_user
     assert "84" in nano.tokenizer.decode(as_tool)
     assert "tool" in nano.tokenizer.decode(ChatEncoder(nano.tokenizer).answer(ASKED, said, [Message("tool", "84")]))
+
+
+@pytest.mark.parametrize(
+    "template", [GEMMA, ORDERLESS, MOVING], ids=["refuses system", "leaves system out", "moves system along"]
+)
+def test_system_text_begins_the_users_where_the_template_has_no_place_for_it(nano: Model, template: str) -> None:
+    tokenizer = tokenizer_with(nano, template)
+    encoder = ChatEncoder(tokenizer)
+    system, joined = Message("system", "Be brief."), Message("user", "Be brief.\n\nGuess.")
+    assert encoder.opening([system, *ASKED]) == encoder.opening([joined])
+    assert "Be brief.\n\nGuess." in tokenizer.decode(encoder.opening([system, *ASKED]))
+    said, reply = Message("assistant", "4"), [Message("user", "Higher.")]
+    ids = (
+        encoder.opening([system, *ASKED]) + tuple(tokenizer.encode("4")) + encoder.answer([system, *ASKED], said, reply)
+    )
+    assert list(ids) == prompt_ids(tokenizer, [joined, said, *reply])
+    assert tokenizer.decode(encoder.answer([system, *ASKED], said, [system, *reply])).count("Be brief.") == 1
+    assert encoder.opening([system]) == encoder.opening([Message("user", "Be brief.")])
+
+
+def test_a_system_message_that_the_template_shows_stays_what_it_is(nano: Model) -> None:
+    found = ChatEncoder(nano.tokenizer).opening([Message("system", "Be brief."), *ASKED])
+    assert nano.tokenizer.decode(found) == "<|system|>Be brief.<|end|><|user|>Guess.<|end|><|assistant|>"
+
+
+def test_a_template_that_loses_what_a_user_says_is_refused(nano: Model) -> None:
+    with pytest.raises(EnvError, match="the chat template of mine leaves out, or changes, what a user says"):
+        ChatEncoder(tokenizer_with(nano, MUTE), "mine")
+    encoder = ChatEncoder(tokenizer_with(nano, SHORTENING))
+    long = Message("user", "Guess a number, any number.")
+    for lose in (
+        lambda: encoder.opening([long]),
+        lambda: encoder.answer(ASKED, Message("assistant", "4"), [Message("user", "Higher."), long]),
+    ):
+        with pytest.raises(EnvError, match=r"'Guess a number, any number.' is not in its text") as caught:
+            lose()
+        assert "\n" not in str(caught.value)
+
+
+LLAMA = "{{'<s>'}}" + START + "{% if m['role']=='user' %}{{'[INST] '+m['content']+' [/INST]'}}{% else %}{{' '+m['content']+'</s>'}}{% endif %}{% endfor %}"  # fmt: skip
+BARE = START + "{{m['role']+': '+m['content']+'\n'}}{% endfor %}" + ASK + "{{'assistant: '}}{% endif %}"
+
+
+@pytest.mark.parametrize("scheme", ["first", "always", "never"])
+def test_a_text_behind_others_is_not_encoded_as_a_beginning(scheme: str) -> None:
+    """Tokenizers like SentencePiece put a space before a text; what is appended to a conversation has none there."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.BPE(unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+    raw.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    corpus = ["[INST] Guess. [/INST] 4 7 Higher. x user: assistant: \n"] * 9
+    raw.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=90, special_tokens=["<unk>", "<s>", "</s>"]))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+    said, reply = Message("assistant", "4"), [Message("user", "Higher.")]
+
+    tokenizer.chat_template = LLAMA
+    encoder, end = ChatEncoder(tokenizer), tokenizer.eos_token_id
+    whole = prompt_ids(tokenizer, [*ASKED, said, *reply])
+    place = whole.index(end) + 1
+    assert list(encoder.answer(ASKED, said, reply, end)) == whole[place:]
+    assert list(encoder.answer(ASKED, said, reply, tokenizer.convert_tokens_to_ids("4"))) == whole[place - 1 :]
+
+    tokenizer.chat_template = BARE
+    encoder = ChatEncoder(tokenizer)
+    found = encoder.answer(ASKED, said, reply, tokenizer.convert_tokens_to_ids("4"))
+    assert tokenizer.convert_ids_to_tokens(found[0]) == "\n"
+    assert list(found) == prompt_ids(tokenizer, [*ASKED, said, *reply])[-len(found) :]
+
+
+def test_words_that_the_template_begins_with_are_not_taken_for_the_end_of_a_message(nano: Model) -> None:
+    encoder = ChatEncoder(tokenizer_with(nano, BARE))
+    said, reply = Message("assistant", "4 us"), [Message("user", "Higher.")]
+    _, last, *_ = nano.tokenizer.encode("\nuser")
+    assert nano.tokenizer.decode(encoder.answer(ASKED, said, reply, last)) == "\nuser: Higher.\nassistant: "
 
 
 @pytest.mark.parametrize("template", [FORGETFUL, LAST_ONLY, THINKING], ids=["reasoning", "last messages", "prefilled"])

@@ -5,17 +5,22 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from chat_server import Call, Reply, Server
 from number_task import number_task
+from rich.console import Console
 
-from palaestra.core.errors import EngineError, RunError, SettingsError, TotalSpentError
+from palaestra.cli.research import ResearchProgress
+from palaestra.cli.standings import standings_tables
+from palaestra.core.errors import EngineError, RunError, SettingsError, TaskError, TotalSpentError
 from palaestra.core.events import Event
 from palaestra.recipes.bench import bench, read_bench, resume
 from palaestra.recipes.research import ResearchSettings
@@ -153,17 +158,82 @@ def test_what_all_runs_may_spend_together_stops_the_bench_and_more_of_it_goes_on
     assert not (tmp_path / "x").exists()
 
 
+def test_a_task_of_a_folder_goes_by_its_name_and_an_agent_as_it_was_given(
+    number: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "good.txt").write_text("echo 20 > answer.txt\n%%\nsubmit\n")
+    monkeypatch.chdir(tmp_path)
+    result = bench(tasks=[os.path.relpath(number)], agents=["script:good.txt"], out="bench")
+    assert [(e.task, e.agent) for e in result.episodes] == [("number", "script:good.txt")]
+    assert (tmp_path / "bench" / "number" / "script_good.txt-seed0").is_dir()
+    with open(tmp_path / "bench" / "table.csv", newline="") as stream:
+        assert [(row["task"], row["agent"]) for row in csv.DictReader(stream)] == [("number", "script:good.txt")]
+    assert number not in write_report(tmp_path / "bench").read_text().split("<h2>Settings")[0]
+    # One that was stopped goes on from anywhere.
+    shutil.rmtree(tmp_path / "bench" / "number")
+    monkeypatch.chdir(tmp_path.parent)
+    again = resume(tmp_path / "bench")
+    assert [e.summary["best_submission"] for e in again.episodes if e.summary] == [21.0]
+    shutil.copytree(number, tmp_path / "copy")
+    with pytest.raises(SettingsError, match="each task of a bench is named once; 'number'"):
+        bench(tasks=[number, str(tmp_path / "copy")], agents=["baseline"], out=tmp_path / "twice")
+
+
+def test_a_broken_task_stops_no_other_and_leaves_no_run_behind(number: str, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(number, broken)
+    (broken / "task.yaml").write_text((broken / "task.yaml").read_text().replace("name: number", "name: broken"))
+    (broken / "evaluator.py").write_text("def evaluate(evaluation):\n    return {}\n")
+    with pytest.raises(TaskError, match="cannot be judged"):
+        bench(tasks=[str(broken), number], agents=["baseline"], out=tmp_path / "bench")
+    assert sorted(path.name for path in (tmp_path / "bench").iterdir()) == ["bench.json", "number"]
+
+
+def test_an_agent_that_never_spoke_is_marked_in_the_table_and_on_the_page(number: str, tmp_path: Path) -> None:
+    settings = ResearchSettings(context=20, cache=str(tmp_path / "calls.sqlite"))
+    nobody = "model:http://127.0.0.1:9/v1#nobody"
+    told: list[Event] = []
+    result = bench(settings, tasks=[number], agents=[nobody, "baseline"], out=tmp_path / "bench", listener=told.append)
+    assert (result.silent("number", nobody), result.silent("number", "baseline")) == (True, False)
+    with open(tmp_path / "bench" / "table.csv", newline="") as stream:
+        assert [(row["steps"], row["silent"]) for row in csv.DictReader(stream)] == [("0", "True"), ("2", "False")]
+    page = " ".join(write_report(tmp_path / "bench").read_text().split())
+    assert f"{nobody}: 0 messages in 1 of 1 run." in page
+    assert "baseline: 0 messages" not in page
+    assert page.count("1 run; 0 messages") == 2  # By attempt and by submission.
+    out = StringIO()
+    console = Console(width=80, file=out)
+    assert result.standings is not None
+    for table in standings_tables(result.standings, 80, result.silent):
+        console.print(table)
+    assert "6*°" in out.getvalue()
+    assert "° 0 messages: the agent said nothing" in out.getvalue()
+    out.truncate(0)
+    progress = ResearchProgress(console)
+    for event in told:
+        progress(event)
+    assert f"number, {nobody}, seed 0: 6 (baseline 6), 0 messages\n" in out.getvalue()
+    assert "number, baseline, seed 0: 6 (baseline 6)\n" in out.getvalue()
+
+
 def test_another_bench_or_a_run_is_not_written_over(number: str, tmp_path: Path) -> None:
     bench(tasks=[number], agents=["baseline"], out=tmp_path / "bench")
     with pytest.raises(RunError, match="holds another bench"):
         bench(tasks=[number], agents=["reference"], out=tmp_path / "bench")
     with pytest.raises(RunError, match="holds a run and no bench"):
         bench(tasks=[number], agents=["baseline"], out=next((tmp_path / "bench").glob("*/baseline-seed0")))
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "thesis.tex").touch()
+    with pytest.raises(RunError, match="is not empty, and holds no bench"):
+        bench(tasks=[number], agents=["baseline"], out=tmp_path / "foreign")
+    assert [path.name for path in (tmp_path / "foreign").iterdir()] == ["thesis.tex"]
 
 
 def test_wrong_names_are_said_at_once(number: str, tmp_path: Path) -> None:
     for tasks, agents, said in (
         ([number], ["human"], "plays by itself"),
+        ([number], ["best_of:2:human"], "plays by itself"),
+        ([number], ["model"], "name one with --model"),
         ([number], [], "at least 1 agent"),
         ([number], ["baseline", "baseline"], "named once"),
         ([], ["baseline"], "at least 1 task"),

@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_server import Call, Reply, Server
+from chat_server import Call, Reply, Server, error
 from number_task import number_task
 
-from palaestra.core.errors import SettingsError, UnknownNameError
+from palaestra.cli.research import finish
+from palaestra.core.errors import RunError, SettingsError, TaskError, UnknownNameError
 from palaestra.core.events import Event
+from palaestra.engines.retry import AGAIN
 from palaestra.recipes.playing import Stopped, read_submission
 from palaestra.recipes.research import research, resume
 from palaestra.report import write_report
+from palaestra.report.research import FOLDERS
 from palaestra.research.steps import Step
 from palaestra.runs.run import Run
 
@@ -193,8 +196,15 @@ def test_ctrl_c_during_a_command_ends_the_run_with_what_is_there(
     assert process.returncode == 130, err
     assert time.monotonic() - start < 10  # The command would have gone on for 20 s.
     s = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (s["stop_reason"], s["best_submission"]) == ("interrupted", 21.0)
+    assert (s["stop_reason"], s["best_submission"], s["steps"]) == ("interrupted", 21.0, 2)
     assert out.strip().splitlines()[-1] == f"run: {tmp_path / 'run'}"
+    # What was under way is kept, and what ended it is said.
+    told = [
+        message["content"] for message in json.loads((tmp_path / "run" / "trajectory.json").read_text())["messages"]
+    ]
+    assert "touch started; sleep 60" in told
+    assert "2/8 touch started; sleep 60; the end: interrupted: interrupted at the keyboard, during a command" in out
+    assert "touch started; sleep 60" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_a_demonstration_a_strategy_and_own_prompts_are_told(number: Path, tmp_path: Path) -> None:
@@ -232,6 +242,152 @@ def test_wrong_settings_are_said_before_anything_is_written(tmp_path: Path, valu
     with pytest.raises((SettingsError, UnknownNameError), match=said):
         research(**({"agent": "baseline"} | values), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_goes_on_from_another_folder_than_it_was_begun_in(
+    number: Path, tmp_path: Path, script: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script("echo 20 > answer.txt", "submit")
+    (tmp_path / "notes.txt").write_text("Begin at the beginning.")
+    monkeypatch.chdir(tmp_path)
+    task = os.path.relpath(number)
+    with pytest.raises(Killed):
+        research(task=task, agent="script:script.txt", demonstration="notes.txt", out="run", listener=killed_after(1))
+    settings = json.loads((tmp_path / "run" / "settings.json").read_text())["settings"]
+    assert (Path(settings["task"]).resolve(), settings["agent"]) == (number, f"script:{tmp_path / 'script.txt'}")
+    monkeypatch.chdir(tmp_path.parent)
+    with Run.open(tmp_path / "run") as run:
+        assert resume(run).summary["best_submission"] == 21.0
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("evaluator.py", "def evaluate(evaluation):\n    return {'other': 1}\n", "cannot be judged"),
+        ("evaluator.py", "import no_such_module\n", "no_such_module"),
+        ("task.yaml", "baseline: python nothing.py\n", "nothing.py"),
+        ("task.yaml", "data: data.py\n", "no data today"),
+    ],
+)
+def test_a_broken_task_is_said_before_there_is_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, text: str, said: str
+) -> None:
+    task = number_task(tmp_path)
+    (task / "data.py").write_text("def make(public, hidden, rng):\n    raise ValueError('no data today')\n")
+    (task / file).write_text((task / file).read_text() + text if file == "task.yaml" else text)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TaskError, match=said):
+        research(task="number/", agent="reference")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_baseline_is_measured_once_and_not_at_all_for_a_folder_that_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from palaestra.research import baseline
+
+    task, measured = number_task(tmp_path), 0
+    monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / "cache"))
+    original = baseline.measure
+
+    def measure(*arguments: Any) -> Any:
+        nonlocal measured
+        measured += 1
+        return original(*arguments)
+
+    monkeypatch.setattr(baseline, "measure", measure)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "thesis.tex").touch()
+    with pytest.raises(RunError, match="not empty"):
+        research(task=str(task), agent="baseline", out=tmp_path / "taken")
+    assert measured == 0
+    research(task=str(task), agent="baseline", out=tmp_path / "run")
+    assert measured == 1
+
+
+def test_an_agent_that_never_spoke_is_marked(number: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nobody = {"agent": "model:http://127.0.0.1:9/v1#nobody", "context": 20, "cache": str(tmp_path / "c.sqlite")}
+    result = research(task=str(number), **nobody, out=tmp_path / "run")
+    assert result.summary["stop_reason"] == "context"
+    assert (result.summary["silent"], result.summary["best_submission"]) == (True, 6.0)
+    finish(result)
+    said = capsys.readouterr().out
+    assert "0 messages: the agent said nothing" in said
+    assert "0 messages." in (tmp_path / "run" / "report.html").read_text()
+    spoken = research(task=str(number), agent="baseline", out=tmp_path / "other")
+    assert spoken.summary["silent"] is False
+    finish(spoken)
+    assert "said nothing" not in capsys.readouterr().out
+    assert "0 messages." not in (tmp_path / "other" / "report.html").read_text()
+
+
+def test_calls_that_were_made_again_are_told_and_counted(
+    number: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[Event] = []
+
+    def answer(call: Call, before: int) -> Reply:
+        spoken = len(call.body["messages"]) > 2
+        if not spoken and before == 0:
+            return error(500, "out of order")
+        return Reply("```\nsubmit\n```" if spoken else "```\necho 20 > answer.txt\n```")
+
+    with Server(answer) as server:
+        result = research(
+            task=str(number), agent="model", model=server.model, out=tmp_path / "run", cache=str(tmp_path / "c.sqlite"),
+            listener=told.append,
+        )  # fmt: skip
+    s = result.summary
+    assert (s["steps"], s["calls"], s["calls_again"], s["failures"]) == (2, 3, 1, {})
+    (again,) = [event for event in told if event.phase == AGAIN]
+    assert (again.done, again.total) == (1, 10)
+    assert "out of order" in again.figures["reason"]
+    assert again.figures["seconds"] > 0
+    finish(result)
+    assert "3 calls (1 made again)" in " ".join(capsys.readouterr().out.split())
+    assert "1 call made again" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_submission_on_the_data_of_the_validations_is_an_attempt(tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    for name, text in {
+        "configs/tasks/game.yaml": (
+            "id: game\nname: A game\ndescription: Play.\ntask_entrypoint: PythonSubmissionTasks\ntraining_timeout: 60\n"
+            "evaluation_paths:\n  - evaluate.py\nstarter_code:\n  - data/evaluate.py\n  - data/target.py\n"
+            "baseline_scores:\n  - Score: 0.5\n"
+        ),
+        "data/evaluate.py": "import json\nfrom target import play\nprint(json.dumps({'Score': play()}))\n",
+        "data/target.py": "def play():\n    return 0.25\n",
+    }.items():
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).write_text(text)
+    (tmp_path / "script.txt").write_text("submit")
+    s = research(
+        task="game", mlgym=str(checkout), agent=f"script:{tmp_path / 'script.txt'}", out=tmp_path / "run"
+    ).summary
+    assert (s["best_submission"], s["best_attempt"], s["attempts"], s["validations"]) == (0.25, 0.25, [0.25], 0)
+
+
+def test_what_was_handed_in_for_the_choice_is_no_validation(
+    number: Path, tmp_path: Path, script: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = script("echo 20 > answer.txt", "validate", "submit")
+    finish(research(task=str(number), agent=f"best_of:2:{agent}", out=tmp_path / "run"))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "best validation 20 of 2, and 2 handed in; baseline 5" in said
+    assert "2 validations" in said
+    assert "of 2, and 2 handed in" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_the_page_calls_task_and_agent_by_their_names(number: Path, tmp_path: Path, script: Callable[..., str]) -> None:
+    with pytest.raises(Killed):
+        research(task=str(number), agent=script("true", "submit"), out=tmp_path / "run", listener=killed_after(1))
+    assert "<h1>script:script.txt on number</h1>" in write_report(tmp_path / "run").read_text()
+    for agent, title in (
+        ("model:http://a/v1#m", "model:http://a/v1#m"),
+        ("best_of:2:replay:/x/y/z", "best_of:2:replay:z"),
+    ):
+        assert FOLDERS.sub(":", agent) == title
 
 
 def test_the_page_shows_scores_conversation_and_end(number: Path, tmp_path: Path, script: Callable[..., str]) -> None:

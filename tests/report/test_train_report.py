@@ -193,6 +193,48 @@ def test_the_headline_of_a_run_with_rewards(tmp_path: Path) -> None:
     assert "has not ended" not in page.said
 
 
+def turn_run(folder: Path, **summary: Any) -> Path:
+    with language(folder, "palaestra/Guess-v0", "grpo") as run:
+        run.store.add_figures(0, held_out(0.2))
+        run.store.add_iteration(1, figures(1, groups_without_variance=0.25), [episode()], cost("1/train"))
+        run.store.add_figures(1, held_out(0.3))
+        run.write_summary({"recipe": "train", "iterations": 1, **summary})
+    return folder
+
+
+def test_a_gain_over_the_same_episodes_is_paired(tmp_path: Path) -> None:
+    gain = {"test_gain": 0.1, "test_gain_low": 0.04, "test_gain_high": 0.16, "test_gain_episodes": 31}
+    page = read(turn_run(tmp_path / "paired", **gain))
+    assert "Change +0.100 0.040 to 0.160 paired over 31 episodes" in page.section("headline")
+    assert "The interval lies above 0." in page.section("headline")
+    assert "independent" not in page.section("headline")
+    # Two halves of 0.1 would hide it.
+    apart = read(turn_run(tmp_path / "apart")).section("headline")
+    assert "Change +0.100 −0.041 to 0.241 the two taken as independent" in apart
+    assert "this run by itself does not show a change" in apart
+
+
+def test_intervals_of_groups_say_that_groups_are_independent(tmp_path: Path) -> None:
+    said = read(turn_run(tmp_path / "run")).section("reward")
+    assert "the intervals of the training take the groups as independent, and not their members" in said
+    assert "groups as independent" not in read(rlhf_run(tmp_path / "single")).section("reward")
+
+
+def test_an_evaluation_in_which_no_episode_counts_says_so(tmp_path: Path) -> None:
+    with language(tmp_path / "run", "palaestra/Guess-v0", "grpo") as run:
+        for k in (0, 1):
+            if k:
+                run.store.add_iteration(k, figures(k), [episode()], cost(f"{k}/train"))
+            run.store.add_figures(k, {"test_count": 0.0, "test_failures": 1.0, "seconds_evaluate": 1.0})
+        nothing = dict.fromkeys(("test_gain", "test_gain_low", "test_gain_high"))
+        run.write_summary({"recipe": "train", "iterations": 1, **nothing, "test_gain_episodes": 0})
+    said = read(tmp_path / "run").section("headline")
+    for name in ("before", "after"):
+        assert f"Held-out reward {name} – not known: 1 episode failed, and no other was played" in said
+    assert "Change – not known" in said
+    assert "Failures, held-out 2 of 2" in said
+
+
 def test_the_headline_of_a_task_has_accuracy_and_the_paired_gain(tmp_path: Path) -> None:
     said = read(task_run(tmp_path / "run")).said
     assert "nano learns in CoTEnv-v0 by Dr. GRPO" in said

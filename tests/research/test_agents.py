@@ -15,7 +15,7 @@ from palaestra.core.records import Message
 from palaestra.recipes import research as recipe
 from palaestra.recipes.playing import read_submission
 from palaestra.recipes.research import ResearchSettings, outfit_of, research
-from palaestra.research.agents import AGENTS, Agent, make_agent
+from palaestra.research.agents import AGENTS, Agent, make_agent, settled_agent
 from palaestra.research.agents.base import turns_of
 from palaestra.research.agents.script import read_script
 from palaestra.research.agents.solutions import writing
@@ -92,6 +92,56 @@ def test_a_replay_of_something_else_says_so(play: Play, tmp_path: Path, number: 
         research(task="prisoners_dilemma", agent=f"replay:{tmp_path / '0'}", out=tmp_path / "other")
     with pytest.raises(RunError, match="there is no run folder"):
         play("replay:nowhere")
+
+
+def test_a_run_is_replayed_by_its_trajectory_as_by_its_folder(play: Play, tmp_path: Path) -> None:
+    first = play(script(tmp_path, "echo 30 > answer.txt", "submit"))
+    assert play(f"replay:{tmp_path / '0' / 'trajectory.json'}")["best_submission"] == first["best_submission"] == 31.0
+
+
+def test_a_replay_ends_where_a_command_was_interrupted_and_does_not_begin_it_again(
+    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = ResearchEnv.respond
+
+    def respond(self: ResearchEnv, message: Message) -> Any:
+        reply = original(self, message)
+        if "40" in message.text:  # Somebody presses Ctrl-C before the command has ended.
+            self._over = False
+            raise KeyboardInterrupt
+        return reply
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ResearchEnv, "respond", respond)
+        first = play(script(tmp_path, "echo 30 > answer.txt", "echo 40 > other.txt", "submit"))
+    again = play(f"replay:{tmp_path / '0'}")
+    assert (first["steps"], again["steps"]) == (2, 1)
+    kept = ("stop_reason", "best_submission", "note")
+    assert [first[name] for name in kept] == [again[name] for name in kept]
+    assert first["stop_reason"] == "interrupted"
+
+
+def test_an_agent_is_settled_for_a_process_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "nano").mkdir()
+    for spec, settled in (
+        ("script:a/{task}.txt", f"script:{tmp_path}/a/{{task}}.txt"),
+        ("best_of:2:script:~/b.txt", f"best_of:2:script:{Path.home()}/b.txt"),
+        ("replay:runs/1", f"replay:{tmp_path}/runs/1"),
+        ("model:weights", f"model:{tmp_path}/weights"),
+        ("model:nano", "model:nano"),
+        ("model:openai:gpt", "model:openai:gpt"),
+        ("baseline", "baseline"),
+        ("best_of:x", "best_of:x"),
+    ):
+        assert settled_agent(spec) == settled, spec
+
+
+def test_whoever_asks_a_person_is_known_behind_any_number_of_others(number: Path) -> None:
+    outfit = outfit_of(ResearchSettings(task=str(number)), load_task(number))
+    told = [make_agent(spec, outfit).interactive for spec in ("human", "best_of:2:human", "best_of:2:baseline")]
+    assert told == [True, True, False]
 
 
 def test_the_baseline_hands_in_what_was_measured_and_the_reference_is_better(play: Play) -> None:
@@ -215,7 +265,9 @@ def test_scripts_are_texts_or_calls_of_tools(play: Play, tmp_path: Path) -> None
         ("script:/nowhere", "cannot be read"),
         ("baseline:x", "takes nothing behind its name"),
         ("best_of:x", "best_of:N:AGENT"),
-        ("best_of:2:model", "set a temperature"),
+        ("best_of:2:model:nano", "set a temperature"),
+        ("model", "name one with --model"),
+        ("best_of:2:model", "name one with --model"),
         ("model:nanno", "unknown model"),
         ("replay", "replay:FOLDER"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 
 from palaestra.envs.turn import StopReason
+from palaestra.research.data import data_of
 from palaestra.research.env import ResearchEnv
+from palaestra.research.task import load_task
 
 KIND = 'def choose(mine, theirs):\n    return "C"\n'
 """A strategy whose score is known to differ from the baseline's."""
@@ -94,9 +97,12 @@ def test_a_submission_that_forges_gets_no_better_score(env: ResearchEnv, honest:
 
 
 def test_a_process_left_behind_changes_nothing_after_submit(env: ResearchEnv, honest: dict[str, Any]) -> None:
-    loop = "(while true; do echo 'def choose(m, t): return \"D\"' > other.py; sleep 0.02; done) >/dev/null 2>&1 &"
-    late = "(sleep 3; echo 'def choose(m, t): return \"D\"' > strategy.py) >/dev/null 2>&1 &"
-    assert play(env, write(KIND), loop, f"{late} true", "submit")["score"] == honest["kind"]
+    # Judging takes longer than it takes the process to come.
+    slow = "import time\n" + KIND.replace("return", "time.sleep(0.001 * (not mine))\n    return") + "time.sleep(2.0)\n"
+    late = "(sleep 1; echo 'def choose(m, t): return \"D\"' > strategy.py) >/dev/null 2>&1 &"
+    assert play(env, write(slow), f"{late} true", "submit")["score"] == honest["kind"]
+    assert env._workspace is not None
+    assert 'return "D"' in env._workspace.execute("cat strategy.py").text
 
 
 def test_linked_submissions_are_no_submissions(env: ResearchEnv) -> None:
@@ -131,6 +137,33 @@ def test_the_host_other_workspaces_and_hidden_files_are_out_of_sight(env: Resear
         other.close()
 
 
+@pytest.mark.parametrize("name", ["sat_branching", "digit_images", "tabular_regression"])
+def test_no_file_of_the_hidden_data_is_in_a_workspace(name: str) -> None:
+    task = load_task(name)
+    hidden = data_of(task).hidden
+    assert hidden is not None
+    files = [path.read_bytes() for path in hidden.rglob("*") if path.is_file()]
+    assert files
+    env = ResearchEnv(name)
+    try:
+        env.reset(seed=0)
+        assert env._workspace is not None
+        for content in (*files, *task.starter_files().values()):
+            found = env._workspace.execute(
+                f"find / -path /proc -prune -o -type f -size {len(content)}c -exec sha256sum {{}} + 2>/dev/null",
+                timeout=60,
+            ).text
+            # The starter's own files show that the search finds what is there.
+            assert (hashlib.sha256(content).hexdigest() in found) == (content not in files)
+        if name == "digit_images":
+            said = env.step(
+                block("python3 -c 'from sklearn.datasets import load_digits as d; print(d().target.sum())'")
+            )
+            assert "FileNotFoundError" in said[0].messages[-1].text
+    finally:
+        env.close()
+
+
 def test_huge_and_binary_submissions_are_refused_with_a_word(env: ResearchEnv) -> None:
     env.reset(seed=0)
     env.step(block("head -c 3000000 /dev/urandom > strategy.py"))
@@ -143,8 +176,6 @@ def test_huge_and_binary_submissions_are_refused_with_a_word(env: ResearchEnv) -
 
 
 def test_a_submission_cannot_outlast_its_time_or_eat_the_machine() -> None:
-    from palaestra.research.task import load_task
-
     task = load_task("prisoners_dilemma")
     quick = task.model_copy(update={"limits": task.limits.model_copy(update={"evaluation_seconds": 1.0})})
     quick._folder = task.folder

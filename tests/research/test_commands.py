@@ -95,6 +95,7 @@ def test_a_window_shows_numbered_lines_and_how_many_more_there_are(session: Sess
         "open_file": "/workspace/long.txt",
         "working_dir": "/workspace",
         "window": "99-198 of 250",
+        "ok": True,
     }
     shown = good(session.run("goto 249")).split("\n")
     assert shown[1:3] == ["(150 more lines above)", "151|line 151"]

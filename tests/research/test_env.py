@@ -125,7 +125,8 @@ def test_calls_of_tools_are_answered_each_until_the_work_is_handed_in(number: Pa
                  ToolCall("submit", "{}", "c"), ToolCall("bash", '{"command": "rm answer.txt"}', "d")]  # fmt: skip
         observation, _, terminated, _, info = env.step(Message("assistant", "All at once.", tuple(calls)))
         answers = observation.messages[3:]
-        assert [(m.role, m.tool_call_id) for m in answers] == [("tool", "a"), ("tool", "b"), ("tool", "c")]
+        assert [(m.role, m.tool_call_id) for m in answers] == [("tool", name) for name in "abcd"]
+        assert answers[3].text == "Not run: the task is over."
         assert "there is no tool 'nothing'" in answers[1].text
         assert (terminated, info["score"]) == (True, 9.0)
     finally:

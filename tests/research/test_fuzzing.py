@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,9 +28,11 @@ anything = st.text(max_size=60)
 commands = st.one_of(
     st.builds("open {} {}".format, names, st.integers(-5, 10**7)),
     st.builds("goto {}".format, st.integers(-3, 10**9)),
-    st.sampled_from(["scroll_up", "scroll_down", "undo", "validate", "submit now", "memory_read", "exit", "vim x", "python3"]),
+    st.sampled_from(["submit", "create own.py", "scroll_up", "scroll_down", "undo", "validate", "submit now", "memory_read", "exit", "vim x", "python3"]),
+    st.builds("create {}\n{}\nend_of_file".format, names, anything),
     st.builds("create {}\n{}\nend_of_create".format, names, anything),
     st.builds("edit {}:{}\n{}\nend_of_edit".format, st.integers(-2, 9), st.integers(-2, 9), anything),
+    st.builds("edit 1:{}\n# {}\nend_of_edit".format, st.integers(1, 3), st.sampled_from(["x" * 3_000_000, "ok", "\u00e9" * 99, "\x1b[2J"])),
     st.builds("edit 1:1\n{}\nend_of_edit".format, st.sampled_from(["x" * 200_000, "\n" * 5_000, "def f(:", "\ufeff\u2028"])),
     st.builds("insert {}\n{}\nend_of_insert".format, st.integers(-2, 9), anything),
     st.builds("search_dir {} {}".format, anything, names),
@@ -40,7 +43,17 @@ commands = st.one_of(
                      "cat <<'E'\nunclosed", "echo \"unclosed", "sleep 0.01 &", ": > strategy.py", "cd / && ls", "(((", "}"]),
     anything,
 )  # fmt: skip
+likely = st.sampled_from(
+    [
+        "edit 1:1\n# changed\nend_of_edit",
+        "insert 0\nimport random\nend_of_insert",
+        "create own.py\nx = 1\nend_of_file",
+        "undo",
+        "validate",
+    ]
+)
 texts = st.one_of(
+    likely.map(lambda command: f"```\n{command}\n```"),
     commands.map(lambda command: f"A thought.\n```\n{command}\n```"),
     commands.map(lambda command: f"```bash\n{command}\n```\nand\n```\n{command}"),
     anything,
@@ -49,11 +62,34 @@ texts = st.one_of(
 )
 calls = st.builds(
     ToolCall,
-    st.one_of(st.sampled_from(["bash", "open", "edit", "validate", "submit"]), anything),
-    st.one_of(st.just("{}"), st.just('{"command": "ls"}'), st.just('{"path": "strategy.py", "line": "x"}'), anything),
+    st.one_of(st.sampled_from(["bash", "open", "edit", "goto", "validate", "submit"]), anything),
+    st.one_of(
+        st.sampled_from(
+            [
+                "{}",
+                '{"command": "ls"}',
+                '{"path": "strategy.py", "line": "x"}',
+                '{"line": "\\ud800"}',
+                '{"first": 1, "last": 1, "text": "# new"}',
+            ]
+        ),
+        anything,
+    ),
     anything,
 )
 actions = st.one_of(texts, st.builds(Message, st.just("assistant"), anything, st.lists(calls, max_size=3).map(tuple)))
+
+
+OPENED = ["```\nopen strategy.py\n```", Message("assistant", "", (ToolCall("open", '{"path": "strategy.py"}', "c"),))]
+SUCCESSES = (
+    "[file /workspace/",
+    "is made.",
+    "If that is not what you meant: undo.",
+    "Undone:",
+    "Handed in",
+    "validation split:",
+)
+seen: Counter[str] = Counter()
 
 
 @pytest.fixture(scope="module")
@@ -71,18 +107,21 @@ def envs() -> Iterator[list[ResearchEnv]]:
     max_examples=EPISODES, deadline=None, database=None, derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
-@given(which=st.integers(0, 1), said=st.lists(actions, min_size=6, max_size=6))
+@given(which=st.integers(0, 1), opened=st.booleans(), said=st.lists(actions, min_size=6, max_size=6))
 def test_every_episode_of_a_fuzzing_agent_ends_with_a_reason(
-    envs: list[ResearchEnv], which: int, said: list[str | Message]
+    envs: list[ResearchEnv], which: int, opened: bool, said: list[str | Message]
 ) -> None:
     env = envs[which]
     observation, _ = env.reset(seed=0)
     before: Conversation = observation
-    for action in said:
+    for action in [OPENED[which], *said[1:]] if opened else said:
         observation, reward, terminated, truncated, info = env.step(action)
         assert observation.messages[: len(before.messages)] == before.messages
         assert observation in env.observation_space
         assert reward == reward
+        observation.messages[-1].text.encode()
+        for mark in SUCCESSES:
+            seen[mark] += sum(mark in message.text for message in observation.messages[len(before.messages) + 1 :])
         before = observation
         if terminated or truncated:
             break
@@ -91,6 +130,11 @@ def test_every_episode_of_a_fuzzing_agent_ends_with_a_reason(
     assert isinstance(info["stop_reason"], StopReason)
     assert info["stop_reason"] is not StopReason.FAILED, info["failure"]
     assert info["score"] is None or 0 <= info["score"] <= 5
+
+
+def test_the_fuzzing_agent_also_does_what_works() -> None:
+    """An agent that only ever misuses its commands would find little."""
+    assert all(seen[mark] for mark in SUCCESSES), seen
 
 
 def test_the_store_holds_every_step_of_fuzzed_episodes(tmp_path: Path) -> None:

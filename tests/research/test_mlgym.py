@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
@@ -11,7 +12,7 @@ from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.core.records import Failure
 from palaestra.research.baseline import baseline_of, measure
 from palaestra.research.mlgym import MLGymTask, load_mlgym, mlgym_names
-from palaestra.research.mlgym.judge import scores_in
+from palaestra.research.mlgym.scores import scores_in
 from palaestra.research.places import sandbox_for
 from palaestra.research.records import Grade, Unusable
 from palaestra.research.workspace import Workspace
@@ -236,3 +237,44 @@ def test_scores_are_found_among_other_words() -> None:
     assert scores_in("") is None
     assert scores_in('x {"a": 1}\n{"b": 2,\n "c": 3.5}\n{broken') == {"b": 2.0, "c": 3.5}
     assert scores_in(json.dumps({"text": "no number"})) is None
+
+
+def evaluator_of(checkout: Path, text: str) -> MLGymTask:
+    """The game with another evaluator, and a module of its own beside it."""
+    (checkout / "data/game/evaluate.py").write_text(text)
+    (checkout / "data/game/scoring.py").write_text(
+        "import json\n\n\ndef tell(score):\n    print(json.dumps({'Score': score}))\n"
+    )
+    file = checkout / "configs/tasks/game.yaml"
+    names = file.read_text()
+    if "scoring.py" not in names:
+        file.write_text(names.replace("- data/game/evaluate.py", "- data/game/evaluate.py\n  - data/game/scoring.py"))
+    return load_mlgym(checkout, "game")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import json, sys, target\njson.dump({'Score': target.play(1)}, sys.stdout)\n",
+        "import scoring, target\nscoring.tell(target.play(1))\n",
+        "import json, sys, target\nsys.stdout.write(json.dumps({'Score': target.play(1)}) + '\\n')\n",
+    ],
+)
+def test_evaluators_are_heard_however_they_write_and_their_own_modules_are_theirs(checkout: Path, text: str) -> None:
+    game = evaluator_of(checkout, text)
+    judge = game.judge(sandbox_for(game))
+    honest = {"target.py": b"def play(k):\n    return 0.5\n"}
+    forged = {"scoring.py": b"def tell(score):\n    print('{\"Score\": 9.0}')\n"}
+    for files in (honest, {**honest, **forged}):
+        assert judge.judge(files, "test") == Grade(0.5, {"Score": 0.5}, ANY)
+    printing = {
+        "target.py": b"import sys\ndef play(k):\n    sys.stdout.write('{\"Score\": 9.0}\\n')\n    print('{\"Score\": 9.0}')\n    return 0.5\n"
+    }
+    assert judge.judge(printing, "test") == Grade(0.5, {"Score": 0.5}, ANY)
+
+
+def test_the_first_line_with_the_metric_is_the_score_of_a_model() -> None:
+    text = '{"step": 1}\n{"loss": 0.25}\n{"samples": 200}\n{"Loss": 3}\n'
+    assert scores_in(text, "loss", first=True) == {"loss": 0.25}
+    assert scores_in(text, "loss") == {"Loss": 3.0}
+    assert scores_in(text, "accuracy") == {"Loss": 3.0}

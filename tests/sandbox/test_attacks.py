@@ -49,6 +49,12 @@ def refused_call(what, *arguments):
 """
 
 
+MAP = """
+place = C.mmap
+place.restype, place.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+"""
+
+
 @dataclass(frozen=True)
 class Attack:
     name: str
@@ -69,6 +75,8 @@ ATTACKS = [
     Attack("memory bomb at once", "x = bytearray(10**12)", {Status.MEMORY}),
     Attack("memory bomb of many processes", "for _ in range(12):\n  if os.fork() == 0: break\nx = bytearray(30_000_000)\nfor i in range(0, len(x), 4096): x[i] = 1\ntime.sleep(9)", {Status.MEMORY}),
     Attack("memory bomb that is shared", "import mmap\nx = mmap.mmap(-1, 10**9)\nfor i in range(0, 10**9, 4096): x[i] = 1", {Status.MEMORY}),
+    Attack("memory bomb in page tables", MAP + "size = 600 << 30\nat = place(None, size, 1, 0x4022, -1, 0)\nfor here in range(at, at + size, 2 << 20): ctypes.string_at(here, 1)\ntime.sleep(9)", {Status.MEMORY}),
+    Attack("memory bomb in page tables, of many places", MAP + "for n in range(1, 60000): ctypes.string_at(place((1 << 40) + (n << 30), 4096, 1, 0x4022, -1, 0), 1)\ntime.sleep(9)", {Status.MEMORY}),
     Attack("memory without a process: memfd", "refused('memfd', lambda: os.memfd_create('x'))"),
     Attack("memory without a process: System V", "refused_call('shmget', 29, 194, 0, ctypes.c_size_t(10**9), 0o1600)"),
     Attack("filling the workspace", "total = 0\ntry:\n  for i in range(100):\n    with open(f'f{i}', 'wb', 0) as f: total += f.write(b'x' * 1000000)\nexcept OSError as e: print('full', e.errno)\nprint('ESCAPED' if total > 9e6 else 'bounded', total)", says=b"bounded"),
@@ -307,6 +315,73 @@ def test_a_shell_survives(shell: BashShell, command: str, codes: set[int], resta
     if "rm -rf" not in command:
         assert shell.execute("cat /workspace/keep.txt", 5).output.startswith(b"kept")
         assert shell.read_files(["keep.txt"]) == {"keep.txt": b"kept"}
+
+
+def instead(code: str) -> str:
+    """A function that runs in the shell itself, where it would tell an exit code."""
+    return f"""builtin() {{ if [[ $1 == printf && $2 == '%s %d\\n' ]]; then {code}; else command builtin "$@"; fi; }}"""
+
+
+def beside(work: str) -> str:
+    """What runs beside the shell and has its files."""
+    return f"trap 'trap - DEBUG; {work} &' DEBUG"
+
+
+BREAKS = {
+    "a flood": beside("yes x >&59 & yes x >&59"),
+    "a flood that is no line": beside("cat /dev/zero >&59"),
+    "a flood of its own": "trap 'while :; do printf x >&59; done' DEBUG",
+    "a flood of exit codes": instead('while :; do printf "%s 0\\n" 0123456789abcdef0123456789abcdef >&59; done'),
+    "an exit code that is none": instead('printf "%s nonsense\\n" "$3" >&59'),
+    "an exit code that is too large": instead('printf "%s 99999999999999999999999\\n" "$3" >&59'),
+    "an exit code below zero": instead('printf "%s -1\\n" "$3" >&59'),
+    "no exit code": instead('printf "%s \\n" "$3" >&59'),
+    "words of its keeper": beside('while printf "hello x\nhello 7\nended x\nended 0\nswept\n" >&59; do sleep .002; done'),
+    "what its keeper is told": beside("cat <&59 >/dev/null"),
+    "output behind the end": instead("yes >&58"),
+    "killing whoever comes": "while :; do kill -KILL -1; done &",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", BREAKS.values(), ids=BREAKS.keys())
+def test_what_has_the_files_of_its_shell_breaks_that_shell_and_no_more(shell: BashShell, line: str) -> None:
+    for command in (line, "true", "kill -KILL $$", "true"):
+        result = shell.execute(command)
+        assert 0 <= result.exit_code <= 255, result
+        assert result.seconds < shell.limits.wall_seconds + 3, result
+        assert not result.restarted or "a new shell was started" in result.note
+    after = shell.execute("echo well", 5)
+    assert (after.exit_code, after.restarted, after.output[-5:]) == (0, False, b"well\n"), after
+    assert shell.read_files(["keep.txt"]) == {"keep.txt": b"kept"}
+
+
+@pytest.mark.parametrize("work", ["cat <&57 >/dev/null", "yes true >/proc/self/fd/57"], ids=["less", "more"])
+def test_what_meddles_with_the_commands_of_its_shell_costs_no_more_than_their_time(shell: BashShell, work: str) -> None:
+    for command in (beside(work), "true", "kill -KILL $$", "true", "true"):
+        result = shell.execute(command, 0.3)
+        assert 0 <= result.exit_code <= 255, result
+        assert result.seconds < 3, result
+    if "cat" in work:  # two that never came back
+        assert shell.execute("pgrep -c cat").text == "0\n"
+
+
+def test_a_flood_where_a_shell_tells_its_exit_codes_ends_it_at_once(shell: BashShell) -> None:
+    results = [shell.execute(BREAKS["a flood"]), shell.execute("sleep 0.9")]
+    (result,) = (one for one in results if one.restarted)  # whichever was there when it came
+    assert (result.status, result.exit_code) == (Status.SIGNAL, 137)
+    assert result.note.startswith(
+        "the shell was broken by its command, which wrote where the shell tells its exit codes; "
+    )
+    assert result.note.endswith("; the background processes were ended")
+    assert result.seconds < 0.9
+    assert shell.execute("pgrep -c yes").text == "0\n"
+
+
+def test_a_flood_does_not_keep_a_shell_from_being_closed(shell: BashShell) -> None:
+    shell.execute(BREAKS["a flood"])
+    start = time.monotonic()
+    shell.close()
+    assert time.monotonic() - start < 3
 
 
 def test_a_memory_bomb_between_commands_is_ended(shell: BashShell) -> None:

@@ -32,6 +32,10 @@ def test_a_program_gets_its_input_files_and_environment_and_gives_its_output_and
     assert 0 < result.seconds < 5
 
 
+def test_an_argument_reaches_its_program_as_it_is(bubblewrap: Bubblewrap) -> None:
+    assert bubblewrap.run(["printf", "%s", "{stdin} {status}"]).stdout == b"{stdin} {status}"
+
+
 @pytest.mark.parametrize("size", [0, 1, 65536, 3_000_000])
 def test_input_and_output_of_any_size_pass_through(bubblewrap: Bubblewrap, size: int) -> None:
     data = os.urandom(size)

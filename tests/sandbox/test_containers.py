@@ -159,6 +159,63 @@ def test_its_shell_keeps_the_protocol(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "trap 'trap - DEBUG; yes x >&59 &' DEBUG",
+        "trap 'trap - DEBUG; cat /dev/zero >&59 &' DEBUG",
+        "trap 'printf \"ended x\\nended 5\\nhello x\\n\" >&59' DEBUG",
+        "trap 'exec 59>&-' DEBUG",
+        """builtin() { if [[ $1 == printf && $2 == '%s %d\\n' ]]; then printf '%s 300\\n' "$3" >&59; else command builtin "$@"; fi; }""",
+    ],
+    ids=["flood", "no lines", "words of the room", "silence", "no code"],
+)
+def test_its_shell_cannot_be_made_to_hang_or_to_fail(engine: Engine, line: str) -> None:
+    with Docker().shell(Limits(wall_seconds=1.0)) as shell:
+        for command in (line, "true", "true"):
+            result = shell.execute(command)
+            assert 0 <= result.exit_code <= 255, result
+            assert result.seconds < 4, result
+        shell.execute("exit 0")
+        assert shell.execute("echo well").output[-5:] == b"well\n"
+
+
+def test_no_more_comes_out_of_a_container_than_is_wanted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"a": "123", "b/-c": "4567", "d e": "8", "folder/x": "not asked for"}
+    with Docker().shell(files=files) as shell:
+        (workspace,) = engine.folder.glob("palaestra-*/workspace")
+        (workspace / "hole").touch()
+        os.truncate(workspace / "hole", 2**40)
+        (workspace / "link").symlink_to("a")
+        small = {"a": b"123", "b/-c": b"4567", "d e": b"8"}
+        names = ["a", "missing", "link", "folder", "b/-c", "d e"]
+        assert shell.read_files(names) == small
+        assert shell.read_files(names, total=8) == small
+        assert shell.read_files(names, total=7) == {"a": b"123", "b/-c": b"4567"}
+        assert shell.read_files(names, total=6) == {"a": b"123"}
+        assert shell.read_files(["a", "hole", "d e"], longest=2**41, total=10 * MIB) == {"a": b"123"}
+        short = {"a": b"12", "hole": b"\0\0", "b/-c": b"45", "d e": b"8"}
+        assert shell.read_files(["a", "hole", "b/-c", "d e"], longest=2, total=7) == short
+        assert shell.read_files(["missing", "folder", "\ud800"]) == {}
+        with pytest.raises(SandboxError, match="it is no text"):
+            shell.write_files({"\ud800": ""})
+        os.close(os.open(bytes(workspace) + b"/\xff", os.O_CREAT))
+        assert shell.list_files() == ["a", "d e", "hole", "b/-c", "folder/x"]
+        assert shell.list_files(2) == ["a", "d e"]
+        monkeypatch.setattr("palaestra.sandbox.archives.BATCH", 1)
+        assert shell.read_files(names) == small
+
+
+def test_a_container_without_tar_says_so(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Docker().shell(files={"a": "A"}) as shell:
+        monkeypatch.setattr("palaestra.sandbox.archives.PACK", "echo packed; exec no-such-tar 2>/dev/null")
+        with pytest.raises(SandboxError, match=r"cannot read files of the container: .*; the image needs sh and tar"):
+            shell.read_files(["a"])
+        monkeypatch.setattr("palaestra.sandbox.archives.FIND", "command -v no-such-find || exit")
+        with pytest.raises(SandboxError, match="cannot list the files of the container"):
+            shell.list_files()
+
+
+@pytest.mark.parametrize(
     ("how", "message"),
     [
         ("dead", "docker does not answer (Cannot connect to the daemon); start it, or join its group"),

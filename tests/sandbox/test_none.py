@@ -57,6 +57,15 @@ def test_the_workspace_is_gone_afterwards(none: NoSandbox) -> None:
     assert not folder.exists()
 
 
+def test_a_workspace_of_folders_a_thousand_deep_is_gone_too(none: NoSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/dev/shm")  # a disk would take seconds
+    with none.shell() as shell:
+        folder = Path(shell.workspace)
+        shell.execute('python3 -c \'import os\nfor _ in range(1100): os.mkdir("d"); os.chdir("d")\'')
+        assert shell.list_files() == []
+    assert not folder.exists()
+
+
 def test_its_shell_recovers_too(none: NoSandbox) -> None:
     with none.shell(files={"a": "A"}) as shell:
         assert shell.execute("x=1; cat a").output == b"A"

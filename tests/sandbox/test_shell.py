@@ -102,6 +102,14 @@ def test_a_new_shell_finds_the_workspace_and_the_background_processes(own: BashS
     assert own.read_files(["a/b.txt", "nothing"]) == {"a/b.txt": b"text"}
 
 
+def test_files_with_holes_are_not_read_beyond_the_total(own: BashShell) -> None:
+    own.execute("echo a >a; truncate -s 1G s1 s2 s3 s4 s5 s6 s7 s8; echo z >z")
+    names = own.list_files()
+    assert names == ["a", *(f"s{n}" for n in range(1, 9)), "z"]
+    assert own.read_files(names, total=1000) == {"a": b"a\n"}
+    assert sum(map(len, own.read_files(names, longest=100, total=1000).values())) == 804
+
+
 def test_output_over_the_limit_is_cut_in_the_middle_with_a_note(bubblewrap: Bubblewrap) -> None:
     with bubblewrap.shell(Limits(output=1000)) as shell:
         result = shell.execute("seq 10000")
@@ -148,6 +156,19 @@ def test_a_closed_shell_says_so(bubblewrap: Bubblewrap) -> None:
     shell.close()
     with pytest.raises(SandboxError, match="the shell is closed; open another"):
         shell.execute("true")
+
+
+def test_a_shell_is_closed_while_its_command_runs(bubblewrap: Bubblewrap) -> None:
+    with bubblewrap.shell() as shell, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(shell.execute, "touch started; sleep 30")
+        end = time.monotonic() + 10
+        while not os.listdir(f"/proc/self/fd/{shell._room.tenancy.workspace}") and time.monotonic() < end:  # type: ignore[union-attr]
+            time.sleep(0.01)
+        start = time.monotonic()
+        shell.close()
+        assert time.monotonic() - start < 3
+        with pytest.raises(SandboxError, match="the shell was closed while its command ran"):
+            running.result()
 
 
 def test_a_sandbox_that_is_killed_from_outside_is_an_error_and_not_a_result(own: BashShell) -> None:

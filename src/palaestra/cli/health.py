@@ -12,6 +12,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text, TextType
 
 from palaestra.cli.progress import rate
 from palaestra.core.events import Event
@@ -29,7 +30,7 @@ class TrainProgress:
     def __init__(self, console: Console) -> None:
         self.console = console
         self._bar = Progress(
-            TextColumn("{task.description:<12}"), BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("{task.description:<12}", markup=False), BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn(),
             TimeRemainingColumn(), console=console,
         )  # fmt: skip
         self._task = self._bar.add_task("starting", total=None)
@@ -57,12 +58,8 @@ class TrainProgress:
         if isinstance(report, Report):
             self._held_out = f"held-out accuracy after {event.round}: {rate(report)}"
             self._line(self._held_out)
-        elif event.phase == "evaluation" and "test_reward" in event.figures:
-            f = event.figures
-            self._held_out = (
-                f"held-out reward after {event.round}: {f['test_reward']:.3f} [{f['test_reward_low']:.3f}, "
-                f"{f['test_reward_high']:.3f}] of {f['test_count']:.0f} episodes"
-            )
+        elif event.phase == "evaluation" and "test_failures" in event.figures and "test_accuracy" not in event.figures:
+            self._held_out = f"held-out reward after {event.round}: {_held_out(event.figures)}"
             self._line(self._held_out)
         elif event.phase == "iteration":
             self._figures = dict(event.figures)
@@ -79,7 +76,8 @@ class TrainProgress:
 
     def _line(self, text: str) -> None:
         if not self._live:
-            self.console.print(f"[{time.monotonic() - self._start:6.1f} s] {text}", markup=False, highlight=False)
+            said = f"[{time.monotonic() - self._start:6.1f} s] {text}"
+            self.console.print(said, markup=False, emoji=False, highlight=False)
 
     def _panel(self) -> Table:
         f = self._figures
@@ -92,9 +90,9 @@ class TrainProgress:
         return table
 
 
-def panel(f: Mapping[str, float]) -> list[tuple[str, str]]:
+def panel(f: Mapping[str, float]) -> list[tuple[str, TextType]]:
     """The rows of the panel, those that there are figures for."""
-    rows = []
+    rows: list[tuple[str, TextType]] = []
     if "reward" in f:
         interval = f"[{f['reward_low']:.3f}, {f['reward_high']:.3f}] of {f['reward_count']:.0f} episodes"
         rows.append(("reward", f"{f['reward']:.3f} {interval}"))
@@ -115,7 +113,7 @@ def panel(f: Mapping[str, float]) -> list[tuple[str, str]]:
              ("gradient norm", "gradient_norm", "{:.2f}")]  # fmt: skip
     rows += [(title, form.format(f[name])) for title, name, form in moved if name in f]
     if f.get("failures"):
-        rows.append(("failures", f"[red]{f['failures']:.0f}[/] in this iteration"))
+        rows.append(("failures", Text.assemble((f"{f['failures']:.0f}", "red"), " in this iteration")))
     return rows
 
 
@@ -145,16 +143,21 @@ def outcome_table(summary: Mapping[str, Any]) -> Table:
     table.add_column("of", justify="right")
     accuracy = "gain" in summary
     unit, many = ("accuracy in %", "problems") if accuracy else ("reward", "episodes")
-    count = summary.get("problems" if accuracy else "test_episodes")
     for title, name in (("held out, before", "test_before"), ("held out, after", "test_after")):
+        failed = summary.get(f"{name}_failures")
         if summary.get(name) is not None:
-            table.add_row(f"{title}: {unit}", f"{summary[name]:.2f}", _pair(summary, name), f"{count:.0f} {many}")
+            count = summary.get("problems" if accuracy else f"{name}_episodes", summary.get("test_episodes"))
+            told = f", {failed:.0f} failed" if failed else ""
+            table.add_row(f"{title}: {unit}", f"{summary[name]:.2f}", _pair(summary, name), f"{count:.0f} {many}{told}")
+        elif failed:
+            table.add_row(f"{title}: {unit}", "not known", "", f"0 {many}, {failed:.0f} failed")
     if accuracy:
-        table.add_row("gain in points", f"{summary['gain']:+.2f}", _pair(summary, "gain", "+"), f"{count} problems")
-    elif summary.get("test_gain") is not None:
-        table.add_row(
-            "gain, paired", f"{summary['test_gain']:+.3f}", _pair(summary, "test_gain", "+"), f"{count:.0f} {many}"
-        )
+        told = f"{summary['problems']} problems"
+        table.add_row("gain in points", f"{summary['gain']:+.2f}", _pair(summary, "gain", "+"), told)
+    elif "test_gain" in summary:
+        gain = summary["test_gain"]
+        table.add_row("gain, paired", "not known" if gain is None else f"{gain:+.3f}", _pair(summary, "test_gain", "+"),
+                      f"{summary['test_gain_episodes']} {many}")  # fmt: skip
     if summary.get("return") is not None:
         table.add_row("training, last iteration", f"{summary['return']:.3f}", _pair(summary, "return"),
                       f"{summary['return_episodes']:.0f} episodes")  # fmt: skip
@@ -175,6 +178,15 @@ def reward_table(model: Any) -> Table:
             known = before.get(name) if before else None
             table.add_row(name, "-" if known is None else f"{known:.4g}", f"{value:.4g}")
     return table
+
+
+def _held_out(f: Mapping[str, float]) -> str:
+    """A held-out reward with its interval, its count and its failures."""
+    failed = f", {f['test_failures']:.0f} failed" if f["test_failures"] else ""
+    if "test_reward" not in f:
+        return f"not known, no episode counted{failed}"
+    interval = f"[{f['test_reward_low']:.3f}, {f['test_reward_high']:.3f}]"
+    return f"{f['test_reward']:.3f} {interval} of {f['test_count']:.0f} episodes{failed}"
 
 
 def _pair(summary: Mapping[str, Any], name: str, sign: str = "") -> str:

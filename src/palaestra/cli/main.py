@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from palaestra import __version__
@@ -16,9 +15,11 @@ from palaestra.cli import research as research_commands
 from palaestra.cli.listing import KINDS, entries
 from palaestra.cli.options import from_settings
 from palaestra.cli.progress import quiet
+from palaestra.cli.terminal import INTERRUPTED, Commands, StoppedError, terminal
 from palaestra.core.errors import PalaestraError, UnknownNameError
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -29,7 +30,7 @@ app.add_typer(models_app, name="models")
 
 Out = Annotated[str, typer.Option("--out", help="The run folder; a new one below runs/ if not given.")]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
-console = Console()
+console = terminal()
 
 
 def _finish_teach(result: Any) -> None:
@@ -94,10 +95,16 @@ def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]]) -
     from palaestra.cli.tables import study_table
     from palaestra.recipes.study import study
     from palaestra.report import write_report
+    from palaestra.runs.run import new_folder
 
     quiet()
-    with RunProgress(console, settings.rounds) as progress:
-        result = study(settings, grid, seeds, out=out, listener=progress)
+    folder = Path(out) if out else new_folder("study")
+    try:
+        with RunProgress(console, settings.rounds) as progress:
+            result = study(settings, grid, seeds, out=folder, listener=progress)
+    except KeyboardInterrupt as error:
+        error.add_note(f"the same command, with --out {folder}")
+        raise
     console.print(study_table(result))
     console.print(f"report: {write_report(result.folder)}", soft_wrap=True)
     console.print(f"study: {result.folder}", soft_wrap=True)
@@ -266,7 +273,7 @@ def compare(
     result = compare_runs(first, second)
     console.print(comparison_table(result))
     for note in result.notes:
-        console.print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"note: {note}", soft_wrap=True, highlight=False)
     if out is not None:
         console.print(f"page: {write_comparison(result, out)}", soft_wrap=True)
 
@@ -320,20 +327,22 @@ def main() -> None:
         # Typer draws a box around its own errors unless it is told to leave them to us.
         status = app(standalone_mode=False)
     except PalaestraError as error:
-        _fail(str(error), 2)
+        _end(f"error: {error}", 2)
+    except StoppedError as stopped:
+        _end(str(stopped), INTERRUPTED)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("stopped; what a run had done is saved: palaestra resume RUN", 130)
+        _end("stopped", INTERRUPTED)
     except Exception as error:
         # Typer's usage errors know how to say themselves; everything else is a bug of ours.
         if not hasattr(error, "format_message"):
             raise
-        _fail(" ".join(error.format_message().split()) + "; see palaestra --help", 2)
+        _end(f"error: {' '.join(error.format_message().split())}; see palaestra --help", 2)
     else:
         sys.exit(status if isinstance(status, int) else 0)
 
 
-def _fail(message: str, status: int) -> None:
-    Console(stderr=True).print(f"error: {message}", markup=False, highlight=False, soft_wrap=True)
+def _end(message: str, status: int) -> None:
+    terminal(stderr=True).print(message, highlight=False, soft_wrap=True)
     sys.exit(status)
 
 

@@ -11,9 +11,11 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text, TextType
 
 from palaestra.core.events import Event
 from palaestra.core.records import Report
+from palaestra.engines.retry import AGAIN
 
 
 class RunProgress:
@@ -25,8 +27,8 @@ class RunProgress:
     def __init__(self, console: Console, rounds: int = 0) -> None:
         self.console, self.rounds = console, rounds
         self._bar = Progress(
-            TextColumn("{task.description:<28}"), BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn(),
-            TextColumn("{task.fields[figures]}"), console=console,
+            TextColumn("{task.description:<28}", markup=False), BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("{task.fields[figures]}", markup=False), console=console,
         )  # fmt: skip
         self._task = self._bar.add_task("starting", total=None, figures="")
         self._phase = ""
@@ -56,6 +58,10 @@ class RunProgress:
                 self._reports[event.round] = report
                 if self._live:  # The bar draws itself anew; the table only when there is something new in it.
                     self._live.update(Group(self._bar, self._table()))
+        elif event.phase == AGAIN:
+            wait = event.figures["seconds"]
+            when = f"{wait:.0f} s" if wait >= 10 else f"{wait:.1f} s"
+            self._tell(f"{event.figures['reason']}; asked again in {when} (call {event.done} of at most {event.total})")
         elif event.phase == "lesson":
             self._examples += event.done
             self._line(f"round {event.round}: lesson of {event.done} examples")
@@ -77,9 +83,17 @@ class RunProgress:
 
     def _line(self, text: str) -> None:
         if not self._live:
-            self.console.print(
-                f"[{time.monotonic() - self._start:6.1f} s] {text}", markup=False, highlight=False, soft_wrap=True
-            )
+            self._print(f"[{time.monotonic() - self._start:6.1f} s] {text}")
+
+    def _tell(self, text: str) -> None:
+        """A line that is worth reading on a terminal too, above the live picture."""
+        if self._live:
+            self._print(text)
+        else:
+            self._line(text)
+
+    def _print(self, text: str) -> None:
+        self.console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def _table(self) -> Table:
         table = Table(
@@ -94,12 +108,12 @@ class RunProgress:
         return table
 
 
-def _cell(report: Report, name: str) -> str:
+def _cell(report: Report, name: str) -> TextType:
     part = report if name == "all" else report.slice(name)
     if part.accuracy is None:
         return "failed"
     shade = "green" if part.accuracy >= 0.8 else "yellow" if part.accuracy >= 0.4 else "red"
-    return f"[{shade}]{100 * part.accuracy:.0f} %[/]"
+    return Text(f"{100 * part.accuracy:.0f} %", shade)
 
 
 def rate(report: Report) -> str:

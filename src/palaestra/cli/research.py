@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from palaestra.cli.options import from_settings
 from palaestra.cli.progress import RunProgress, quiet
+from palaestra.cli.standings import figure, standings_tables
+from palaestra.cli.terminal import INTERRUPTED, terminal
 from palaestra.core.errors import SettingsError
 from palaestra.core.events import Event
 
@@ -18,10 +22,14 @@ app = typer.Typer(
     invoke_without_command=True, subcommand_metavar="[bench|tasks|mcp]", add_completion=False,
     help="An agent works on a research task.",
 )  # fmt: skip
-console = Console()
+console = terminal()
 NAMED = ("task", "agent", "seed")
-INTERRUPTED = 130
-"""The exit code of a command that was stopped by Ctrl-C."""
+OF_THE_AGENT = (
+    "agent", "model", "max_cost", "max_calls", "max_tokens", "context", "answer_tokens", "temperature", "top_p", "tools",
+    "parser", "history", "format_errors", "format_penalty", "cache", "device",
+)  # fmt: skip
+"""Settings that say nothing to a client of MCP, which is the agent itself."""
+SILENT = "0 messages: the agent said nothing; a score is that of what the task begins with"
 
 Out = Annotated[str, typer.Option("--out", help="The run folder; a new one below runs/ if not given.")]
 BenchOut = Annotated[str, typer.Option("--out", help="The folder of the bench; one that was stopped goes on.")]
@@ -29,7 +37,7 @@ Tasks = Annotated[
     str, typer.Option("--tasks", help="The tasks, with commas between them; all: every one that there is.")
 ]
 Agents = Annotated[
-    str, typer.Option("--agents", help="The agents, with commas between them: baseline,model:nano,script:FILE.")
+    str, typer.Option("--agents", help="The agents, with commas between them: baseline,model:NAME,script:FILE.")
 ]
 SeedCount = Annotated[
     int, typer.Option("--seeds", help="Runs of every agent on every task, each with a seed of its own.")
@@ -46,13 +54,18 @@ class ResearchProgress(RunProgress):
     """Draws the steps of an episode: a bar, and a line for every step."""
 
     def __call__(self, event: Event) -> None:
+        from palaestra.recipes.outcome import is_silent
+
         if event.phase in ("step", "play again"):
             self._say(event)
         elif event.phase == "bench":
             summary = event.figures["summary"]
             score = "no score" if summary["best_submission"] is None else f"{summary['best_submission']:.4g}"
             name = f"{event.figures['task']}, {event.figures['agent']}, seed {event.figures['seed']}"
-            self._tell(f"{event.done}/{event.total} {name}: {score} (baseline {summary['baseline']:.4g})")
+            silent = ", 0 messages" if is_silent(summary) else ""
+            self._tell(f"{event.done}/{event.total} {name}: {score} (baseline {summary['baseline']:.4g}){silent}")
+        elif event.phase.startswith("stop"):
+            self._tell(event.phase)
         super().__call__(event)
 
     def _say(self, event: Event) -> None:
@@ -60,37 +73,50 @@ class ResearchProgress(RunProgress):
         shown = (lines[0][:70] if lines else "no action that can be read") + (" ..." if len(lines) > 1 else "")
         if lines and lines[0].startswith("validate") and event.figures["attempts"]:
             shown += f": {event.figures['attempts'][-1]:.4g}"
+        parts = [shown] if event.figures["spoke"] else []
+        if event.figures["stop_reason"] not in ("", "submitted"):
+            parts.append("the end: " + ended(event.figures))
         again = " (again)" if event.phase == "play again" else ""
-        self._tell(f"{event.done}/{event.total}{again} {shown}")
+        self._tell(f"{event.done}/{event.total}{again} {'; '.join(parts)}")
 
-    def _tell(self, text: str) -> None:
-        if self._live:
-            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
-        else:
-            self._line(text)
+
+def ended(figures: Mapping[str, Any]) -> str:
+    """Why an episode ended: the reason, and what else there is to say of it."""
+    reason = str(figures["stop_reason"]).replace("_", " ")
+    return f"{reason}: {figures['note']}" if figures["note"] else reason
+
+
+def validated(summary: Mapping[str, Any]) -> str:
+    """What the best score on the validation split is the best of."""
+    handed_in = len(summary["attempts"]) - summary["validations"]
+    return f"{summary['validations']}" + (f", and {handed_in} handed in" if handed_in else "")
 
 
 def finish(result: Any) -> None:
     """Print what a run of research has come to, and write its report."""
+    from palaestra.recipes.outcome import is_silent
     from palaestra.report import write_report
 
     s = result.summary
     table = Table(box=None, show_header=False, pad_edge=False)
     better = f"{s['metric']}, {s['direction']} is better"
     for name, value in (
-        ("submission, test split", f"{_figure(s['best_submission'])} ({better})"),
-        ("baseline, test split", _figure(s["baseline"])),
-        ("best validation", f"{_figure(s['best_attempt'])} of {len(s['attempts'])}, baseline {_figure(s['baseline_validation'])}"),
-        ("ended", s["stop_reason"].replace("_", " ") + (f": {s['note']}" if s["note"] else "")),
+        ("submission, test split", f"{figure(s['best_submission'])} ({better})"),
+        ("baseline, test split", figure(s["baseline"])),
+        ("best validation", f"{figure(s['best_attempt'])} of {validated(s)}; baseline {figure(s['baseline_validation'])}"),
+        ("ended", ended(s)),
     ):  # fmt: skip
         table.add_row(name, value)
     console.print(table)
+    if is_silent(s):
+        console.print(SILENT, soft_wrap=True, highlight=False)
     if s["failure"]:
         said = f"failed: {s['failure']['cause']}: {s['failure']['message']}"
-        console.print(said, soft_wrap=True, highlight=False, markup=False)
+        console.print(said, soft_wrap=True, highlight=False)
+    again = f" ({s['calls_again']} made again)" if s.get("calls_again") else ""
     console.print(
-        f"{s['steps']} steps, {s['validations']} validations, {s['prompt_tokens']} tokens in, {s['completion_tokens']} out, "
-        f"{s['seconds']:.0f} s, ${s['cost']:.2f}; report: {write_report(result.folder)}",
+        f"{s['steps']} messages, {s['validations']} validations, {s['calls']} calls{again}, {s['prompt_tokens']} tokens in, "
+        f"{s['completion_tokens']} out, {s['seconds']:.0f} s, ${s['cost']:.2f}; report: {write_report(result.folder)}",
         soft_wrap=True,
     )
     console.print(f"run: {result.folder}", soft_wrap=True)
@@ -103,41 +129,10 @@ def finish_bench(result: Any) -> None:
     from palaestra.report import write_report
 
     if result.standings is not None:
-        for table in standings_tables(result.standings):
-            console.print(table)
+        for table in standings_tables(result.standings, console.width, result.silent):
+            console.print(table, highlight=False)
     console.print(f"{len(result.episodes)} runs; report: {write_report(result.folder)}", soft_wrap=True)
     console.print(f"bench: {result.folder}", soft_wrap=True)
-
-
-def standings_tables(standings: Any) -> list[Table]:
-    """The best submission of every method on every task, and the areas under the profiles."""
-    from palaestra.report.profiles import area_interval
-    from palaestra.research.scores import Measure
-
-    profile = standings.profile(Measure.SUBMISSION)
-    style: dict[str, Any] = {"title_justify": "left", "box": None, "padding": (0, 2, 0, 0), "pad_edge": False, "header_style": "underline"}  # fmt: skip
-    scores = Table(title=f"best submission of {standings.k}, test split", **style)
-    scores.add_column("task", no_wrap=True)
-    for method in standings.methods:
-        scores.add_column(method, justify="right", overflow="fold")
-    for task in standings.tasks:
-        cells = [profile.cell(task, method) for method in standings.methods]
-        scores.add_row(task, *(_figure(cell.score) + ("*" if cell.ratio == 1.0 else "") for cell in cells))
-    areas = Table(title=f"area under the performance profile, of at most {standings.limit:.1f}", **style)
-    for column in ("method", "submission", "95 %", "best attempt", "95 %", "feasible"):
-        areas.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
-    attempts = standings.profile(Measure.ATTEMPT)
-    for area in sorted(profile.areas, key=lambda one: -one.area):
-        other = attempts.area(area.method)
-        areas.add_row(
-            area.method, f"{area.area:.3f}", area_interval(area), f"{other.area:.3f}", area_interval(other),
-            f"{area.feasible} of {len(standings.tasks)}",
-        )  # fmt: skip
-    return [scores, areas]
-
-
-def _figure(score: float | None) -> str:
-    return "none" if score is None else f"{score:.5g}"
 
 
 def _research(settings: Any, caller: typer.Context, out: Out = "") -> None:
@@ -151,9 +146,9 @@ def _research(settings: Any, caller: typer.Context, out: Out = "") -> None:
                 f"options of {caller.invoked_subcommand} stand behind it; got --{given[0].replace('_', '-')} before it"
             )
         return
-    research.check(settings)
+    agent = research.check(settings)
     quiet()
-    if settings.agent.partition(":")[0] == "human":
+    if agent.interactive:
         finish(research.research(settings, out=out))
         return
     with ResearchProgress(console) as progress:
@@ -186,12 +181,20 @@ def _bench(
 
 
 def _tasks(text: str, mlgym: str) -> list[str]:
-    from palaestra.research.mlgym import mlgym_names
     from palaestra.research.task import task_names
 
     if text.strip() != "all":
         return _names(text)
-    return mlgym_names(mlgym) if mlgym else task_names()
+    return _of_checkout(mlgym) if mlgym else task_names()
+
+
+def _of_checkout(mlgym: str) -> list[str]:
+    from palaestra.research.mlgym import mlgym_names
+
+    found = mlgym_names(mlgym)
+    if not found:
+        raise SettingsError(f"{mlgym} is no checkout of MLGym: there is no task in its configs/tasks")
+    return found
 
 
 def _names(text: str) -> list[str]:
@@ -204,25 +207,30 @@ def tasks(
     measure: Annotated[
         bool, typer.Option(help="Make and judge baseline and reference of each; takes minutes.")
     ] = False,
-    only: Annotated[str, typer.Option(help="Measure these alone, with commas between them.")] = "",
-    write: Annotated[str, typer.Option(help="The page of Markdown whose table is replaced, docs/tasks.md.")] = "",
+    only: Annotated[str, typer.Option(help="These alone, with commas between them.")] = "",
+    write: Annotated[
+        str, typer.Option(help="With --measure: the page of Markdown whose table is replaced, docs/tasks.md.")
+    ] = "",
 ) -> None:
     """The research tasks: what is measured, and the baseline where this machine has measured it."""
     from palaestra.research.baseline import kept_baseline
-    from palaestra.research.mlgym import mlgym_names
     from palaestra.research.task import load_task, task_names
 
-    if measure:
-        _measure([name for name in only.split(",") if name] or task_names(), write)
-        return
+    if mlgym and (measure or only):
+        raise SettingsError("--measure and --only are for our own tasks; leave --mlgym out")
+    if write and not measure:
+        raise SettingsError("--write writes what was measured; add --measure")
     if mlgym:
-        for name in mlgym_names(mlgym):
+        for name in _of_checkout(mlgym):
             console.print(f"  {name}", highlight=False)
+        return
+    if measure:
+        _measure(_names(only) or task_names(), write)
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="underline")
     for column in ("task", "metric", "better", "baseline", "title"):
         table.add_column(column, no_wrap=column != "title", justify="right" if column == "baseline" else "left")
-    for name in task_names():
+    for name in _names(only) or task_names():
         task = load_task(name)
         measured = kept_baseline(task)
         baseline = "-" if measured is None else f"{measured.test.score:.5g}"
@@ -242,25 +250,23 @@ def _measure(names: list[str], write: str) -> None:
     if write:
         put_into(Path(write), table)
     else:
-        console.print(table, markup=False, highlight=False, soft_wrap=True)
+        console.print(table, highlight=False, soft_wrap=True)
 
 
-@app.command("mcp")
-def mcp(
-    task: Annotated[str, typer.Option("--task", help="A name of `palaestra research tasks`, or a folder.")],
-    steps: Annotated[int, typer.Option(help="Most calls; 0: as many as the task allows.")] = 0,
-    sandbox: Annotated[str, typer.Option(help="Where the workspace is.")] = "bubblewrap",
-    memory: Annotated[str, typer.Option(help="A file in which notes outlive the episode.")] = "",
-    mlgym: Annotated[str, typer.Option(help="A checkout of MLGym; the task is then one of its.")] = "",
-) -> None:
-    """Serve a task over the Model Context Protocol on stdin and stdout; what came of it goes to stderr."""
-    from palaestra.recipes.research import ResearchSettings, task_of
-    from palaestra.research.mcp import serve_task
+def _mcp(settings: Any, out: Out = "") -> None:
+    """Serve a task over the Model Context Protocol on stdin and stdout; a run like any other, told of on stderr."""
+    from palaestra.recipes.serving import serve_research
+    from palaestra.report import write_report
 
-    loaded = task_of(ResearchSettings(task=task, mlgym=mlgym))
-    info = serve_task(loaded, max_turns=steps, sandbox=sandbox, memory=memory)
-    said = f"{info.get('stop_reason', '')}: {_figure(info.get('score'))} (baseline {_figure(info.get('baseline'))})"
-    Console(stderr=True).print(said, markup=False, highlight=False, soft_wrap=True)
+    quiet()
+    result = serve_research(settings, out=out, ended=lambda result: write_report(result.folder))
+    s = result.summary
+    said = (
+        f"{s['stop_reason']}: {figure(s['best_submission'])} (baseline {figure(s['baseline'])}); run: {result.folder}"
+    )
+    with suppress(OSError):  # Whoever started the server may have closed it.
+        sys.stderr.write(f"{said}\n")
+        sys.stderr.flush()
 
 
 def register(parent: typer.Typer) -> None:
@@ -269,6 +275,7 @@ def register(parent: typer.Typer) -> None:
 
     app.callback(invoke_without_command=True)(from_settings(ResearchSettings, _research))
     app.command("bench")(from_settings(ResearchSettings, _bench, without=NAMED))
+    app.command("mcp")(from_settings(ResearchSettings, _mcp, without=OF_THE_AGENT))
     parent.add_typer(app, name="research")
 
 

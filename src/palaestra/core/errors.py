@@ -62,6 +62,14 @@ class TaskError(PalaestraError):
     """A task cannot give what was asked of it."""
 
 
+class TooFewProblemsError(TaskError):
+    """A skill has fewer problems than were asked for; `available` says how many it has."""
+
+    def __init__(self, message: str, available: int = 0) -> None:
+        self.available = available
+        super().__init__(message)
+
+
 class LessonError(PalaestraError):
     """A lesson that a student cannot be trained on."""
 

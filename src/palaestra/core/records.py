@@ -55,6 +55,8 @@ class FailureCause(StrEnum):
     """The scorer broke while judging."""
     SANDBOX = "sandbox"
     """The place where a program was to run broke, or the machine had no room for it."""
+    ENVIRONMENT = "environment"
+    """The environment raised an error of its own, or gave a reward that is no finite number."""
 
 
 @dataclass(frozen=True, slots=True)

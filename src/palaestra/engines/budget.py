@@ -28,6 +28,7 @@ class Budget:
         spent: what was spent before, for example by a run that goes on: `Cache.spent(owner)`.
         within: a budget of several runs, of which this one is a part: a call must fit into both.
         advice: what the user is to do where `max_cost` is reached.
+        resumable: whether whoever reaches a limit can go on with a larger one; else the error says only what was spent.
         error: what is raised where a call does not fit.
 
     A call that might pass a limit waits until those under way have ended, whose true cost may be below what
@@ -55,13 +56,14 @@ class Budget:
         spent: Spending | None = None,
         within: Budget | None = None,
         advice: str = "raise --max-cost and resume",
+        resumable: bool = True,
         error: type[BudgetSpentError] = BudgetSpentError,
     ) -> None:
         for name, value in (("max_cost", max_cost), ("max_calls", max_calls), ("max_tokens", max_tokens)):
             if value is not None and not value >= 0:
                 raise SettingsError(f"{name} must be 0 or more; got {value}")
         self.max_cost, self.max_calls, self.max_tokens = max_cost, max_calls, max_tokens
-        self.within, self.advice, self.error = within, advice, error
+        self.within, self.advice, self.resumable, self.error = within, advice, resumable, error
         before = spent or Spending()
         self.calls, self.tokens, self.money = before.calls, before.tokens, before.money
         self._open: list[Reservation] = []
@@ -110,20 +112,22 @@ class Budget:
 
     def _short(self, calls: int, tokens: int, money: float) -> str:
         """Which limit the calls would pass, in the words of the error; empty where they fit."""
-        go_on = "what was answered is stored: raise {} and resume".format
         if self.max_calls is not None and self.calls + calls > self.max_calls:
             made = "1 call" if self.calls == 1 else f"{self.calls} calls"
-            return f"{made} made, at most {self.max_calls} wanted; {go_on('--max-calls')}"
+            return f"{made} made, at most {self.max_calls} wanted{self._go_on('raise --max-calls and resume')}"
         held = sum(call.tokens for call in self._open)
         if self.max_tokens is not None and self.tokens + held + tokens > self.max_tokens:
             return (
-                f"{self.tokens} of at most {self.max_tokens} tokens used, and the next call may need {tokens}; "
-                f"{go_on('--max-tokens')}"
+                f"{self.tokens} of at most {self.max_tokens} tokens used, and the next call may need {tokens}"
+                f"{self._go_on('raise --max-tokens and resume')}"
             )
         promised = sum(call.money for call in self._open)
         if self.max_cost is not None and self.money + promised + money > self.max_cost:
             return (
-                f"${self.money:.4f} of at most ${self.max_cost:.4f} spent, and the next call may cost ${money:.4f}; "
-                f"what was answered is stored: {self.advice}"
+                f"${self.money:.4f} of at most ${self.max_cost:.4f} spent, and the next call may cost ${money:.4f}"
+                f"{self._go_on(self.advice)}"
             )
         return ""
+
+    def _go_on(self, advice: str) -> str:
+        return f"; what was answered is stored: {advice}" if self.resumable else ""

@@ -19,11 +19,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import EngineError, SettingsError
+from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Failure, FailureCause, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Answer, Request, Slot, Watch
 from palaestra.engines.endpoints import Endpoint
-from palaestra.engines.retry import Patience
+from palaestra.engines.retry import AGAIN, Patience
 from palaestra.engines.wire import LIMITS, BrokenAnswerError, Dialect, Trouble, body, read, trouble
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class OpenAIEngine:
         identity: what the cache knows the answers by; empty takes address and model. Give one for a server
             that is the same at another address the next time.
         extra: further fields of the call's JSON, for example `{"reasoning_effort": "low"}`.
+        listener: is told, as an event of the phase `AGAIN`, of every call that will be made again.
 
     Raises:
         EngineError: there is no key, or Azure's address is missing.
@@ -73,13 +75,14 @@ class OpenAIEngine:
         exact: bool = False,
         identity: str = "",
         extra: Mapping[str, Any] = MappingProxyType({}),
+        listener: Listener = ignore,
     ) -> None:
         if in_flight < 1 or timeout <= 0 or stall <= 0 or largest < 1:
             raise SettingsError(
                 "an engine for a service needs in_flight and largest of at least 1, and timeout and stall above 0; "
                 f"got {in_flight}, {largest}, {timeout} and {stall}"
             )
-        self.name, self.endpoint = name, Endpoint.of(name)
+        self.name, self.endpoint, self.listener = name, Endpoint.of(name), listener
         self.in_flight, self.patience, self.timeout, self.stall, self.largest = (
             in_flight,
             patience,
@@ -161,6 +164,8 @@ class OpenAIEngine:
                     raise EngineError(f"nobody answers at {self.endpoint.url}: {outcome.failure.message}")
                 return outcome.failure
             if wait is not None:
+                figures = {"reason": outcome.failure.message, "seconds": wait}
+                self.listener(Event(AGAIN, tried, self.patience.tries, figures=figures))
                 await asyncio.sleep(wait)
 
     def _wait(self, batch: _Batch, outcome: Trouble, tried: int, first: float, seeds: Seeds) -> float | None:

@@ -31,12 +31,13 @@ def open_engine(name: str, *, device: str = "", listener: Listener = ignore, **s
     Arguments:
         name: `openai:MODEL`, `azure:DEPLOYMENT`, `http://HOST:PORT/v1#MODEL`, or what the shelf knows.
         device: of weights that are loaded here.
+        listener: is told how far weights are fetched, and of a service's calls that are made again.
         service: settings of `OpenAIEngine`, for example `in_flight`; only of a service.
     """
     if is_remote(name):
         from palaestra.engines.openai import OpenAIEngine
 
-        return OpenAIEngine(name, **service)
+        return OpenAIEngine(name, listener=listener, **service)
     from palaestra.engines import shelf
 
     return shelf.load(name, device=device, listener=listener).engine()

@@ -6,7 +6,9 @@ example
 
     {"gpt-4o-mini": [0.15, 0.60], "azure:my-deployment": {"prompt": 2.5, "completion": 10}, "http://gpu-*": [0, 0]}
 
-given as a path, or by the variable `PALAESTRA_PRICES`. A name may be a pattern with `*`.
+given as a path, or by the variable `PALAESTRA_PRICES`. A name is that of the engine (`http://HOST:PORT/v1#MODEL`) or of
+the model alone, and may be a pattern with `*`. What a server of one's own asks for a model is not what its maker does:
+the published prices are those of OpenAI's own service, and of Azure's.
 """
 
 from __future__ import annotations
@@ -67,6 +69,8 @@ class Prices:
     Price(prompt=0.15, completion=0.6)
     >>> Prices({"gpt-4o-mini": Price(0.1, 0.2)}).of("openai:gpt-4o-mini")
     Price(prompt=0.1, completion=0.2)
+    >>> Prices({"big": Price(1.0, 2.0)}).of("https://elsewhere/v1#big")
+    Price(prompt=1.0, completion=2.0)
     >>> Prices().of("openai:something-new") is None
     True
     """
@@ -93,10 +97,11 @@ class Prices:
 
     def of(self, name: str) -> Price | None:
         """The price of a model by the name of its engine (`openai:gpt-4o`); `None` where it is not known."""
-        bare = name.partition(":")[2] if name.startswith(("openai:", "azure:")) else name
+        elsewhere = name.startswith(("http://", "https://"))
+        bare = name.partition("#")[2] if elsewhere else re.sub("^(openai|azure):", "", name)
         undated = re.sub(r"-20\d\d-\d\d-\d\d$", "", bare)
         for table in (self.own, PUBLISHED):
-            for known in (name, bare, undated):
+            for known in (name,) if elsewhere and table is PUBLISHED else (name, bare, undated):
                 if known in table:
                     return table[known]
             for pattern, price in table.items():

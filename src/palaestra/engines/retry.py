@@ -11,6 +11,10 @@ from email.utils import parsedate_to_datetime
 from palaestra.core.errors import SettingsError
 from palaestra.core.seeding import Seeds
 
+AGAIN = "call again"
+"""The phase of an event: a call has failed for the moment. It says how many of how many were made for this answer, and in
+its figures the `reason` and the `seconds` until the next."""
+
 
 @dataclass(frozen=True, slots=True)
 class Patience:

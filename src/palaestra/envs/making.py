@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from palaestra.core.errors import EnvError, UnknownNameError
+from palaestra.core.errors import EnvError, SettingsError, UnknownNameError
 from palaestra.envs.token.base import TokenVectorEnv
 from palaestra.envs.token.judging import cause_of
 from palaestra.envs.token.single import TokenEnv
@@ -23,6 +25,8 @@ from palaestra.envs.wrappers.slots import SlotVectorEnv
 def spec_of(env_id: str) -> Any:
     """The registered spec of `env_id`; `module:id` imports the module that registers it first, as in Gymnasium.
 
+    A module that Python does not find otherwise is looked for in the current folder.
+
     Raises:
         UnknownNameError: nothing has that id; suggests the nearest that does.
         EnvError: the module cannot be imported.
@@ -30,7 +34,7 @@ def spec_of(env_id: str) -> Any:
     module, _, name = env_id.rpartition(":")
     if module:
         try:
-            importlib.import_module(module)
+            _import(module)
         except Exception as error:  # A module of the user's: it may raise anything.
             raise EnvError(f"cannot import '{module}', which is to register {name}: {cause_of(error)}") from error
     try:
@@ -105,6 +109,30 @@ def make_turn_env(
     return TurnVectorEnv(lambda: _made(env_id, options), num_envs, **own)
 
 
+def turn_options(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that a turn environment is learned from with: the user's, and what `TurnEnv.learned_from` adds to them.
+
+    Raises:
+        SettingsError: they make the very episodes that are held out.
+    """
+    spec = spec_of(env_id)
+    single = _loaded(spec, spec.entry_point)
+    if not isinstance(single, type) or not issubclass(single, TurnEnv):
+        return dict(options)
+    more = {name: value for name, value in single.learned_from.items() if name not in {**spec.kwargs, **options}}
+    found = {**options, **more}
+    defaults = {name: p.default for name, p in inspect.signature(single).parameters.items()}
+    effective = {**defaults, **spec.kwargs, **found}
+    held_out = single.held_out
+    if held_out and all(effective.get(name) == value for name, value in held_out.items()):
+        told = ", ".join(f"{name}={value}" for name, value in held_out.items())
+        raise SettingsError(
+            f"setting 'env_options': {env_id} with {told} has the episodes that its results are measured on; learn from "
+            f"others, by another value of {' or '.join(held_out)}"
+        )
+    return found
+
+
 def make_control_env(
     env_id: str, num_envs: int, options: Mapping[str, Any], own_seeds: bool = False
 ) -> VectorEnv[Any, Any, Any]:
@@ -120,6 +148,19 @@ def make_control_env(
         except (TypeError, gymnasium.error.Error):
             pass  # The native form may know fewer options than the environment: then slots serve.
     return SlotVectorEnv(lambda: _made(env_id, options), num_envs, env_id)
+
+
+def _import(module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if os.getcwd() in sys.path or not (module == missing or module.startswith(f"{missing}.")):
+            raise  # It was found, and misses something itself.
+        # An installed command has its own folder on the path, and not that of its user. At the end, so that nothing
+        # there comes before what is found elsewhere.
+        sys.path.append(os.getcwd())
+        importlib.import_module(module)
 
 
 def _made(env_id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:

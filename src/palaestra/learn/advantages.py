@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import torch
 
+ROUNDING = 8
+"""Returns that differ by so few units of their last place are alike: the same rewards, paid in other turns."""
+
 
 def generalised_advantages_BT(
     rewards_BT: torch.Tensor,
@@ -63,40 +66,64 @@ def group_advantages_GK(
 ) -> torch.Tensor:
     """GRPO: how far each member of a group is above the group's mean, in its standard deviations.
 
+    Members whose returns are alike get exactly 0: the rounding of a mean is no advantage, and an optimiser like Adam
+    would make a full step of it.
+
     Arguments:
         valid_GK: members that count; a failed one has no return, moves no mean and gets 0.
         scale: divide by the standard deviation (unbiased, as in TRL). Dr. GRPO does not.
     """
-    valid_GK = torch.ones_like(returns_GK) if valid_GK is None else valid_GK.to(returns_GK.dtype)
-    count_G1 = valid_GK.sum(-1, keepdim=True)
-    mean_G1 = (returns_GK * valid_GK).sum(-1, keepdim=True) / count_G1.clamp(min=1)
-    centred_GK = (returns_GK - mean_G1) * valid_GK
-    if not scale:
-        return centred_GK
-    deviation_G1 = (centred_GK.square().sum(-1, keepdim=True) / (count_G1 - 1).clamp(min=1)).sqrt()
-    return centred_GK / (deviation_G1 + epsilon)
+    known_GK, valid_GK, count_G1 = _known(returns_GK, valid_GK)
+    mean_G1 = known_GK.sum(-1, keepdim=True) / count_G1.clamp(min=1)
+    found_GK = (known_GK - mean_G1) * valid_GK
+    if scale:
+        deviation_G1 = (found_GK.square().sum(-1, keepdim=True) / (count_G1 - 1).clamp(min=1)).sqrt()
+        found_GK = found_GK / (deviation_G1 + epsilon)
+    return (found_GK * _unlike_G1(returns_GK, valid_GK)).to(returns_GK.dtype)
 
 
 def leave_one_out_GK(returns_GK: torch.Tensor, valid_GK: torch.Tensor | None = None) -> torch.Tensor:
     """RLOO (Ahmadian et al. 2024): each return less the mean of the *other* members of its group.
 
-    A member without valid others has nothing to be compared with and gets 0.
+    A member without valid others has nothing to be compared with and gets 0; so do members whose returns are alike.
     """
-    valid_GK = torch.ones_like(returns_GK) if valid_GK is None else valid_GK.to(returns_GK.dtype)
-    known_GK = returns_GK * valid_GK
-    others_GK = valid_GK.sum(-1, keepdim=True) - valid_GK
+    known_GK, valid_GK, count_G1 = _known(returns_GK, valid_GK)
+    others_GK = count_G1 - valid_GK
     baseline_GK = (known_GK.sum(-1, keepdim=True) - known_GK) / others_GK.clamp(min=1)
-    return (returns_GK - baseline_GK) * valid_GK * (others_GK > 0)
+    found_GK = (known_GK - baseline_GK) * valid_GK * (others_GK > 0)
+    return (found_GK * _unlike_G1(returns_GK, valid_GK)).to(returns_GK.dtype)
+
+
+def _known(returns_GK: torch.Tensor, valid_GK: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The returns that count (0 for the others), which they are, and how many of a group, with 64 bits."""
+    valid_GK = torch.ones_like(returns_GK) if valid_GK is None else valid_GK
+    valid_GK = valid_GK.to(torch.float64)
+    known_GK = torch.where(valid_GK > 0, returns_GK.to(torch.float64), 0.0)
+    return known_GK, valid_GK, valid_GK.sum(-1, keepdim=True)
+
+
+def _unlike_G1(returns_GK: torch.Tensor, valid_GK: torch.Tensor) -> torch.Tensor:
+    """Which groups have valid members whose returns differ."""
+    high_G1 = returns_GK.where(valid_GK > 0, -torch.inf).amax(-1, keepdim=True)
+    low_G1 = returns_GK.where(valid_GK > 0, torch.inf).amin(-1, keepdim=True)
+    return _differ(high_G1, low_G1, returns_GK.dtype)
+
+
+def _differ(high: torch.Tensor, low: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Whether two numbers are further apart than rounding takes them."""
+    return high - low > ROUNDING * torch.finfo(dtype).eps * torch.maximum(high.abs(), low.abs())
 
 
 def normalised(advantages: torch.Tensor, mask: torch.Tensor | None = None, epsilon: float = 1e-8) -> torch.Tensor:
-    """Mean 0 and standard deviation 1 over what `mask` keeps; 0 elsewhere."""
-    if mask is None:
-        return (advantages - advantages.mean()) / (advantages.std() + epsilon) if advantages.numel() > 1 else advantages
-    kept = advantages[mask.bool()]
+    """Mean 0 and standard deviation 1 over what `mask` keeps; 0 elsewhere, and everywhere where those are alike."""
+    kept = advantages if mask is None else advantages[mask.bool()]
     if kept.numel() < 2:
-        return advantages * mask
-    return (advantages - kept.mean()) / (kept.std() + epsilon) * mask
+        return advantages if mask is None else advantages * mask
+    low, high = kept.aminmax()
+    if not _differ(high, low, advantages.dtype):
+        return torch.zeros_like(advantages)
+    found = (advantages - kept.mean()) / (kept.std() + epsilon)
+    return found if mask is None else found * mask
 
 
 def explained_variance(values: torch.Tensor, returns: torch.Tensor) -> float:

@@ -22,19 +22,23 @@ MARK = "\u241eMARK\u241e"
 """Stands for an assistant's words while it is found out what the template puts behind them."""
 REMEMBERED = 4096
 """Texts and their ids that are kept: games say the same few things all the time."""
+WORDS = ("x", "7", ".", "\u00e9")
+"""Of these the first that a tokenizer keeps apart from a text stands before it, so that it is not taken for a beginning."""
 
 
 class ChatEncoder:
     """Encodes openings, and what follows an assistant's message.
 
-    A tool's messages are rendered as a user's where the template does not know the role.
+    Where the template does not know a role (it refuses such messages, or leaves them out), a tool's messages are
+    rendered as a user's, and a system message as the beginning of the user's behind it. So it is, too, where the template
+    would move it along as the conversation grows.
 
     Arguments:
         tokenizer: with a chat template, or without one: then every message is a line.
         name: of the model, for errors.
 
     Raises:
-        EnvError: the chat template changes earlier turns when a later one comes.
+        EnvError: the chat template changes earlier turns when a later one comes, or leaves out what a user says.
 
     Example:
         >>> encoder = ChatEncoder(tokenizer)                                                   # doctest: +SKIP
@@ -46,9 +50,11 @@ class ChatEncoder:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, name: str = "the model") -> None:
         self.tokenizer, self.name = tokenizer, name
         self._known: dict[tuple[Message, ...], str] = {}
-        self._encoded: dict[str, tuple[int, ...]] = {}
+        self._encoded: dict[tuple[str, str], tuple[int, ...]] = {}
         self._rendered: dict[tuple[Message, ...], str] = {}
-        self._tools = True
+        self._ends = {key: token.content for key, token in tokenizer.added_tokens_decoder.items()}
+        self._tools = self._system = True
+        self._system = self._knows_system()
         self._tools = self._knows_tools()
         self._probe()
 
@@ -56,12 +62,13 @@ class ChatEncoder:
         """The ids that ask the model for its first message.
 
         Raises:
-            EnvError: there is no message, one holds an image, or the template refuses them.
+            EnvError: there is no message, one holds an image, or the template refuses them or leaves one out.
         """
         if not messages:
             raise EnvError("an episode needs at least one message before the model's first; got none")
         spoken = self._spoken(messages)
-        self._render(spoken)  # Refuses in words of ours what `prompt_ids` would refuse in the template's.
+        # Refuses in words of ours what `prompt_ids` would refuse in the template's.
+        self._check_shown(spoken, self._render(messages))
         return tuple(prompt_ids(self.tokenizer, spoken))
 
     def answer(
@@ -76,15 +83,17 @@ class ChatEncoder:
                 it is there already.
 
         Raises:
-            EnvError: the template changes earlier turns, refuses the messages, or one holds an image.
+            EnvError: the template changes earlier turns, refuses the messages or leaves one out, or one holds an image.
         """
         key = tuple(reply)
         suffix = self._known.get(key)
         if suffix is None or not self._follows(before, said, reply, suffix):
             suffix = self._suffix(before, said, reply)
+            self._check_shown(self._spoken(reply), suffix)
             if len(self._known) < REMEMBERED:
                 self._known[key] = suffix
-        return self._ids(suffix if last is None else self._without_end(suffix, last))
+        end = "" if last is None else self._ends.get(last, "")
+        return self._ids(self._without_end(suffix, end), end)
 
     # Inside
 
@@ -115,19 +124,43 @@ class ChatEncoder:
         place = next((k for k, pair in enumerate(zip(head, whole, strict=False)) if pair[0] != pair[1]), len(whole))
         return f"It begins to differ here: {head[place : place + 40]!r} became {whole[place : place + 40]!r}"
 
-    def _without_end(self, suffix: str, last: int) -> str:
+    def _check_shown(self, messages: Sequence[Message], text: str) -> None:
+        """Raise where a user's words are not in the text that a template made of them; white space may be trimmed."""
+        for message in messages:
+            if message.role == "user" and message.text.strip() not in text:
+                raise EnvError(
+                    f"the chat template of {self.name} leaves out, or changes, what a user says ({message.text[:40]!r} is "
+                    "not in its text), so the model would not read it; give the tokenizer another `chat_template`"
+                )
+
+    def _without_end(self, suffix: str, end: str) -> str:
         """The suffix behind the token that ends a message, where the model has said that one itself."""
-        end = self.tokenizer.convert_ids_to_tokens(last)
-        gap, found, rest = suffix.partition(end) if isinstance(end, str) and end else ("", "", "")
+        gap, found, rest = suffix.partition(end) if end else ("", "", "")
         return rest if found and not gap.strip() else suffix
 
-    def _ids(self, text: str) -> tuple[int, ...]:
-        found = self._encoded.get(text)
+    def _ids(self, text: str, end: str) -> tuple[int, ...]:
+        """The ids of a text in the middle of a conversation, behind the token `end` or behind words.
+
+        At its beginning some tokenizers put a space before a text (SentencePiece's `\u2581`), or keep one that they drop behind
+        a special token. So the text is encoded behind something, whose ids are taken off again.
+        """
+        found = self._encoded.get((text, end))
         if found is None:
-            found = tuple(self.tokenizer.encode(text, add_special_tokens=False)) if text else ()
+            found = self._behind(text, (end,) if end else WORDS) if text else ()
             if len(self._encoded) < REMEMBERED:
-                self._encoded[text] = found
+                self._encoded[text, end] = found
         return found
+
+    def _behind(self, text: str, starts: Sequence[str]) -> tuple[int, ...]:
+        for start in starts:
+            first, whole = self._encode(start), self._encode(start + text)
+            # Unknown characters may become one token together with those of the text.
+            if whole[: len(first)] == first and self.tokenizer.unk_token_id not in first:
+                return whole[len(first) :]
+        return self._encode(text)
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
     def _render(self, messages: Sequence[Message]) -> str:
         """A conversation as text, up to where the assistant speaks next."""
@@ -154,9 +187,9 @@ class ChatEncoder:
         for message in messages:
             if not isinstance(message.content, str) and any(isinstance(part, ImagePart) for part in message.content):
                 raise EnvError(f"learning from turns reads text; a message of the {message.role} holds an image")
-        if self._tools:
-            return tuple(messages)
-        return tuple(Message("user", m.content) if m.role == "tool" else m for m in messages)
+        if not self._tools:
+            messages = [Message("user", m.content) if m.role == "tool" else m for m in messages]
+        return tuple(messages) if self._system else without_system(messages)
 
     def _knows_tools(self) -> bool:
         """Whether the template shows what a tool said; some refuse the role, some leave the message out."""
@@ -166,10 +199,42 @@ class ChatEncoder:
         except EnvError:
             return False
 
+    def _knows_system(self) -> bool:
+        """Whether the template shows a system message, and leaves it where it is; some put it before the last question."""
+        opening = [Message("system", MARK), Message("user", "question")]
+        try:
+            head = self._render(opening)
+            whole = self._render([*opening, Message("assistant", "words"), Message("user", "answer")])
+        except EnvError:
+            return False
+        return MARK in head and whole.startswith(head)
+
     def _probe(self) -> None:
         """Say before anything is sampled that a template cannot be used; reasoning is what is removed most often."""
         before = [Message("user", "first")]
+        self.opening(before)
         for words, role in (("<think>thought</think>\n\nwords", "user"), ("words", "tool"), ("words", "user")):
             said, reply = Message("assistant", words), Message(role, "answer")  # type: ignore[arg-type]
             self.answer(before, said, [reply])
             before += [said, reply]
+
+
+def without_system(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The same conversation for a template without system messages: each is the beginning of the user's behind it.
+
+    >>> [message.text for message in without_system([Message("system", "Be brief."), Message("user", "Why?")])]
+    ['Be brief.\\n\\nWhy?']
+    """
+    found: list[Message] = []
+    waiting: list[str] = []
+    for message in messages:
+        if message.role == "system":
+            waiting.append(message.text)
+            continue
+        if waiting and message.role == "user":
+            message = Message("user", "\n\n".join((*waiting, message.text)))
+        elif waiting:
+            found.append(Message("user", "\n\n".join(waiting)))
+        waiting = []
+        found.append(message)
+    return (*found, Message("user", "\n\n".join(waiting))) if waiting else tuple(found)

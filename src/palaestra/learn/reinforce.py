@@ -83,8 +83,9 @@ class REINFORCE(Algorithm):
         if learned:
             advantages_BT = returns_BT - values_BT
         elif config.baseline == "batch":
-            count_T = mask_BT.sum(0).clamp(min=1)
-            advantages_BT = returns_BT - (returns_BT * mask_BT).sum(0) / count_T
+            # With 64 bits the mean of equal returns is their value, and what is left of them nothing.
+            mean_T = (returns_BT.double() * mask_BT).sum(0) / mask_BT.sum(0).clamp(min=1)
+            advantages_BT = returns_BT - mean_T.to(returns_BT.dtype)
         if config.normalise_advantages:
             advantages_BT = normalised(advantages_BT, mask_BT)
         means, total = Means(), float(mask_BT.sum().clamp(min=1))

@@ -18,7 +18,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from palaestra.core.errors import EnvError
-from palaestra.core.records import Message, Segment, Trajectory
+from palaestra.core.records import Failure, FailureCause, Message, Segment, Trajectory
 from palaestra.core.seeding import Seeds
 from palaestra.learn.chats import ChatEncoder
 from palaestra.learn.policies.language_model import LanguageModelPolicy
@@ -39,7 +39,7 @@ class TurnEpisode:
         segments: all tokens that the model read or chose, in order, what was given and what was chosen in turn.
         rewards: of each of the model's messages.
         stop_reason: why it ended.
-        failure: what broke around the model; the rewards then say nothing.
+        failure: what broke around the model, its cause first (`sandbox: ...`); the rewards then say nothing.
     """
 
     number: int
@@ -231,7 +231,7 @@ class _Table:
         lane.prompt = len(lane.ids)
         if lane.prompt >= self.policy.context:
             told = f"the opening of an episode has {lane.prompt} tokens; the model reads {self.policy.context}"
-            self._leave(slot, "context", told)
+            self._leave(slot, "context", Failure(FailureCause.CONTEXT_LENGTH, told))
 
     def speak(self) -> None:
         """Let the model say a message in every slot; those that are done wait for the others."""
@@ -312,11 +312,11 @@ class _Table:
         self._leave(slot, str(info.get("stop_reason", "")), info.get("failure"))
         return True
 
-    def _leave(self, slot: int, stop_reason: str, failure: Any = None) -> None:
+    def _leave(self, slot: int, stop_reason: str, failure: Failure | None = None) -> None:
         lane = self.lanes.pop(slot)
         lane.stop_reason = stop_reason
         if failure is not None:
-            lane.failure = failure if isinstance(failure, str) else f"{failure.cause}: {failure.message}"
+            lane.failure = f"{failure.cause}: {failure.message}"
         self.done[lane.number] = lane
 
     def _grown(self, lane: _Lane, messages: tuple[Message, ...]) -> tuple[Message, ...]:

@@ -3,7 +3,7 @@
 Every episode is an ordinary run of research in a folder of its own. A bench that was stopped, or killed, goes on where
 it was: runs that have ended are read, those under way are resumed, the others are begun.
 
-bench.json              the tasks, the agents, the seeds, and what all runs have in common
+bench.json              the tasks, the agents, the seeds, where they lie, and what all runs have in common
 TASK/AGENT-seedN/       a run
 summary.json            the table and the standings, once all runs have ended
 table.csv               a line a run
@@ -16,7 +16,7 @@ import csv
 import threading
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,13 +27,14 @@ from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
 from palaestra.recipes import research
 from palaestra.recipes.calls import Engines, open_cache
+from palaestra.recipes.outcome import is_silent
 from palaestra.recipes.playing import Stopped
 from palaestra.recipes.research import ResearchSettings
 from palaestra.recipes.settings import build, require, to_plain
 from palaestra.research.scores import RunScore, Standings, TaskScale
 from palaestra.research.standings import compare_methods
 from palaestra.research.task import Direction
-from palaestra.runs.files import read_json, write_json, write_text
+from palaestra.runs.files import PARTIAL, read_json, write_json, write_text
 from palaestra.runs.guard import guarded
 from palaestra.runs.ledger import Spending
 from palaestra.runs.run import Run, new_folder
@@ -45,13 +46,18 @@ RECIPE = "bench"
 PLAN = "bench.json"
 COLUMNS = (
     "task", "agent", "seed", "metric", "direction", "baseline", "best_attempt", "best_submission", "steps",
-    "validations", "stop_reason", "cost", "seconds",
+    "validations", "silent", "stop_reason", "cost", "seconds",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One run of the bench: what its summary says, `None` as long as it has not ended."""
+    """One run of the bench: what its summary says, `None` as long as it has not ended.
+
+    Arguments:
+        task: as the task calls itself, wherever it lies.
+        agent: as it was given.
+    """
 
     task: str
     agent: str
@@ -78,10 +84,17 @@ class BenchResult:
     standings: Standings | None
     workers: int = 1
     total_cost: float = 0.0
+    places: Mapping[str, str] = field(default_factory=dict)
+    """What a run is given for tasks and agents that lie somewhere: absolute paths."""
 
     @property
     def ended(self) -> bool:
         return all(episode.summary is not None for episode in self.episodes)
+
+    def silent(self, task: str, agent: str) -> bool:
+        """Whether the agent said nothing in any run on the task: a score is then that of what the task begins with."""
+        told = [e.summary for e in self.episodes if (e.task, e.agent) == (task, agent) and e.summary is not None]
+        return bool(told) and all(map(is_silent, told))
 
 
 def bench(
@@ -112,20 +125,18 @@ def bench(
         RunError: the folder holds something else.
     """
     settings = settings or ResearchSettings()
-    _check_names(tasks, agents, seeds, workers)
+    require(seeds >= 1 and workers >= 1, f"a bench needs at least 1 seed and 1 worker; got {seeds} and {workers}")
     require(total_cost >= 0, f"total_cost must be 0 or more; got {total_cost}")
+    _once("agent", agents)
     every = range(settings.seed, settings.seed + seeds)
-    for task in tasks:
-        for agent in agents:
-            one = replace(settings, task=task, agent=agent, max_cost=settings.max_cost or total_cost)
-            research.check(one)
+    names, places = _places(replace(settings, max_cost=settings.max_cost or total_cost), tasks, agents)
     folder = Path(out) if out else new_folder(RECIPE)
-    if (folder / "settings.json").exists():
-        raise RunError(f"{folder} holds a run and no bench; choose another --out")
-    common = {name: value for name, value in to_plain(settings).items() if name not in ("task", "agent", "seed")}
+    _check_folder(folder)
+    common = to_plain(research.settled(settings))
     plan = {
-        "recipe": RECIPE, "tasks": list(tasks), "agents": list(agents), "seeds": list(every), "workers": workers,
-        "total_cost": total_cost, "settings": common,
+        "recipe": RECIPE, "tasks": names, "agents": list(agents), "seeds": list(every), "workers": workers,
+        "total_cost": total_cost, "places": places,
+        "settings": {name: value for name, value in common.items() if name not in ("task", "agent", "seed")},
     }  # fmt: skip
     if (folder / PLAN).exists():
         before = read_json(folder / PLAN)
@@ -161,7 +172,7 @@ def read_bench(folder: Path) -> BenchResult:
                 episodes.append(Episode(task, agent, seed, where, _summary(where)))
     return BenchResult(
         folder, tuple(plan["tasks"]), tuple(plan["agents"]), tuple(plan["seeds"]), tuple(episodes), plan["settings"],
-        standings_of(episodes), int(plan["workers"]), float(plan.get("total_cost", 0.0)),
+        standings_of(episodes), int(plan["workers"]), float(plan.get("total_cost", 0.0)), plan.get("places", {}),
     )  # fmt: skip
 
 
@@ -191,7 +202,11 @@ def _play(folder: Path, listener: Listener) -> BenchResult:
     found = read_bench(folder)
     waiting = deque(episode for episode in found.episodes if episode.summary is None)
     if waiting:
-        _Work(found, waiting, listener).run()
+        try:
+            _Work(found, waiting, listener).run()
+        except KeyboardInterrupt as error:
+            error.add_note(f"palaestra resume {folder}")  # How to go on, for whoever stopped it.
+            raise
         found = read_bench(folder)
     # Written once all runs have ended, and again where only that had not come to be.
     write_json(folder / "summary.json", _plain(found))
@@ -206,8 +221,8 @@ class _Work:
         self.found, self.waiting, self.listener = found, waiting, listener
         self.total, self.errors = len(found.episodes), list[BaseException]()
         self.done = self.total - len(waiting)
-        self.stopping, self.lock = threading.Event(), threading.Lock()
-        self.engines = Engines(str(found.settings.get("device", "")))
+        self.stopping, self.lock, self.telling = threading.Event(), threading.Lock(), threading.Lock()
+        self.engines = Engines(str(found.settings.get("device", "")), self._tell)
         self.budget = _budget(found)
 
     def run(self) -> None:
@@ -223,7 +238,7 @@ class _Work:
                 thread.join()
         except BaseException:
             self.stopping.set()
-            self.listener(Event("stop: waiting for commands under way"))
+            self._tell(Event("stop: waiting for commands under way"))
             for thread in threads:
                 thread.join()
             raise
@@ -256,8 +271,14 @@ class _Work:
                     self.stopping.set()
                     return
 
+    def _tell(self, event: Event) -> None:
+        """Whoever listens is told by one thread at a time."""
+        with self.telling:
+            self.listener(event)
+
     def _episode(self, episode: Episode) -> None:
-        values = {**self.found.settings, "task": episode.task, "agent": episode.agent, "seed": episode.seed}
+        task, agent = (self.found.places.get(name, name) for name in (episode.task, episode.agent))
+        values = {**self.found.settings, "task": task, "agent": agent, "seed": episode.seed}
         own = {"engines": self.engines, "stop": self.stopping.is_set, "within": self.budget}
         if (episode.folder / "settings.json").exists():
             with Run.open(episode.folder) as run:
@@ -267,7 +288,7 @@ class _Work:
         with self.lock:
             self.done += 1
             figures = {"task": episode.task, "agent": episode.agent, "seed": episode.seed, "summary": result.summary}
-            self.listener(Event("bench", self.done, self.total, 0, figures))
+            self._tell(Event("bench", self.done, self.total, 0, figures))
 
 
 def _budget(found: BenchResult) -> Budget | None:
@@ -286,17 +307,42 @@ def _budget(found: BenchResult) -> Budget | None:
     return Budget(max_cost=found.total_cost, spent=spent, advice=advice, error=TotalSpentError)
 
 
-def _check_names(tasks: Sequence[str], agents: Sequence[str], seeds: int, workers: int) -> None:
-    for what, several in (("task", tasks), ("agent", agents)):
-        if not several or not all(several):
-            raise SettingsError(f"a bench needs at least 1 {what}; got {', '.join(several) or 'none'}")
-        twice = [name for name, count in Counter(map(_name, several)).items() if count > 1]
-        if twice:
-            raise SettingsError(f"each {what} of a bench is named once; '{twice[0]}' is there more often")
-    if seeds < 1 or workers < 1:
-        raise SettingsError(f"a bench needs at least 1 seed and 1 worker; got {seeds} and {workers}")
-    if any(agent.partition(":")[0] == "human" for agent in agents):
-        raise SettingsError("a bench plays by itself; a human plays with: palaestra research --agent human")
+def _places(
+    settings: ResearchSettings, tasks: Sequence[str], agents: Sequence[str]
+) -> tuple[list[str], dict[str, str]]:
+    """The names of the tasks, and of those and of the agents where they lie; raises for whatever cannot be played."""
+    names: dict[str, str] = {}
+    places: dict[str, str] = {}
+    for task in tasks:
+        for agent in agents:
+            one = research.settled(replace(settings, task=task, agent=agent))
+            if research.check(one).interactive:
+                raise SettingsError(f"a bench plays by itself; a person plays with: palaestra research --agent {agent}")
+            if one.agent != agent:
+                places[agent] = one.agent
+        names[task] = research.task_of(one).name
+        if one.task != names[task]:
+            places[names[task]] = one.task
+    _once("task", [names[task] for task in tasks])
+    return list(names.values()), places
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise where the folder holds something that is no bench."""
+    with guarded(folder, "making the bench's folder"):
+        if (folder / "settings.json").exists():
+            raise RunError(f"{folder} holds a run and no bench; choose another --out")
+        there = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    if there - {PLAN + PARTIAL} and PLAN not in there:
+        raise RunError(f"{folder} is not empty, and holds no bench; choose another --out")
+
+
+def _once(what: str, several: Sequence[str]) -> None:
+    if not several or not all(several):
+        raise SettingsError(f"a bench needs at least 1 {what}; got {', '.join(several) or 'none'}")
+    twice = [name for name, count in Counter(map(_name, several)).items() if count > 1]
+    if twice:
+        raise SettingsError(f"each {what} of a bench is named once; '{twice[0]}' is there more often")
 
 
 def _name(text: str) -> str:

@@ -82,11 +82,12 @@ def check_price(name: str) -> None:
 
 
 @contextmanager
-def calls_of(run: Run, settings: CallSettings, within: Budget | None = None) -> Iterator[Calls]:
+def calls_of(run: Run, settings: CallSettings, within: Budget | None = None, resumable: bool = True) -> Iterator[Calls]:
     """The calls of a run, with its cache open; what the run has spent before counts.
 
     Arguments:
         within: the budget of several runs, of which this is one.
+        resumable: whether the run can go on with other limits, where it has reached one.
     """
     from palaestra.engines.budget import Budget
 
@@ -95,6 +96,7 @@ def calls_of(run: Run, settings: CallSettings, within: Budget | None = None) -> 
         budget = Budget(
             max_cost=settings.max_cost or None, max_calls=settings.max_calls or None,
             max_tokens=settings.max_tokens or None, spent=cache.spent(owner), within=within,
+            resumable=resumable,
         )  # fmt: skip
         yield Calls(settings, cache, owner, budget)
 
@@ -114,8 +116,8 @@ class Engines:
         with self._lock:
             if name not in self._open:
                 self.listener(Event("load"))
-                own: dict[str, Any] = {} if is_remote(name) else {"device": self.device, "listener": self.listener}
-                engine = open_engine(name, **own)
+                own: dict[str, Any] = {} if is_remote(name) else {"device": self.device}
+                engine = open_engine(name, listener=self.listener, **own)
                 self._open[name] = engine if is_remote(name) else OneAtATime(engine)
             return self._open[name]
 

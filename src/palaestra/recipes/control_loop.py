@@ -9,7 +9,6 @@ import torch
 
 from palaestra.core.events import Event, Listener
 from palaestra.core.records import Trajectory
-from palaestra.core.statistics import mean_interval
 from palaestra.engines.kernels import suited
 from palaestra.learn.collect import ControlCollector
 from palaestra.learn.policies.control import ControlPolicy
@@ -83,11 +82,7 @@ class ControlLoop(Loop):
         finally:
             self.policy.remember(memory)
             env.close()
-        reward = mean_interval(rollout.lane_returns())
-        figures = {
-            "test_reward": reward.value, "test_reward_low": reward.low, "test_reward_high": reward.high,
-            "test_count": float(reward.count), "test_failures": float(len(rollout.failures)),
-        }  # fmt: skip
+        figures = self._measured(rollout, rollout.lane_returns(), "environment")
         return figures, LedgerEntry("", self.settings.policy, rollout.lanes)
 
     def outcome(self, store: Store, iterations: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from palaestra.runs.store import Store
 
 MOST_FAILURES = 0.1
-"""The share of an iteration's episodes that may fail before the run stops."""
+"""The share of the episodes of an iteration, or of an evaluation, that may fail before the run stops."""
 RECENT = 100
 """Episodes over which the return is averaged to decide whether an environment is solved."""
 
@@ -118,17 +118,19 @@ class Loop(ABC):
         self._recent.extend(counters["recent"])
 
     def _count(self, rollout: Rollout, what: str) -> dict[str, float]:
-        """Add a rollout to the counters; returns its own figures."""
+        """Add a rollout to the counters; returns its own figures.
+
+        Arguments:
+            what: broke where an episode failed; empty where its failure begins with the cause.
+
+        Raises:
+            RewardError, EnvError: more than a tenth of the episodes failed.
+        """
         self.decisions += rollout.decisions
         self.episodes += len(rollout.episode_returns)
         self._recent.extend(rollout.episode_returns)
-        if rollout.failures:
-            self.failures[what] = self.failures.get(what, 0) + len(rollout.failures)
         total = len(rollout.episode_returns) + len(rollout.failures)
-        if len(rollout.failures) > max(1.0, MOST_FAILURES * total):
-            raise (RewardError if what == "reward" else EnvError)(
-                f"{len(rollout.failures)} of {total} episodes failed in one iteration; the first: {rollout.failures[0]}"
-            )
+        self._note_failures(rollout.failures, total, what, "episodes failed in one iteration")
         reward = reward_interval(rollout)
         figures = {
             "episodes": float(reward.count), "failures": float(len(rollout.failures)),
@@ -140,6 +142,28 @@ class Loop(ABC):
         if len(self._recent) == RECENT:
             figures["recent_return"] = self.recent_return
         return figures
+
+    def _measured(self, rollout: Rollout, returns: Sequence[float], what: str) -> dict[str, float]:
+        """The figures of held-out episodes, of which `returns` are those that are known; `what` as of `_count`.
+
+        Without a known one there is no reward among them.
+        """
+        failed, reward = rollout.lanes - len(returns), mean_interval(returns)
+        self._note_failures(rollout.failures[:failed], rollout.lanes, what, "held-out episodes failed")
+        figures = {"test_count": float(reward.count), "test_failures": float(failed)}
+        if reward.count:
+            figures |= {"test_reward": reward.value, "test_reward_low": reward.low, "test_reward_high": reward.high}
+        return figures
+
+    def _note_failures(self, failures: Sequence[str], total: int, what: str, where: str) -> None:
+        for failure in failures:
+            name = what or failure.partition(":")[0]
+            self.failures[name] = self.failures.get(name, 0) + 1
+        if len(failures) > max(1.0, MOST_FAILURES * total):
+            first = " ".join(failures[0].split())
+            raise (RewardError if what == "reward" else EnvError)(
+                f"{len(failures)} of {total} {where}; the first: {first}"
+            )
 
 
 def reward_interval(rollout: Rollout) -> Mean:
@@ -159,10 +183,12 @@ def reward_interval(rollout: Rollout) -> Mean:
 
 
 def before_after(table: Mapping[int, Mapping[str, float]], iterations: int) -> dict[str, Any]:
+    """The held-out rewards of a summary; `None` where no episode counted, or too few for an interval."""
     found: dict[str, Any] = {}
     for name, iteration in (("test_before", 0), ("test_after", iterations)):
         row = table.get(iteration, {})
         found[name] = row.get("test_reward")
         found |= {f"{name}_low": row.get("test_reward_low"), f"{name}_high": row.get("test_reward_high")}
+        found |= {f"{name}_episodes": row.get("test_count"), f"{name}_failures": row.get("test_failures")}
         found["test_episodes"] = row.get("test_count")
     return found

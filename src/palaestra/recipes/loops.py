@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -70,9 +71,10 @@ def _token_loop(settings: TrainSettings, listener: Listener) -> TokenLoop:
 def _turn_loop(settings: TrainSettings, listener: Listener) -> TurnLoop:
     from palaestra.engines import shelf
     from palaestra.engines.chat import end_ids
-    from palaestra.envs.making import make_turn_env
+    from palaestra.envs.making import make_turn_env, turn_options
     from palaestra.envs.token.prompts import end_ids_of, vocabulary_of
 
+    options = turn_options(settings.env, settings.options)
     loaded = shelf.load(settings.model, device=settings.device, listener=listener)
     # What a model or its template cannot do is said before any workspace is made.
     encoder = ChatEncoder(loaded.tokenizer, loaded.name)
@@ -80,14 +82,15 @@ def _turn_loop(settings: TrainSettings, listener: Listener) -> TurnLoop:
     policy = _language_model(settings, loaded.weights, vocabulary_of(loaded.tokenizer), listener)
     group = settings.group_size if ALGORITHMS.get(settings.algorithm).groups else 1
     own: dict[str, Any] = {"autoreset": False, "failures": "mark"}
-    env = make_turn_env(settings.env, min(settings.slots, settings.episodes), settings.options, group_size=group, **own)
+    env = make_turn_env(settings.env, min(settings.slots, settings.episodes), options, group_size=group, **own)
     held_out = None
     if settings.evaluation:
         slots = min(settings.slots, settings.evaluation)
-        held_out = make_turn_env(settings.env, slots, settings.options, held_out=True, **own)
+        held_out = make_turn_env(settings.env, slots, options, held_out=True, **own)
     kl = max(0.0, settings.kl)
     reference = Reference(policy) if kl else None
-    settings = replace(settings, kl=kl)
+    more = tuple(f"{name}={json.dumps(value)}" for name, value in options.items() if name not in settings.options)
+    settings = replace(settings, kl=kl, env_options=(*settings.env_options, *more))
     algorithm = _algorithm(settings, policy, kl)
     return TurnLoop(settings, env, policy, algorithm, reference, kl, held_out, encoder, end_ids=ends, group_size=group)
 

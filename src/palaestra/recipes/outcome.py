@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from palaestra.research.agents import Agent
 from palaestra.research.env import ResearchEnv
 from palaestra.research.records import Grade
 from palaestra.research.steps import Step
-from palaestra.runs.ledger import LedgerEntry
+from palaestra.runs.ledger import LedgerEntry, Spending
 from palaestra.runs.run import Run
 
 TRAJECTORY = "trajectory.json"
@@ -58,15 +58,21 @@ def summarise(
     agent: Agent,
     episodes: Sequence[Sequence[Step]],
     listener: Listener,
+    spent: Spending,
 ) -> dict[str, Any]:
-    """The summary of a run whose episodes have ended; of several the best is judged on the test split now."""
+    """The summary of a run whose episodes have ended; of several the best is judged on the test split now.
+
+    Arguments:
+        spent: what the agent's models have cost.
+    """
     result = _chosen(run, env, episodes, listener)
     metric, measured = env.task.metric, env.baseline
     steps = [step for several in episodes for step in several]
     ends = [several[-1] for several in episodes]
     attempts = [float(score) for end in ends for score in end.info.get("attempts", ())]
     validations = len(attempts)
-    if env.split == "validation":  # What was handed in was validated too, for the choice.
+    # What was handed in was validated too: for the choice between several, or as a checkout of MLGym has one set of data.
+    if env.split == "validation" or settings.mlgym:
         attempts += [float(end.info["score"]) for end in ends if end.info.get("score") is not None]
     failures: Counter[str] = Counter()
     for end in ends:
@@ -93,6 +99,7 @@ def summarise(
         "scores": result.scores,
         "attempts": attempts,
         "steps": sum(step.message is not None for step in steps),
+        "silent": all(step.message is None for step in episodes[result.episode]),
         "validations": validations,
         "format_errors": sum("format_error" in step.info for step in steps),
         "stop_reason": str(StopReason.FAILED) if result.failure is not None else end.stop_reason,
@@ -106,11 +113,17 @@ def summarise(
         "replayed": len(played),
         "different": played.count("different"),
         "calls": total.calls,
+        "calls_again": spent.again,
         "prompt_tokens": total.prompt_tokens,
         "completion_tokens": total.completion_tokens,
         "cost": total.money,
         "seconds": round(total.seconds, 1),
     }
+
+
+def is_silent(summary: Mapping[str, Any]) -> bool:
+    """Whether the agent said nothing in the episode that counts: a score is then that of what the task begins with."""
+    return bool(summary.get("silent", not summary["steps"]))
 
 
 def exported(summary: dict[str, Any], steps: Sequence[Step]) -> dict[str, Any]:

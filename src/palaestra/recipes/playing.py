@@ -16,6 +16,7 @@ from typing import Any
 from palaestra.core.events import Event, Listener
 from palaestra.core.records import Failure, Message
 from palaestra.core.seeding import Seeds
+from palaestra.envs.turn.base import transcript
 from palaestra.envs.turn.records import Conversation, StopReason
 from palaestra.research.agents import Agent, Halt
 from palaestra.research.env import ResearchEnv
@@ -71,7 +72,7 @@ class Player:
         observation, info = self.env.reset(seed=seeds.derive("environment").integer() & 0x7FFFFFFF)
         measured, metric = self.env.baseline, self.env.task.metric
         figures = {
-            "metric": info["metric"], "direction": metric.direction.value, "baseline": measured.test.score,
+            "task": self.env.task.name, "metric": info["metric"], "direction": metric.direction.value, "baseline": measured.test.score,
             "baseline_validation": measured.validation.score, "steps": self.env.max_turns,
         }  # fmt: skip
         steps = [Step(episode, 0, observation=observation.messages, state=observation.state, info=figures)]
@@ -125,20 +126,22 @@ class Player:
         except KeyboardInterrupt:
             said = Halt(StopReason.INTERRUPTED, "interrupted at the keyboard")
         thought = time.perf_counter() - start
+        cut = said if isinstance(said, Halt) else None
         try:
             moved = self.env.stop(said.reason) if isinstance(said, Halt) else self.env.step(said)
         except KeyboardInterrupt:
             if self.env.over:
                 raise  # The second time, while what is there was handed in: the run can be resumed.
-            said = Halt(StopReason.INTERRUPTED, "interrupted at the keyboard, during a command")
-            before = len(self.env.conversation().messages)
-            moved = self.env.stop(said.reason)
+            cut = Halt(StopReason.INTERRUPTED, "interrupted at the keyboard, during a command")
+            moved = self.env.stop(cut.reason)
         seconds = time.perf_counter() - start
         message = None if isinstance(said, Halt) else said
         step = _step(steps[0].episode, len(steps), message, moved, before)
         step = replace(step, seconds=seconds, thinking=thought, agent=dict(self.agent.state()))
-        if isinstance(said, Halt):
-            step = replace(step, note=said.note, failure=said.failure or step.failure)
+        if cut is not None:
+            step = replace(step, note=cut.note, failure=cut.failure or step.failure)
+            if message is not None and not step.action:
+                step = replace(step, action=transcript(message))  # The command that was under way.
         self._keep(step)
         steps.append(step)
         costs = [self._cost(thought), LedgerEntry(WORKSPACE, seconds=seconds - thought)]
@@ -172,7 +175,9 @@ class Player:
     def _event(self, step: Step, phase: str) -> Event:
         figures: dict[str, Any] = {
             "action": step.action,
+            "spoke": step.message is not None,
             "stop_reason": step.stop_reason,
+            "note": step.note,
             "attempts": self.env.attempts,
         }
         if step.stop_reason:

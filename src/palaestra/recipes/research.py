@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.seeding import Seeds
 from palaestra.envs.turn.records import StopReason
 from palaestra.recipes.calls import Calls, Engines, calls_of, check_price
-from palaestra.recipes.settings import at_least, given, named_values, of_run, require, setting, to_plain
+from palaestra.recipes.settings import at_least, build, given, named_values, of_run, require, setting, to_plain
 from palaestra.runs.files import write_json
 from palaestra.runs.run import Run, new_folder
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from palaestra.research.task import ResearchTask
 
 RECIPE = "research"
+PATHS = ("mlgym", "prompts", "memory", "demonstration", "cache")
+"""Settings that are paths."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,8 @@ class ResearchSettings:
         "model", "Who works: model, human, baseline, reference, script:FILE, replay:RUN, best_of:N:AGENT."
     )
     model: str = setting(
-        "nano", "The model of the agent: a name of the shelf, a folder, a hub id, openai:MODEL or ADDRESS#MODEL."
+        "",
+        "The model of the agent, where it asks one: openai:MODEL, ADDRESS#MODEL, a folder, a hub id, a name of the shelf.",
     )
     steps: int = setting(0, "Most messages of the agent; 0: as many as the task allows.")
     seconds: float = setting(0.0, "Most seconds of an episode; 0: as many as the task allows.")
@@ -104,7 +108,8 @@ def research(
 ) -> ResearchResult:
     """Let an agent work on a task, and score what it hands in.
 
-    Ctrl-C ends the episode with `StopReason.INTERRUPTED`; what is there is handed in, and the run has ended.
+    Ctrl-C ends the episode with `StopReason.INTERRUPTED`; what is there is handed in, and the run has ended. A baseline
+    that was never measured on this machine is measured before the run begins.
 
     Arguments:
         settings: all of them at once, or give single ones as keywords.
@@ -115,6 +120,7 @@ def research(
         within: the budget of several runs, of which this is one.
 
     Raises:
+        TaskError: the task's evaluator, data or baseline is broken; nothing was written.
         TotalSpentError: that budget is spent; the run can be resumed.
 
     Example:
@@ -122,10 +128,14 @@ def research(
         >>> result = research(task="prisoners_dilemma", agent="baseline")               # doctest: +SKIP
         >>> result.summary["best_submission"]                                           # doctest: +SKIP
     """
-    settings = given(ResearchSettings, settings, values)
-    check(settings)
-    with Run.create(Path(out) if out else new_folder(RECIPE), RECIPE, to_plain(settings)) as run:
-        return _play(run, settings, engines, listener, stop, within)
+    settings = settled(given(ResearchSettings, settings, values))
+    if out:
+        Run.check_new(Path(out))
+    with (
+        closing(_measured(settings, listener)) as env,
+        Run.create(Path(out) if out else new_folder(RECIPE), RECIPE, to_plain(settings)) as run,
+    ):
+        return _play(run, settings, env, engines, listener, stop, within)
 
 
 def resume(
@@ -144,12 +154,36 @@ def resume(
     if run.summary is not None:
         return ResearchResult(run.folder, run.summary)
     settings = of_run(ResearchSettings, run)
-    check(settings)
-    return _play(run, settings, engines, listener, stop, within)
+    with closing(_measured(settings, listener)) as env:
+        return _play(run, settings, env, engines, listener, stop, within)
 
 
-def check(settings: ResearchSettings) -> None:
-    """Raise for whatever cannot be, before anything is written."""
+def check(settings: ResearchSettings) -> Agent:
+    """Raise for whatever cannot be, as far as that is known without running anything; gives the agent, which cannot play."""
+    return _checked(settings)[0]
+
+
+def settled(settings: ResearchSettings) -> ResearchSettings:
+    """The settings with absolute paths, so that a run can go on from another folder.
+
+    Raises:
+        UnknownNameError: there is no such agent.
+    """
+    from palaestra.research.agents import settled_agent, settled_path
+    from palaestra.research.agents.model import ModelAgent
+    from palaestra.research.task import FILE
+
+    changes = {"agent": settled_agent(settings.agent), "model": ModelAgent.settled(settings.model)}
+    for name in PATHS:
+        if (path := getattr(settings, name)) not in ("", ":memory:"):
+            changes[name] = settled_path(path)
+    if not settings.mlgym and (Path(settings.task) / FILE).is_file():
+        changes["task"] = settled_path(settings.task)
+    return build(ResearchSettings, {**to_plain(settings), **changes})
+
+
+def _checked(settings: ResearchSettings) -> tuple[Agent, ResearchEnv]:
+    """The agent and the environment of a run, before either of them has begun."""
     from palaestra.research.agents import make_agent
     from palaestra.research.parsing import PARSERS
     from palaestra.research.places import sandbox_for
@@ -159,8 +193,17 @@ def check(settings: ResearchSettings) -> None:
     agent = make_agent(settings.agent, outfit_of(settings, task))
     if agent.model and settings.max_cost:
         check_price(agent.model)
-    _environment(settings, task, agent)
+    env = _environment(settings, task, agent)
     sandbox_for(task, settings.sandbox)
+    return agent, env
+
+
+def _measured(settings: ResearchSettings, listener: Listener) -> ResearchEnv:
+    """The environment of a run, whose evaluator, data and baseline are there: what is broken in them is known now."""
+    env = _checked(settings)[1]
+    listener(Event("baseline"))
+    env.baseline  # noqa: B018  (measured now where it never was)
+    return env
 
 
 def task_of(settings: ResearchSettings) -> ResearchTask:
@@ -182,6 +225,7 @@ def outfit_of(
     calls: Calls | None = None,
     engines: Engines | None = None,
     baseline: Callable[[], Measured] | None = None,
+    listener: Listener = ignore,
 ) -> Outfit:
     """What the agent of a run is made with; without `calls` it can be made, and not play."""
     from palaestra.engines.base import Sampling
@@ -189,7 +233,7 @@ def outfit_of(
 
     own: dict[str, Any] = {} if baseline is None else {"baseline": baseline}
     if calls is not None:
-        opened = engines or Engines(settings.device)
+        opened = engines or Engines(settings.device, listener)
         own["engine"] = lambda name: calls.engine(name, opened.get(name))
     return Outfit(
         task, settings.model, sampling=Sampling(settings.answer_tokens, settings.temperature, settings.top_p),
@@ -244,6 +288,7 @@ def demonstration_of(where: str) -> str:
 def _play(
     run: Run,
     settings: ResearchSettings,
+    env: ResearchEnv,
     engines: Engines | None,
     listener: Listener,
     stop: Callable[[], bool],
@@ -254,24 +299,17 @@ def _play(
     from palaestra.recipes.playing import Player
     from palaestra.research.agents import make_agent
 
-    task = task_of(settings)
-    with calls_of(run, settings, within) as calls:
-        made: list[ResearchEnv] = []
-        agent = make_agent(settings.agent, outfit_of(settings, task, calls, engines, lambda: made[0].baseline))
-        env = _environment(settings, task, agent)
-        made.append(env)
-        try:
-            listener(Event("baseline"))
-            env.baseline  # noqa: B018  (measured now where it never was)
-            player = Player(run, env, agent, Seeds(settings.seed).derive(RECIPE), listener, calls.spent, stop)
-            episodes: list[list[Step]] = []
-            while len(episodes) < agent.episodes:
-                episodes.append(player.play(len(episodes)))
-                if episodes[-1][-1].stop_reason == StopReason.INTERRUPTED:
-                    break
-            summary = summarise(run, settings, env, agent, episodes, listener)
-        finally:
-            env.close()
+    # What a run has spent ends its episode, and with it the run: there is nothing to go on with.
+    with calls_of(run, settings, within, resumable=False) as calls:
+        outfit = outfit_of(settings, env.task, calls, engines, lambda: env.baseline, listener)
+        agent = make_agent(settings.agent, outfit)
+        player = Player(run, env, agent, Seeds(settings.seed).derive(RECIPE), listener, calls.spent, stop)
+        episodes: list[list[Step]] = []
+        while len(episodes) < agent.episodes:
+            episodes.append(player.play(len(episodes)))
+            if episodes[-1][-1].stop_reason == StopReason.INTERRUPTED:
+                break
+        summary = summarise(run, settings, env, agent, episodes, listener, calls.spent())
     write_json(run.folder / TRAJECTORY, exported(summary, episodes[summary["kept_episode"]]))
     run.write_summary(summary)
     return ResearchResult(run.folder, summary)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from palaestra.core.events import Event, Listener
 from palaestra.core.records import Segment, Split, Trajectory, Usage
-from palaestra.core.statistics import gain_between, mean_interval, report_on
+from palaestra.core.statistics import gain_between, report_on
 from palaestra.learn.collect import collect_responses
 from palaestra.learn.policies.language_model import LanguageModelPolicy
 from palaestra.learn.reference import Reference, penalise
@@ -26,6 +26,8 @@ class TokenLoop(Loop):
     """A language model learns in a token environment."""
 
     policy: LanguageModelPolicy
+    broken: ClassVar[str] = "reward"
+    """What broke where an episode failed; empty where its failure begins with the cause."""
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class TokenLoop(Loop):
         seconds = {
             name.removeprefix("seconds_"): rollout.figures[name] for name in ("seconds_model", "seconds_environment")
         }
-        figures = self._count(rollout, "reward")
+        figures = self._count(rollout, self.broken)
         self.usage, self.responses = usage_of(rollout), rollout.records
         assert rollout.entropy_BT is not None and rollout.cut_B is not None  # noqa: PT018
         figures["entropy"] = float(rollout.entropy_BT[rollout.mask_BT].mean())
@@ -94,11 +96,7 @@ class TokenLoop(Loop):
         count = len(env) if hasattr(env, "__len__") else self.settings.evaluation
         seeds = self.seeds.derive("evaluation")
         rollout = collect_responses(env, self.policy, count, seeds, seed=seeds.integer(), first=0)
-        reward = mean_interval(rollout.episode_returns)
-        figures = {
-            "test_reward": reward.value, "test_reward_low": reward.low, "test_reward_high": reward.high,
-            "test_count": float(reward.count), "test_failures": float(len(rollout.failures)),
-        }  # fmt: skip
+        figures = self._measured(rollout, rollout.episode_returns, self.broken)
         if self.reference is not None:
             figures["test_reference_kl"] = penalise(rollout, self.reference.logprobs_BT(rollout), 0.0)
         return figures, LedgerEntry("", self.engine_name, rollout.lanes, usage_of(rollout))
@@ -182,7 +180,15 @@ def trajectory_of(env: str, seed: int, rollout: Rollout, lane: int) -> Trajector
 
 
 def usage_of(rollout: Rollout) -> Usage:
-    return Usage(sum(len(p) for p in rollout.inputs.prompts), rollout.decisions)
+    """What the model read and did not choose, prompts and answers between its messages alike, and what it chose."""
+    inputs, spoken_B = rollout.inputs, rollout.mask_BT.any(-1).tolist()
+    # Where nothing was said, nothing was read: such a lane has only a token that stands for its prompt.
+    read = sum(
+        len(prompt) + len(response)
+        for prompt, response, spoken in zip(inputs.prompts, inputs.responses, spoken_B, strict=True)
+        if spoken
+    )
+    return Usage(read - rollout.decisions, rollout.decisions)
 
 
 def spread(count: int, wanted: int) -> list[int]:

@@ -37,6 +37,8 @@ class TurnLoop(TokenLoop):
         group_size: episodes that start alike.
     """
 
+    broken = ""
+
     def __init__(
         self,
         settings: TrainSettings,
@@ -82,12 +84,8 @@ class TurnLoop(TokenLoop):
         listener(Event("evaluate", 0, 0, iteration))
         rollout = self._play(self.held_out, self.settings.evaluation, self.seeds.derive("evaluation"), 1, 0)
         self._returns[iteration] = [None if episode.failure else episode.reward for episode in rollout.records]
-        reward = mean_interval(rollout.episode_returns)
-        figures = {
-            "test_reward": reward.value, "test_reward_low": reward.low, "test_reward_high": reward.high,
-            "test_count": float(reward.count), "test_failures": float(len(rollout.failures)),
-            "test_turns": rollout.figures["turns"],
-        }  # fmt: skip
+        figures = self._measured(rollout, rollout.episode_returns, self.broken)
+        figures["test_turns"] = rollout.figures["turns"]
         if self.reference is not None:
             figures["test_reference_kl"] = penalise(rollout, self.reference.logprobs_BT(rollout), 0.0)
         return figures, LedgerEntry("", self.engine_name, rollout.lanes, usage_of(rollout))
@@ -96,10 +94,10 @@ class TurnLoop(TokenLoop):
         if not self.settings.evaluation:
             return {}
         gain = self.paired_gain(iterations)
-        return before_after(store.figures(), iterations) | {
-            "test_gain": gain.value, "test_gain_low": gain.low, "test_gain_high": gain.high,
-            "test_gain_episodes": gain.count,
-        }  # fmt: skip
+        # JSON knows neither the gain of no episode nor the endless interval of one.
+        values = {"test_gain": gain.value, "test_gain_low": gain.low, "test_gain_high": gain.high}
+        known = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        return before_after(store.figures(), iterations) | known | {"test_gain_episodes": gain.count}
 
     def paired_gain(self, iteration: int) -> Mean:
         """How much more reward an episode had after `iteration` than before the first, over those known both times."""

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from palaestra.recipes.bench import BenchResult, Episode
+from palaestra.recipes.outcome import is_silent
 from palaestra.recipes.research import ResearchSettings
 from palaestra.report.appendix import SettingRow, setting_rows
 from palaestra.report.profiles import ProfilesPart, profiles_part
 from palaestra.research.scores import BASELINE, Area, Measure
 
-COSTS = ("seconds", "calls", "prompt_tokens", "completion_tokens", "cost")
+COSTS = ("seconds", "calls", "calls_again", "prompt_tokens", "completion_tokens", "cost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +24,18 @@ class BenchRun:
     episode: Episode
     address: str
     started: bool
+    silent: bool
+    """Whether the agent said nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentRow:
-    """What an agent has used over all its runs, and how they ended."""
+    """What an agent has used over all its runs, and how they ended; `silent` of them without a message of its own."""
 
     name: str
     ended: int
     planned: int
+    silent: int
     reasons: dict[str, int]
     failures: dict[str, int]
     costs: Mapping[str, float]
@@ -74,7 +78,7 @@ def bench_page(result: BenchResult) -> BenchPage:
         seeds=result.seeds,
         runs=tuple(_run(result, e) for e in sorted(result.episodes, key=lambda e: _order(result, e))),
         runs_ended=sum(e.summary is not None for e in result.episodes),
-        profiles=None if standings is None else profiles_part(standings),
+        profiles=None if standings is None else profiles_part(standings, result.silent),
         best=max(areas, key=lambda area: area.area, default=None),
         negative=tuple(task for task in result.tasks if task in negative),
         failures=dict(sorted(failures.items())),
@@ -92,9 +96,10 @@ def _agent(name: str, episodes: list[Episode]) -> AgentRow:
         name=name,
         ended=len(ended),
         planned=len(episodes),
+        silent=sum(map(is_silent, ended)),
         reasons=dict(Counter(str(summary["stop_reason"]).replace("_", " ") for summary in ended).most_common()),
         failures=dict(sorted(failures.items())),
-        costs={cost: float(sum(summary[cost] for summary in ended)) for cost in COSTS},
+        costs={cost: float(sum(summary.get(cost, 0) for summary in ended)) for cost in COSTS},
     )
 
 
@@ -102,7 +107,7 @@ def _run(result: BenchResult, episode: Episode) -> BenchRun:
     started = (episode.folder / "settings.json").exists()
     # Beside the bench's own page, so that the folder can be moved.
     address = (episode.folder / "report.html").relative_to(result.folder).as_posix() if started else ""
-    return BenchRun(episode, address, started)
+    return BenchRun(episode, address, started, episode.summary is not None and is_silent(episode.summary))
 
 
 def _order(result: BenchResult, episode: Episode) -> tuple[int, int, int]:

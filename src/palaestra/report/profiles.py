@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -85,8 +85,14 @@ class ProfilesPart:
     """Tasks on which no method is feasible by one of the measures."""
 
 
-def profiles_part(standings: Standings) -> ProfilesPart:
-    """Put standings on a page."""
+def profiles_part(
+    standings: Standings, silent: Callable[[str, str], bool] = lambda task, method: False
+) -> ProfilesPart:
+    """Put standings on a page.
+
+    Arguments:
+        silent: whether a method said nothing on a task.
+    """
     keys = tuple(Key(method, line_sample(standings, method)) for method in standings.methods)
     rows = [
         AreaRow(key, tuple((area, area_interval(area)) for area in (p.area(key.method) for p in standings.profiles)))
@@ -104,7 +110,7 @@ def profiles_part(standings: Standings) -> ProfilesPart:
             MeasurePart(
                 f"{profile.measure}@{standings.k}".capitalize(),
                 profile_chart(standings, profile.measure),
-                tuple(_row(standings, profile, task) for task in standings.tasks),
+                tuple(_row(standings, profile, task, silent) for task in standings.tasks),
             )
             for profile in standings.profiles
         ),
@@ -156,15 +162,17 @@ def _line(points: Sequence[Point], standings: Standings, method: str) -> Markup:
     return polyline(points, f"line s{place % COLOURS + 1}", **({"stroke_dasharray": dashes} if dashes else {}))
 
 
-def _row(standings: Standings, profile: Profile, task: str) -> ScoreRow:
+def _row(standings: Standings, profile: Profile, task: str, silent: Callable[[str, str], bool]) -> ScoreRow:
     cells = [profile.cell(task, method) for method in standings.methods]
     direction, baseline = standings.directions[task], profile.cell(task, BASELINE).score or 0.0
-    written = tuple(_score(cell, direction, baseline) for cell in cells)
+    written = tuple(_score(cell, direction, baseline, silent(task, cell.method)) for cell in cells)
     return ScoreRow(task, standings.metrics[task], f"{direction} is better", written)
 
 
-def _score(cell: Cell, direction: Direction, baseline: float) -> ScoreCell:
+def _score(cell: Cell, direction: Direction, baseline: float, silent: bool) -> ScoreCell:
     notes = [] if cell.method == BASELINE else [plural(cell.runs, "run")]
+    if silent:
+        notes.append("0 messages")
     if cell.failures:
         notes.append(f"failed: {causes(cell.failures)}")
     if without := cell.runs - cell.scored - sum(cell.failures.values()):

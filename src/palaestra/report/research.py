@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from markupsafe import Markup
 
 from palaestra.core.records import Message
 from palaestra.envs.turn.base import transcript
+from palaestra.recipes.outcome import is_silent
 from palaestra.recipes.research import ResearchSettings
 from palaestra.report.appendix import Appendix, appendix_of
 from palaestra.report.curves import RIGHT, TOP, WIDTH, frame
@@ -22,8 +24,11 @@ from palaestra.runs.run import Run
 OPEN = 3
 """Steps at the end of a conversation that are open when the page is; the others are folded."""
 SHORT = 90
+FOLDERS = re.compile(r":/(?!/)(?:.*/)?(?=[^/]+$)")
+"""The folders of an absolute path in an agent's name, and not those of an address."""
 REASONS = {
     "submitted": "the agent handed its work in",
+    "attempts": "every validation was used up, and the last submission could not be judged",
     "gave_up": "the agent stopped, and handed nothing in",
     "steps": "the limit of messages was reached",
     "time": "the limit of time was reached",
@@ -78,12 +83,16 @@ class ResearchPage:
     ended: bool
     task: str
     agent: str
+    title: str
+    """The agent without the folders of its file."""
     model: str
     seed: int
     figures: Mapping[str, Any]
     summary: Mapping[str, Any] | None
     meaning: str
     ahead: bool | None
+    silent: bool
+    """Whether the agent said nothing: a score is then that of what the task begins with."""
     episodes: tuple[EpisodePart, ...]
     steps: int
     failures: dict[str, int]
@@ -100,16 +109,19 @@ def research_page(run: Run) -> ResearchPage:
     ahead = None
     if summary and summary["best_submission"] is not None:
         ahead = _better(summary["best_submission"], summary["baseline"], summary["direction"])
+    agent = str(run.settings.get("agent", ""))
     return ResearchPage(
         ended=summary is not None,
-        task=str(run.settings.get("task", "")),
-        agent=str(run.settings.get("agent", "")),
+        task=str((summary or first).get("task", run.settings.get("task", ""))),
+        agent=agent,
+        title=FOLDERS.sub(":", agent),
         model=str((summary or {}).get("model", "")),
         seed=int(run.settings.get("seed", 0)),
         figures=first,
         summary=summary,
         meaning=REASONS.get(str((summary or {}).get("stop_reason", "")), ""),
         ahead=ahead,
+        silent=summary is not None and is_silent(summary),
         episodes=tuple(_episode(number, steps, number == kept, len(episodes)) for number, steps in episodes.items()),
         steps=sum(step.message is not None for steps in episodes.values() for step in steps),
         failures=dict((summary or {}).get("failures", {})),

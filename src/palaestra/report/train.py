@@ -132,7 +132,10 @@ def train_page(run: Run) -> TrainPage:
     reward, test = readings(trained, "reward"), readings(table, "test_reward", count="test_count")
     proxy, gold = averaged(readings(trained, "reward", along="reference_kl")), readings(table, "gold_reward")
     recent = [] if language else readings(trained, "recent_return")
-    boxes, verdict = _task_headline(overall, max(whole, default=0)) if asked else _headline(reward, test)
+    if asked:
+        boxes, verdict = _task_headline(overall, max(whole, default=0))
+    else:
+        boxes, verdict = _headline(reward, test, table, _paired(summary or {}))
     seconds, phases = seconds_by_phase(table, appendix.total.seconds)
     speed = readings(trained, "tokens_per_second" if language else "steps_per_second")
     decisions = sum(row.get("decisions", 0.0) for row in trained.values())
@@ -204,29 +207,56 @@ def _task_headline(overall: SkillRow, last: int) -> tuple[tuple[Box, ...], str]:
     return boxes, _verdict(gain.low, gain.high) if gain and gain.count else ""
 
 
-def _headline(reward: Sequence[Reading], test: Sequence[Reading]) -> tuple[tuple[Box, ...], str]:
-    """The held-out reward before and after; of a run without evaluations, the reward of its first and last iteration."""
-    first = test[0] if test and test[0].iteration == 0 else None
-    last = test[-1] if test and test[-1].iteration > 0 else None
+def _headline(
+    reward: Sequence[Reading], test: Sequence[Reading], table: Figures, paired: Reading | None
+) -> tuple[tuple[Box, ...], str]:
+    """The held-out reward before and after; of a run without evaluations, the reward of its first and last iteration.
+
+    Arguments:
+        paired: the change over the same episodes, where the run has measured it.
+    """
+    made = [iteration for iteration, row in sorted(table.items()) if "test_reward" in row or "test_failures" in row]
+    before, after = (made[0] if made and made[0] == 0 else None), (made[-1] if made and made[-1] > 0 else None)
+    known = {reading.iteration: reading for reading in test}
+    first, last = known.get(0), known.get(after) if after else None
     names = ("Held-out reward before", "Held-out reward after")
-    if not test:
+    if not made:
         first, last = (reward[0], reward[-1]) if reward else (None, None)
         names = ("Reward, first iteration", "Reward, last iteration")
-    change = _difference(first, last) if first and last and first is not last else None
+    change, how = paired, f"paired over {plural(paired.count or 0, 'episode')}" if paired else ""
+    if change is None and first and last and first is not last:
+        change, how = _difference(first, last), "the two taken as independent"
     if change is None:
-        moved = Box("Change", plain(None), ("not measured yet",), main=True)
+        why = "not measured yet" if before is None or after is None else "not known"
+        moved = Box("Change", plain(None), (why,), main=True)
     else:
-        paired = () if change.low is None else ("the two taken as independent",)
-        moved = Box("Change", _signed(change), (span(change), *paired), main=True)
-    boxes = (_box(names[0], first), _box(names[1], last), moved)
+        moved = Box("Change", _signed(change), (span(change), *([] if change.low is None else [how])), main=True)
+    boxes = (_box(names[0], first, _why(table, before)), _box(names[1], last, _why(table, after)), moved)
     if change is None or change.low is None or change.high is None:
         return boxes, ""
     return boxes, _verdict(change.low, change.high)
 
 
-def _box(name: str, reading: Reading | None) -> Box:
+def _paired(summary: Mapping[str, Any]) -> Reading | None:
+    """The change over the same held-out episodes, which only a whole run of turns has."""
+    if summary.get("test_gain") is None:
+        return None
+    low, high = summary["test_gain_low"], summary["test_gain_high"]
+    last = int(summary["iterations"])
+    return Reading(last, last, summary["test_gain"], low, high, int(summary["test_gain_episodes"]))
+
+
+def _why(table: Figures, evaluation: int | None) -> str:
+    """Why there is no reward of an evaluation; `None` where it has not been made."""
+    if evaluation is None:
+        return "not measured yet"
+    failed = round(table[evaluation].get("test_failures", 0.0))
+    return f"not known: {plural(failed, 'episode')} failed, and no other was played" if failed else "not known"
+
+
+def _box(name: str, reading: Reading | None, why: str) -> Box:
     if reading is None:
-        return Box(name, plain(None), ("not measured yet",))
+        return Box(name, plain(None), (why,))
     count = () if reading.count is None else (f"mean of {plural(reading.count, 'episode')}",)
     return Box(name, plain(reading.value), (span(reading), *count, *_when(reading.iteration)))
 
@@ -246,7 +276,7 @@ def _verdict(low: float, high: float) -> str:
 
 
 def _difference(first: Reading, last: Reading) -> Reading:
-    """How far the mean has moved. The store has no reward of a single held-out episode, so nothing is paired."""
+    """How far the mean has moved, where the reward of a single held-out episode is not known: nothing is paired."""
     moved = last.value - first.value
     if first.low is None or first.high is None or last.low is None or last.high is None:
         return Reading(last.iteration, last.x, moved)

@@ -13,7 +13,8 @@ from pathlib import Path
 from palaestra.core.errors import TaskError
 from palaestra.engines.shelf import cache_folder
 from palaestra.research.evaluation import Judge
-from palaestra.research.records import Grade
+from palaestra.research.records import Grade, Unusable
+from palaestra.research.secret import seed_mark
 from palaestra.research.task import ResearchTask
 from palaestra.research.workspace import Workspace
 from palaestra.runs.guard import guarded
@@ -80,14 +81,14 @@ def measure(task: ResearchTask, sandbox: Sandbox, judge: Judge, command: str, fi
     Raises:
         TaskError: the command fails, or what it makes cannot be judged.
     """
-    start = time.perf_counter()
+    start, maker = time.perf_counter(), f"what '{command}' made" if command else "the starter files"
     with Workspace(task, sandbox, judge.data, files) as workspace:
         if command:
             result = workspace.execute(command)
             if not result.ok:
                 raise TaskError(
                     f"'{command}' of task '{task.name}' failed ({result.note or f'exit code {result.exit_code}'}): "
-                    f"{result.text.strip()[-500:]}"
+                    f"{' '.join(result.text.split())[-500:]}"
                 )
         made = workspace.submission()
     seconds = time.perf_counter() - start
@@ -95,7 +96,8 @@ def measure(task: ResearchTask, sandbox: Sandbox, judge: Judge, command: str, fi
     for split in ("validation", "test"):
         outcome = made if not isinstance(made, dict) else judge.judge(made, split)
         if not isinstance(outcome, Grade):
-            raise TaskError(f"what '{command}' of task '{task.name}' made cannot be judged: {outcome}")
+            why = outcome.reason if isinstance(outcome, Unusable) else outcome.message
+            raise TaskError(f"{maker} in task '{task.name}' cannot be judged on the {split} split: {why}")
         grades[split] = outcome
     assert isinstance(made, dict)
     kept = {name: content.decode("latin-1") for name, content in made.items()}
@@ -109,7 +111,8 @@ def submission_of(measured: Measured) -> dict[str, bytes]:
 
 def _place(task: ResearchTask) -> Path:
     """Where the baseline's score is kept."""
-    return cache_folder() / "research" / f"{task.name}-{task.digest()}-{_machine()}.json"
+    mark = "".join(f"-{part}" for part in (seed_mark(task), _machine()) if part)
+    return cache_folder() / "research" / f"{task.name}-{task.digest()}{mark}.json"
 
 
 def _machine() -> str:

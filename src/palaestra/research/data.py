@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,6 +15,7 @@ import numpy as np
 from palaestra.core.errors import TaskError
 from palaestra.core.seeding import Seeds
 from palaestra.engines.shelf import cache_folder
+from palaestra.research.loading import broken, load_file
 from palaestra.research.task import ResearchTask
 from palaestra.runs.guard import guarded
 
@@ -63,13 +61,8 @@ def _made(task: ResearchTask, make: Callable[..., Any], folder: Path) -> None:
     rng: np.random.Generator = Seeds(0).derive("research", task.name).generator()
     try:
         make(folder / "public", folder / "hidden", rng)
-    except ImportError as error:
-        raise TaskError(
-            f"the data of task '{task.name}' needs the package '{error.name}', which is not installed; "
-            "install it with: pip install 'palaestra[research]'"
-        ) from error
-    except Exception as error:
-        raise TaskError(f"the data of task '{task.name}' cannot be made: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise broken(f"the data of task '{task.name}'", "cannot be made", error, task.folder) from error
 
 
 def function_of(path: Path, name: str) -> Callable[..., Any]:
@@ -78,16 +71,10 @@ def function_of(path: Path, name: str) -> Callable[..., Any]:
     Raises:
         TaskError: the file breaks, or has no such function.
     """
-    label = f"palaestra_research_{path.parent.name}_{path.stem}"
-    spec = importlib.util.spec_from_file_location(label, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module: ModuleType = importlib.util.module_from_spec(spec)
-    sys.modules[label] = module  # Dataclasses look their module up.
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise TaskError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+        module = load_file(path, f"palaestra_research_{path.parent.name}_{path.stem}")
+    except (Exception, SystemExit) as error:
+        raise broken(str(path), "cannot be imported", error, path.parent) from error
     found = getattr(module, name, None)
     if not callable(found):
         raise TaskError(f"{path} must define the function {name}; it does not")

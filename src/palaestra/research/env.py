@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from palaestra.envs.turn.records import Reply, StopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
 from palaestra.research.baseline import Measured, baseline_of
 from palaestra.research.commands import Outcome, Session, documentation, load_commands, tool_schemas
+from palaestra.research.commands.text import clean
 from palaestra.research.evaluation import EvaluationSplit, Judge
 from palaestra.research.parsing import FormatError, make_parser
 from palaestra.research.places import sandbox_for
@@ -29,6 +31,8 @@ from palaestra.research.workspace import Workspace
 PROMPTS = Path(__file__).parent / "prompts"
 EMPTY_HANDED = (StopReason.FAILED, StopReason.GAVE_UP)
 """Ends at which nothing is handed in: there is to be no score."""
+MOST_CALLS = 16
+"""Calls of tools that one message may have."""
 
 
 class ResearchEnv(TurnEnv):
@@ -69,6 +73,7 @@ class ResearchEnv(TurnEnv):
     """
 
     held_out: ClassVar[Mapping[str, Any]] = {"split": "test"}
+    learned_from: ClassVar[Mapping[str, Any]] = {"split": "validation"}
 
     def __init__(
         self,
@@ -115,6 +120,7 @@ class ResearchEnv(TurnEnv):
 
     def _clear(self) -> None:
         self.attempts: list[float] = []
+        self.asked = 0
         self.failures: Counter[str] = Counter()
         self.handed_in: dict[str, bytes] | None = None
         self._unreadable = 0
@@ -159,15 +165,14 @@ class ResearchEnv(TurnEnv):
         self._unreadable = 0
         earned, validated = self._earned, len(self.attempts)
         action = found.text or "\n".join(f"{call.name} {call.arguments}" for call in found.calls)
-        info: dict[str, Any] = {"action": action, "thought": found.thought}
+        info: dict[str, Any] = {"action": clean(action), "thought": clean(found.thought)}
         replies: list[Message] = []
+        self._session.timeout = self._patience()
         try:
             if not found.calls:
                 replies.append(Message("user", self._shown(self._session.run(found.text))))
-            for call in found.calls:
-                replies.append(self._called(call))
-                if self._judged is not None:
-                    break
+            for place, call in enumerate(found.calls):
+                replies.append(self._called(call, place))
         except SandboxError as error:
             return Reply(failure=Failure(FailureCause.SANDBOX, str(error)), info=info | self._figures())
         except KeyboardInterrupt:
@@ -178,8 +183,9 @@ class ResearchEnv(TurnEnv):
             info["validated"] = tuple(self.attempts[validated:])
         if isinstance(self._judged, Failure):
             return Reply(tuple(replies), failure=self._judged, info=info | self._figures())
-        if isinstance(self._judged, Grade):
-            return Reply(tuple(replies), self._earned - earned, StopReason.SUBMITTED, info=info | self._figures())
+        if self._judged is not None:
+            stop = StopReason.SUBMITTED if isinstance(self._judged, Grade) else StopReason.ATTEMPTS
+            return Reply(tuple(replies), self._earned - earned, stop, info=info | self._figures())
         return Reply(tuple(replies), self._earned - earned, info=info)
 
     def cut(self, reason: StopReason) -> Reply:
@@ -193,7 +199,7 @@ class ResearchEnv(TurnEnv):
             return Reply(failure=Failure(FailureCause.SANDBOX, str(error)), info=self._figures())
         if isinstance(self._judged, Failure):
             return Reply(failure=self._judged, info=self._figures())
-        return Reply((Message("user", said),), self._earned - earned, reason, info=self._figures())
+        return Reply((Message("user", clean(said)),), self._earned - earned, reason, info=self._figures())
 
     def state(self) -> Mapping[str, Any]:
         if self._session is None:
@@ -203,7 +209,7 @@ class ResearchEnv(TurnEnv):
                 self._where = self._session.state()
         return {
             **self._where, "current_step": self.turn, "remaining_steps": self.max_turns - self.turn,
-            "validations_left": self.task.limits.validations - len(self.attempts),
+            "validations_left": self._left(),
         }  # fmt: skip
 
     def opening_info(self) -> Mapping[str, Any]:
@@ -222,16 +228,18 @@ class ResearchEnv(TurnEnv):
 
     def validate(self) -> str:
         """Score what is there on the validation split; what the agent is told."""
-        limit = self.task.limits.validations
-        if len(self.attempts) >= limit:
-            return self._prompts.render("no_validations", limit=limit)
+        if not self._left():
+            return self._prompts.render("no_validations", limit=self.task.limits.validations)
         files = self._files()
         outcome = files if isinstance(files, Unusable) else self.judge(files, "validation")
+        counted = self._counted(outcome)
         if isinstance(outcome, Unusable):
-            return self._prompts.render("unusable", reason=outcome.reason, what="validated; this one was not counted")
+            return self._prompts.render("unusable", reason=outcome.reason, what="validated", **counted)
         if isinstance(outcome, Failure):
             self.failures[outcome.cause] += 1
-            return self._prompts.render("failed", what="validation", reason=outcome.message)
+            return self._prompts.render(
+                "failed", what="validation", cause=outcome.cause, reason=outcome.message, **counted
+            )
         metric, baseline = self.task.metric, self._reference("validation")
         self.attempts.append(outcome.score)
         best = metric.best(self.attempts)
@@ -240,18 +248,25 @@ class ResearchEnv(TurnEnv):
             self._earned = max(self._earned, metric.gain(best, baseline))
         return self._prompts.render(
             "validated", metric=metric.name, score=outcome.score, baseline=baseline, best=best,
-            direction=metric.direction.value, left=limit - len(self.attempts),
+            direction=metric.direction.value, left=self._left(),
         )  # fmt: skip
 
     def submit(self) -> str:
-        """Hand in what is there; what the agent is told. The episode is over if it can be judged."""
-        files = self._files()
+        """Hand in what is there; what the agent is told. The episode is over if it can be judged.
+
+        Code that fails with hidden data before it uses up a validation. Where none is left, the episode is over too.
+        """
+        files, left = self._files(), self._left()
         outcome = files if isinstance(files, Unusable) else self.judge(files, self.split)
+        counted = {"counted": False} if isinstance(outcome, Grade) else self._counted(outcome)
         if isinstance(outcome, Unusable):
-            return self._prompts.render("unusable", reason=outcome.reason, what="handed in")
+            self._judged = outcome if counted["counted"] and not left else None
+            return self._prompts.render("unusable", reason=outcome.reason, what="handed in", **counted)
         self._judged, self.handed_in = outcome, None if isinstance(files, Unusable) else files
         if isinstance(outcome, Failure):
-            return self._prompts.render("failed", what="evaluation", reason=outcome.message)
+            return self._prompts.render(
+                "failed", what="evaluation", cause=outcome.cause, reason=outcome.message, **counted
+            )
         metric, baseline = self.task.metric, self._reference(self.split)
         self._earned = metric.gain(outcome.score, baseline)
         return self._prompts.render(
@@ -284,10 +299,25 @@ class ResearchEnv(TurnEnv):
             self._ready = judge, baseline_of(self.task, sandbox, judge)
         return self._ready
 
+    def _left(self) -> int:
+        """Validations that are left."""
+        return max(0, self.task.limits.validations - self.asked)
+
+    def _counted(self, outcome: Judged) -> dict[str, Any]:
+        """Count what could have told something of hidden data; what the templates say of it.
+
+        An evaluator that broke may have done so by what a submission answered.
+        """
+        broke = isinstance(outcome, Failure) and outcome.cause is FailureCause.SCORER and self._judge()[0].exposed
+        counted = broke or isinstance(outcome, Grade) or (isinstance(outcome, Unusable) and outcome.exposed)
+        self.asked += counted
+        return {"counted": counted, "left": self._left()}
+
     def _unread(self, error: FormatError) -> Reply:
         self._unreadable += 1
-        text = self._prompts.render("format_error", error=error.message, remaining=self.max_turns - self.turn)
-        reply = Reply((Message("user", text),), 0.0 - self.format_penalty, info={"format_error": error.message})
+        text = clean(self._prompts.render("format_error", error=error.message, remaining=self.max_turns - self.turn))
+        info = {"format_error": clean(error.message)}
+        reply = Reply((Message("user", text),), 0.0 - self.format_penalty, info=info)
         if not self.format_errors or self._unreadable < self.format_errors:
             return reply
         end = self.cut(StopReason.FORMAT)
@@ -296,15 +326,33 @@ class ResearchEnv(TurnEnv):
             {**reply.info, **end.info},
         )  # fmt: skip
 
-    def _called(self, call: ToolCall) -> Message:
+    def _called(self, call: ToolCall, place: int) -> Message:
+        """The answer to one of a message's calls; each gets one, as servers of models want it, also where nothing is run."""
         assert self._session is not None
+        why = ""
+        if self._judged is not None:
+            why = "the task is over"
+        elif place >= MOST_CALLS:
+            why = f"a message has at most {MOST_CALLS} calls"
+        elif place and self._limit() is StopReason.TIME:
+            why = "the time is over"
+        if why:
+            return Message("tool", f"Not run: {why}.", tool_call_id=call.id)
+        self._session.timeout = self._patience()
         return Message("tool", self._shown(self._session.call(call.name, call.arguments)), tool_call_id=call.id)
 
+    def _patience(self) -> float:
+        """Seconds that a command may take: the task's limit, and no longer than the episode has."""
+        left = self.max_seconds - (time.monotonic() - self._started) if self.max_seconds else math.inf
+        return max(1.0, min(self.task.limits.command_seconds, left))
+
     def _shown(self, outcome: Outcome) -> str:
+        if self._judged is not None:  # It is over: nothing is left, and nothing open.
+            return clean(outcome.text)
         shared = {"note": outcome.note, "state": self.state(), "remaining": self.max_turns - self.turn}
         if not outcome.text.strip():
-            return self._prompts.render("no_output", ok=outcome.ok, **shared)
-        return self._prompts.render("observation", observation=outcome.text.rstrip("\n"), **shared)
+            return clean(self._prompts.render("no_output", ok=outcome.ok, **shared))
+        return clean(self._prompts.render("observation", observation=outcome.text.rstrip("\n"), **shared))
 
     def _figures(self) -> dict[str, Any]:
         """What the `info` of the last step says."""

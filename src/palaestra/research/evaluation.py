@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,10 +18,13 @@ from palaestra.research.data import TaskData, data_of, function_of
 from palaestra.research.places import environment_of, read_only_of
 from palaestra.research.program import Program
 from palaestra.research.records import Grade, Outcome, SubmissionError, Unusable
+from palaestra.research.secret import seed_of
 from palaestra.research.task import ResearchTask
 from palaestra.sandbox.base import Limits, Result, Sandbox
 
 EvaluationSplit = Literal["validation", "test"]
+TOLD = 300
+"""Characters of what a submission said on validation data that its maker is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,8 @@ class Evaluation:
         files: a copy of the submission; nothing can change it any more.
         split: `validation` while the agent works, `test` when it has handed in. They share no data.
         public, hidden: the folders of the task's data, where it has any.
-        seed: of this split: the same for every submission, so that all are judged alike.
+        seed: the same for every submission, so that all are judged alike; where the agent has what it takes to draw
+            the same, it is this machine's secret.
     """
 
     task: ResearchTask
@@ -44,6 +48,12 @@ class Evaluation:
     sandbox: Sandbox
     data: TaskData
     seed: int
+    _programs: list[Program] = field(default_factory=list, init=False, repr=False)
+
+    @property
+    def exposed(self) -> bool:
+        """Whether code of the submission has been given anything of the hidden data."""
+        return any(program.called for program in self._programs)
 
     @property
     def public(self) -> Path:
@@ -76,10 +86,12 @@ class Evaluation:
         """A Python file of the submission in a sandbox of its own; see `Program`. The public data lie in /data there."""
         if file not in self.files:
             raise SubmissionError(f"there is no {file}")
-        return Program(
+        made = Program(
             self.sandbox, self.files, file.removesuffix(".py").replace("/", "."), self.limits(seconds),
             read_only_of(self.task, self.data, judging=True), environment_of(self.task),
         )  # fmt: skip
+        self._programs.append(made)
+        return made
 
     def run(self, *argv: str, seconds: float | None = None, read_back: tuple[str, ...] = ()) -> Result:
         """Run a command on the submission's files, in a sandbox of its own."""
@@ -101,46 +113,70 @@ class Evaluation:
 class Judge:
     """The evaluator of a task, ready to judge.
 
+    Arguments:
+        seed: of the evaluator's random choices; see `palaestra.research.secret.seed_of`.
+
     Raises:
         TaskError: the evaluator or the data of the task are broken.
     """
 
-    def __init__(self, task: ResearchTask, sandbox: Sandbox, seed: int = 0) -> None:
-        self.task, self.sandbox, self.seed = task, sandbox, seed
+    def __init__(self, task: ResearchTask, sandbox: Sandbox, seed: int | None = None) -> None:
+        self.task, self.sandbox, self.exposed = task, sandbox, False
+        self.seed = seed_of(task) if seed is None else seed
         self._evaluate: Callable[[Evaluation], Mapping[str, Any]] = function_of(
             task.folder / task.evaluator, "evaluate"
         )
         self.data = data_of(task)
 
     def judge(self, files: Mapping[str, bytes], split: EvaluationSplit) -> Outcome:
-        """What a submission is worth. Whatever it holds, this raises nothing."""
-        metric, start = self.task.metric, time.perf_counter()
+        """What a submission is worth. Whatever it holds, this raises nothing.
+
+        Afterwards `exposed` says whether its code was given anything of the hidden data.
+        """
+        start, self.exposed = time.perf_counter(), False
         wrong = self._wrong(files)
         if wrong:
             return Unusable(wrong)
+        evaluation = Evaluation(self.task, files, split, self.sandbox, self.data, self.seed)
         try:
-            found = dict(self._evaluate(Evaluation(self.task, files, split, self.sandbox, self.data, self.seed)))
+            found = {name: float(value) for name, value in self._evaluate(evaluation).items()}
         except SubmissionError as error:
-            return Unusable(str(error))
+            return self._refused(error, split) if evaluation.exposed else Unusable(str(error))
         except SandboxError as error:
             return Failure(FailureCause.SANDBOX, str(error))
         except PalaestraError as error:
             return Failure(FailureCause.SCORER, str(error))
-        except Exception as error:  # An evaluator that breaks says nothing about the submission.
+        except (Exception, SystemExit) as error:  # An evaluator that breaks says nothing about the submission.
             return Failure(
                 FailureCause.SCORER, f"the evaluator of {self.task.name} broke: {type(error).__name__}: {error}"
             )
+        finally:
+            self.exposed = evaluation.exposed
+        return self._graded(found, time.perf_counter() - start)
+
+    def _graded(self, found: Mapping[str, float], seconds: float) -> Outcome:
+        metric = self.task.metric
         if metric.name not in found:
             return Failure(FailureCause.SCORER, f"the evaluator gave no '{metric.name}'; got {sorted(found)}")
-        scores = {name: float(value) for name, value in found.items()}
-        score = scores[metric.name]
+        score = found[metric.name]
+        if not math.isfinite(score):  # No failure: who hands in what leads to it would be rid of a bad score.
+            return Unusable(f"its {metric.name} is {score}, which is no score", self.exposed)
         low = -math.inf if metric.low is None else metric.low
         high = math.inf if metric.high is None else metric.high
-        if not math.isfinite(score) or not low <= score <= high:
+        if not low <= score <= high:
             return Failure(
                 FailureCause.SCORER, f"{metric.name} lies between {low} and {high}; the evaluator gave {score}"
             )
-        return Grade(score, scores, time.perf_counter() - start)
+        return Grade(score, found, seconds)
+
+    def _refused(self, error: SubmissionError, split: EvaluationSplit) -> Unusable:
+        """What is told of code that had hidden data before it: of the test data nothing that it could have said itself."""
+        if split == "validation":
+            said = str(error)
+            return Unusable(said if len(said) <= TOLD else f"{said[:TOLD]}...", exposed=True)
+        return Unusable(
+            f"on the {split} split {error.kind}. More is told by validate, and by a trial of your own", exposed=True
+        )
 
     def _wrong(self, files: Mapping[str, bytes]) -> str:
         wanted = self.task.submission

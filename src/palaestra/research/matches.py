@@ -33,13 +33,15 @@ def play_field(
         rounds: the fewest and the most of a game; nobody is told how many.
     """
     # Each game has chances of its own: what a submission does in one does not change the luck of another.
+    # Who plays whom is not to be told from the order of the calls, which is another one in every round.
+    order = evaluation.generator("order")
     chances = [evaluation.generator("game", number) for number in range(games * len(field))]
     lengths = [int(rng.integers(rounds[0], rounds[1] + 1)) for rng in chances]
     past: list[tuple[list[Move], list[Move]]] = [([], []) for _ in chances]
     points = np.zeros(len(chances))
     with evaluation.program(file) as program:
         for round_ in range(max(lengths)):
-            playing = [k for k, count in enumerate(lengths) if round_ < count]
+            playing = [int(k) for k in order.permutation(len(lengths)) if round_ < lengths[k]]
             chosen = program.map(function, [past[k] for k in playing])
             for k, choice in zip(playing, chosen, strict=True):
                 ours, theirs = past[k]

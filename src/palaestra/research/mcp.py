@@ -1,30 +1,37 @@
 """The agent's commands over the Model Context Protocol: any client that speaks it can be the agent.
 
-`serve` offers the commands of a session as they are. `serve_task` plays an episode of a task: its limits hold, and it ends
-with a submission or with the client.
+`serve` offers commands over stdin and stdout: those of a `Session` as they are, or those of an episode, whose limits hold, by
+a `Line` to the `ClientAgent` that plays it. `palaestra.recipes.serving` makes a run of such an episode.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from pathlib import Path
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from palaestra.core.errors import MissingExtraError, PalaestraError
 from palaestra.core.records import Message, ToolCall
+from palaestra.envs.turn.records import Conversation, StopReason
+from palaestra.research.agents import AGENTS, Agent, Halt, Outfit
 from palaestra.research.commands import Command, Outcome, load_commands, tool_schemas
-from palaestra.research.task import ResearchTask
+from palaestra.research.commands.text import clean
+from palaestra.research.steps import Step
 from palaestra.version import __version__
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
-    from palaestra.research.env import ResearchEnv
+AGENT = "mcp"
+"""The name under which a client plays."""
+AGENTS.register(AGENT, "palaestra.research.mcp:ClientAgent", "a client of MCP: palaestra research mcp")
 
 
 class Served(Protocol):
-    """What can be served: a `Session`, or an `Episode`."""
+    """What can be served: a `Session`, or a `Line`."""
 
     @property
     def commands(self) -> Mapping[str, Command]: ...
@@ -32,44 +39,96 @@ class Served(Protocol):
     def call(self, name: str, arguments: Mapping[str, Any] | str) -> Outcome: ...
 
 
-class Episode:
-    """An episode of a research task whose actions come one call at a time. Starts with a `reset`.
+class Line:
+    """Between a client and the episode that it plays in another thread: a call goes in, and what came of it comes out.
 
     Arguments:
-        env: offers its commands as tools.
+        commands: the names of those that the client has; all if empty.
     """
 
-    def __init__(self, env: ResearchEnv, seed: int | None = None) -> None:
-        self.env = env
-        self.commands: Mapping[str, Command] = load_commands(env.commands)
-        observation, self.info = env.reset(seed=seed)
-        self.opening = "\n\n".join(message.text for message in observation.messages)
-        self.reward, self._calls = 0.0, 0
+    def __init__(self, commands: Iterable[str] = ()) -> None:
+        self.commands: Mapping[str, Command] = load_commands(commands)
+        self.opening, self.over = "", False
+        self.opened = threading.Event()
+        """Set once the episode has begun, with its first messages in `opening`, or is over before it could."""
+        self._calls: SimpleQueue[ToolCall | None] = SimpleQueue()
+        self._answers: SimpleQueue[Outcome] = SimpleQueue()
+        self._lock, self._count, self._asked = threading.Lock(), 0, False
+
+    # The client's end
 
     def call(self, name: str, arguments: Mapping[str, Any] | str) -> Outcome:
-        """One step of the environment. What the agent is told is what the step added to the conversation."""
-        if self.env.over:
-            return Outcome("The episode is over; nothing was run.", ok=False, kind="error")
-        self._calls += 1
+        """One step of the episode. Calls are made one at a time."""
+        with self._lock:
+            if self.over:
+                return Outcome("The episode is over; nothing was run.", ok=False, kind="error")
+            self._asked, self._count = True, self._count + 1
         asked = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        call = ToolCall(name, asked, f"call_{self._calls}")
-        before = len(self.env.conversation().messages)
-        observation, reward, _, _, self.info = self.env.step(Message("assistant", "", (call,)))
-        self.reward += reward
-        said = [message.text for message in observation.messages[before + 1 :]]
-        if "failure" in self.info:
-            said.append(f"The episode ended: something around you broke. {self.info['failure'].message}")
-        return Outcome("\n\n".join(said), ok="failure" not in self.info, name=name)
+        self._calls.put(ToolCall(clean(name), clean(asked), f"call_{self._count}"))
+        return self._answers.get()
 
-    def end(self) -> Mapping[str, Any]:
-        """End it if the agent has not: what is there is handed in. Gives the last `info`, with `reward` over all steps."""
-        from palaestra.envs.turn.records import StopReason
+    def hang_up(self) -> None:
+        """The client is gone: the episode ends, and what is there is handed in."""
+        self._calls.put(None)
 
-        if not self.env.over:
-            _, reward, _, _, self.info = self.env.stop(StopReason.INTERRUPTED)
-            self.reward += reward
-        self.env.close()
-        return {**self.info, "reward": self.reward}
+    # The episode's end
+
+    def open(self, messages: Sequence[Message]) -> None:
+        """The episode has begun, with these."""
+        self.opening = "\n\n".join(message.text for message in messages)
+        self.opened.set()
+
+    def next(self) -> ToolCall | None:
+        """Wait for the next call; `None` when there will be none."""
+        return self._calls.get()
+
+    def answer(self, outcome: Outcome, over: bool = False) -> None:
+        """What came of the last call, if one is waiting; `over`, there is nothing more to call."""
+        with self._lock:
+            asked, self._asked, self.over = self._asked, False, self.over or over
+        if asked:
+            self._answers.put(outcome)
+        if over:
+            self.opened.set()
+
+    def close(self, last: Step) -> None:
+        """The episode is over with this step."""
+        said = [message.text for message in last.observation]
+        if last.failure is not None:
+            said.append(f"The episode ended: something around you broke. {last.failure.message}")
+        self.answer(Outcome("\n\n".join(said), ok=last.failure is None and bool(last.state.get("ok", True))), over=True)
+
+
+LINE: ContextVar[Line | None] = ContextVar("line", default=None)
+"""The line to the client for whom an episode is played in this context."""
+
+
+class ClientAgent(Agent):
+    """Whoever is at the other end of the line. Without one, as in a killed run that goes on, it hands in what is there."""
+
+    interactive = True
+
+    def __init__(self, argument: str, outfit: Outfit) -> None:
+        super().__init__(argument, outfit)
+        self._line, self._known = LINE.get(), 0
+
+    def environment(self) -> Mapping[str, Any]:
+        return {"parser": "tool_call", "tools": True}
+
+    def act(self, conversation: Conversation) -> Message | Halt:
+        if self._line is None:
+            return Halt(StopReason.INTERRUPTED, "there is no client; one begins with: palaestra research mcp")
+        fresh = conversation.messages[self._known :]
+        if not self._known:
+            self._line.open(fresh)
+        else:
+            said = "\n\n".join(message.text for message in fresh)
+            self._line.answer(Outcome(said, ok=bool(conversation.state.get("ok", True))))
+        self._known = len(conversation.messages) + 1  # The message that follows is the client's own.
+        call = self._line.next()
+        if call is None:
+            return Halt(StopReason.INTERRUPTED, "the client left")
+        return Message("assistant", "", (call,))
 
 
 def make_server(served: Served, instructions: str = "") -> Server[Any]:
@@ -94,7 +153,7 @@ def make_server(served: Served, instructions: str = "") -> Server[Any]:
     def perform(name: str, arguments: Mapping[str, Any]) -> Outcome:
         try:
             return served.call(name, arguments)
-        except PalaestraError as error:  # of the sandbox, or of the environment
+        except PalaestraError as error:  # of the sandbox, or of a command
             return Outcome(f"{type(error).__name__}: {error}", ok=False, kind="error")
 
     async def list_tools(context: Any, parameters: Any) -> types.ListToolsResult:
@@ -130,23 +189,3 @@ def serve(served: Served, instructions: str = "") -> None:
             await server.run(reading, writing, server.create_initialization_options())
 
     anyio.run(run)
-
-
-def serve_task(task: ResearchTask | str | Path, *, seed: int | None = None, **options: Any) -> Mapping[str, Any]:
-    """Serve an episode of a task over stdin and stdout, to its end or until the client leaves.
-
-    The server's instructions are what an agent is told at the beginning.
-
-    Arguments:
-        options: further ones of `ResearchEnv`.
-
-    Returns: the last `info` of the episode, with `reward` over all of its steps.
-    """
-    from palaestra.research.env import ResearchEnv
-
-    episode = Episode(ResearchEnv(task, tools=True, **options), seed)
-    try:
-        serve(episode, episode.opening)
-    finally:
-        result = episode.end()
-    return result

@@ -9,6 +9,7 @@ from typing import Any
 
 from palaestra.core.errors import TaskError
 from palaestra.research.data import TaskData
+from palaestra.research.loading import is_installed, missing_package
 from palaestra.research.task import ResearchTask
 from palaestra.sandbox.base import Sandbox, make_sandbox
 
@@ -24,11 +25,8 @@ def sandbox_for(task: ResearchTask, name: str = "bubblewrap", **options: Any) ->
         SandboxError: the sandbox cannot run here.
     """
     for package in task.dependencies:
-        if importlib.util.find_spec(package) is None:
-            raise TaskError(
-                f"task '{task.name}' needs the package '{package}', which is not installed; "
-                "install it with: pip install 'palaestra[research]'"
-            )
+        if not is_installed(package):
+            raise missing_package(f"task '{task.name}'", package)
     hide = [path for name_ in task.hide if (path := _installed(name_)) is not None]
     if name == "bubblewrap":
         if hide:
@@ -64,7 +62,7 @@ def environment_of(task: ResearchTask) -> dict[str, str]:
 def _installed(name: str) -> Path | None:
     """A path below an installed package, if it is there."""
     package, _, rest = name.partition("/")
-    spec = importlib.util.find_spec(package)
+    spec = importlib.util.find_spec(package) if is_installed(package) else None
     if spec is None or spec.origin is None:
         return None
     path = Path(spec.origin).parent / rest

@@ -15,7 +15,7 @@ from palaestra.sandbox.base import MIB, Limits, Result, Sandbox
 from palaestra.sandbox.conversation import last_words
 from palaestra.sandbox.lines import Line
 
-LONGEST = 64 * MIB
+LONGEST = 8 * MIB
 """Bytes of the largest answer of a submission."""
 CALLER = "_palaestra_caller.py"
 
@@ -29,7 +29,7 @@ class Program:
     """A module of a submission in a sandbox of its own; a context that ends it.
 
     Every call of a function goes in as JSON and comes back as JSON: the module sees its arguments and nothing else. What
-    it returns is as hostile as its maker, and to be checked.
+    it returns is as hostile as its maker, and to be checked. `called` says whether it was given anything yet.
 
     Arguments:
         files: the submission.
@@ -49,7 +49,7 @@ class Program:
         read_only: Mapping[str, str] = {},
         env: Mapping[str, str] = {},
     ) -> None:
-        self.module, self._ended = module, None
+        self.module, self.called = module, False
         self._line = Line(LONGEST)
         self._line.settle(limits.wall_seconds + 30.0)
         self._outcome: Result | BaseException | None = None
@@ -100,6 +100,7 @@ class Program:
         return Made(self, str(self._kept))
 
     def _ask(self, message: dict[str, Any]) -> Any:
+        self.called = self.called or "function" in message
         self._line.send(message)
         reply = self._line.receive()
         if reply is None or not {"value", "error"} & set(reply):
@@ -109,10 +110,15 @@ class Program:
                 raise self._outcome
             if not isinstance(self._outcome, Result):
                 raise SandboxError(f"the sandbox of the submission broke: {self._outcome}")
-            said = "its answer is too large" if self._line.too_long else last_words(self._outcome)
-            raise SubmissionError(f"{self.module}.py ended before it answered ({self._outcome.status.value}): {said}")
+            if self._line.too_long:
+                too_long = f"{self.module}.py gave an answer of more than {LONGEST} bytes"
+                raise SubmissionError(too_long, too_long)
+            ended = f"{self.module}.py ended before it answered ({self._outcome.status.value})"
+            raise SubmissionError(f"{ended}: {last_words(self._outcome)}", ended)
         if "error" in reply:
-            raise SubmissionError(f"{self.module}.py: {str(reply['error'])[:2000]}")
+            raise SubmissionError(
+                f"{self.module}.py: {str(reply['error'])[:2000]}", f"{self.module}.py raised an exception"
+            )
         return reply["value"]
 
     def close(self) -> None:

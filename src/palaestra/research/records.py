@@ -25,9 +25,15 @@ class Grade:
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """There is nothing that could be judged: no file, too large, not of the form. The agent can mend it, and is told."""
+    """There is nothing that could be judged: no file, too large, not of the form. The agent can mend it, and is told.
+
+    Arguments:
+        reason: for the agent. Once its code had hidden data before it, what it had to say could be these data, and is cut.
+        exposed: whether it had; then it counts as a validation, as a score would.
+    """
 
     reason: str
+    exposed: bool = False
 
 
 Outcome = Grade | Unusable | Failure
@@ -35,4 +41,15 @@ Outcome = Grade | Unusable | Failure
 
 
 class SubmissionError(Exception):
-    """Raised by evaluators: the submission cannot be judged, for a reason that its maker can mend."""
+    """Raised by evaluators: the submission cannot be judged, for a reason that its maker can mend.
+
+    Arguments:
+        message: the reason in full.
+        kind: the same in words that are not the submission's, told where `message` might hold hidden data.
+    """
+
+    def __init__(
+        self, message: str, kind: str = "it did not give what is asked for, in the form that is asked for"
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind

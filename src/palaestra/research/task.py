@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from palaestra.core.errors import TaskError, UnknownNameError
+from palaestra.core.errors import TaskError, UnknownNameError, suggest
 from palaestra.core.registry import Registry
 
 if TYPE_CHECKING:
     from palaestra.research.data import TaskData
     from palaestra.research.evaluation import Judge
+    from palaestra.research.records import Unusable
     from palaestra.sandbox.base import Sandbox, Shell
 
 DATA = "/data"
@@ -49,6 +50,15 @@ class Strict(BaseModel):
     """What a task file is made of: nothing that is not known, and nothing that changes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _inside(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Paths that stay below the folder they are relative to."""
+    for name in names:
+        parts = Path(name).parts
+        if not parts or name.startswith("/") or ".." in parts:
+            raise ValueError(f"a relative path without '..' is expected; got '{name}'")
+    return names
 
 
 class Metric(Strict):
@@ -106,6 +116,11 @@ class Submission(Strict):
     optional: tuple[str, ...] = ()
     largest: int = Field(default=LARGEST, gt=0)
 
+    @field_validator("files", "optional")
+    @classmethod
+    def _relative(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return _inside(names)
+
 
 class ResearchTask(Strict):
     """A research task as its `task.yaml` says it.
@@ -123,10 +138,11 @@ class ResearchTask(Strict):
         evaluator: the file with `evaluate`.
         data: the file with `make`; empty where there is no data.
         limits: what may be used.
-        secrets: files of the starter folder that no agent sees.
-        dependencies: packages that the agent's Python must have.
+        secrets: files and folders of the starter folder that no agent sees.
+        dependencies: packages that the agent's Python must have, as it imports them.
         hide: files of installed packages that would give answers away, for example `sklearn/datasets/data`.
         palaestra: whether the agent's Python has this package, without its research tasks.
+        tags: words to sort tasks by.
     """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
@@ -150,10 +166,7 @@ class ResearchTask(Strict):
     @field_validator("secrets", "hide")
     @classmethod
     def _relative(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            if name.startswith("/") or ".." in Path(name).parts:
-                raise ValueError(f"a relative path without '..' is expected; got '{name}'")
-        return names
+        return _inside(names)
 
     @model_validator(mode="after")
     def _bounds(self) -> ResearchTask:
@@ -196,8 +209,8 @@ class ResearchTask(Strict):
 
         return Judge(self, sandbox)
 
-    def collect(self, shell: Shell) -> dict[str, bytes]:
-        """A copy of what would be handed in now, of what is there. Links are not followed."""
+    def collect(self, shell: Shell) -> dict[str, bytes] | Unusable:
+        """A copy of what would be handed in now, of what is there, or why there is none. Links are not followed."""
         # A byte over the limit is enough to know that it is broken.
         return shell.read_files((*self.submission.files, *self.submission.optional), self.submission.largest + 1)
 
@@ -247,9 +260,31 @@ def read_yaml(kind: type[Model], path: Path) -> Model:
     try:
         return kind.model_validate({name: value for name, value in data.items() if value is not None})
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise TaskError(f"{path}: {where}: {first['msg']}; got {str(first['input'])[:80]!r}") from error
+        raise TaskError(f"{path}: {_wrong(kind, error)}") from error
+
+
+def _wrong(kind: type[BaseModel], error: ValidationError) -> str:
+    """What is wrong with a file of fields. A name that is none comes before what is missing, which it may stand for."""
+    first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+    where, said = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+    if first["type"] == "missing":
+        return f"the field {where} is missing"
+    if first["type"] == "extra_forbidden":
+        *outer, name = map(str, first["loc"])
+        return f"there is no field {where}; {suggest(name, _fields(kind, outer))}"
+    if first["type"] == "value_error":  # Our own, which say what came.
+        return f"{where}: {said}" if where else said
+    return f"{where}: {said}; got {str(first['input'])[:80]!r}"
+
+
+def _fields(kind: type[BaseModel], outer: list[str]) -> list[str]:
+    """The names of the fields of a file, or of one of its parts."""
+    for name in outer:
+        inner = kind.model_fields[name].annotation if name in kind.model_fields else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        kind = inner
+    return list(kind.model_fields)
 
 
 def read_task(path: Path) -> ResearchTask:
@@ -261,6 +296,11 @@ def read_task(path: Path) -> ResearchTask:
             raise TaskError(f"{path} names {what}, which is not in its folder")
     if not (task.folder / task.starter).is_dir():
         raise TaskError(f"{path} names the starter folder {task.starter}, which is not there")
+    for secret in task.secrets:
+        if not (task.folder / task.starter / secret).exists():
+            raise TaskError(
+                f"{path} names the secret {secret}, which is not in {task.starter}: nothing would be hidden"
+            )
     return task
 
 
@@ -281,6 +321,7 @@ def _files(folder: Path, without: tuple[str, ...]) -> dict[str, bytes]:
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
-        if path.is_file() and name.as_posix() not in without and not CACHES.intersection(name.parts):
+        hidden = any(name.is_relative_to(one) for one in without)
+        if path.is_file() and not hidden and not CACHES.intersection(name.parts):
             found[name.as_posix()] = path.read_bytes()
     return found

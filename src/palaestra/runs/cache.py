@@ -185,11 +185,11 @@ class Cache:
         where = "WHERE owner=? AND substr(phase, 1, ?)=?"
         values = (owner, len(phase), phase)
         with self._lock, guarded(self.path, "reading the cache"):
-            calls, prompt, completion, seconds, money, unpriced, unmeasured = self._db.execute(
+            calls, prompt, completion, seconds, money, unpriced, unmeasured, again = self._db.execute(
                 "SELECT COUNT(*), COALESCE(SUM(prompt_tokens), 0), COALESCE(SUM(completion_tokens), 0), "
                 "COALESCE(SUM(seconds), 0.0), COALESCE(SUM(money), 0.0), COALESCE(SUM(NOT priced), 0), "
-                f"COALESCE(SUM(NOT measured), 0) FROM calls {where}",
+                f"COALESCE(SUM(NOT measured), 0), COUNT(*) - COUNT(DISTINCT key) FROM calls {where}",
                 values,
             ).fetchone()
             (hits,) = self._db.execute(f"SELECT COALESCE(SUM(count), 0) FROM hits {where}", values).fetchone()
-        return Spending(calls, hits, Usage(prompt, completion), seconds, money, unpriced, unmeasured)
+        return Spending(calls, hits, Usage(prompt, completion), seconds, money, unpriced, unmeasured, again)

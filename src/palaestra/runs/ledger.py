@@ -42,6 +42,7 @@ class Spending:
         unpriced: calls whose price is not known: they are missing from `money`.
         unmeasured: calls whose tokens are not known, because the connection or this process broke:
             they are missing from the tokens and from `money`.
+        again: calls for something that had been asked before: the first one failed, or this process was killed.
     """
 
     calls: int = 0
@@ -51,6 +52,7 @@ class Spending:
     money: float = 0.0
     unpriced: int = 0
     unmeasured: int = 0
+    again: int = 0
 
     @property
     def tokens(self) -> int:

@@ -53,13 +53,8 @@ class Run:
             run = cls(folder, recipe, settings)
             run._acquire()
         try:
+            cls.check_new(folder)
             with guarded(folder, "making the run folder"):
-                if (folder / "settings.json").exists():
-                    raise RunError(
-                        f"{folder} holds a run already; resume it with: palaestra resume {folder}, or choose another --out"
-                    )
-                if any(entry.name not in _UNFINISHED for entry in folder.iterdir()):
-                    raise RunError(f"{folder} is not empty; choose another --out")
                 run._clear()
             run._store = Store(folder / "store.sqlite", create=True)
             # The settings come last: a folder that has them is a run.
@@ -72,6 +67,21 @@ class Run:
             run.close()
             raise
         return run
+
+    @staticmethod
+    def check_new(folder: Path) -> None:
+        """Raise now where `create` would, before the work that comes ahead of a run.
+
+        Raises:
+            RunError: the folder holds something already.
+        """
+        with guarded(folder, "making the run folder"):
+            if (folder / "settings.json").exists():
+                raise RunError(
+                    f"{folder} holds a run already; resume it with: palaestra resume {folder}, or choose another --out"
+                )
+            if folder.is_dir() and any(entry.name not in _UNFINISHED for entry in folder.iterdir()):
+                raise RunError(f"{folder} is not empty; choose another --out")
 
     def _clear(self) -> None:
         """Remove what a start that was killed, or that found the disk full, has left behind."""
@@ -172,6 +182,8 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            error.add_note(f"palaestra resume {self.folder}")  # How to go on, for whoever stopped it.
         self.close()
 
 

@@ -174,11 +174,15 @@ class Shell(Protocol):
         """Put files into the workspace, by relative path."""
         ...
 
-    def read_files(self, names: Sequence[str], longest: int | None = None) -> dict[str, bytes]:
+    def read_files(
+        self, names: Sequence[str], longest: int | None = None, total: int | None = None
+    ) -> dict[str, bytes]:
         """The files of the workspace that exist, by relative path; no link is followed.
 
         Arguments:
             longest: bytes of each that are read; as many as a file may have, without.
+            total: bytes of all together. They are read in the order of `names`; the first that does not fit into what
+                is left is missing, and so are all behind it. Holes count as bytes.
         """
         ...
 

@@ -25,11 +25,12 @@ from palaestra.core.errors import SandboxError
 from palaestra.sandbox.base import SHELL_LIMITS, Limits, Result
 from palaestra.sandbox.files import read_files, write_files
 from palaestra.sandbox.groups import ProcessGroup
+from palaestra.sandbox.loop import STEP
 from palaestra.sandbox.processes import SPARE, ProcTree, Watch, limit_process
 from palaestra.sandbox.program import supervise
 from palaestra.sandbox.rooms import LocalRoom, Tenancy, find_bash, keeper
 from palaestra.sandbox.seccomp import seccomp_filter
-from palaestra.sandbox.shell import STEP, BashShell
+from palaestra.sandbox.shell import BashShell
 from palaestra.sandbox.spawn import Child, behind_door, holding
 
 WORKSPACE, HOME = "/workspace", "/home/user"
@@ -163,7 +164,7 @@ class Bubblewrap:
                 arguments += ["--setenv", name, value]
             if bash:
                 held.append(holding(STEP))
-                command = [*command, str(held[-1]), Child.STDIN]
+                command = [*command, str(held[-1]), Child.STDIN, Child.STATUS]
             child = Child([self.bwrap, *arguments, "--", *command], environment(), held)
         finally:
             for file in held:

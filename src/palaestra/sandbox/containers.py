@@ -6,34 +6,37 @@ it; files come and go as archives, because the workspace is in memory and the en
 
 from __future__ import annotations
 
-import io
 import os
 import secrets
-import select
 import shutil
 import socket
 import subprocess
-import tarfile
+import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
-from typing import ClassVar
+from typing import IO, ClassVar
 
 from palaestra.core.errors import SandboxError
+from palaestra.sandbox.archives import list_names, pack, read_packed
 from palaestra.sandbox.base import SHELL_LIMITS, Files, Limits, Result, Status
 from palaestra.sandbox.files import parts
+from palaestra.sandbox.loop import LOOP, STEP, Said
 from palaestra.sandbox.program import supervise
-from palaestra.sandbox.shell import LOOP, START, STEP, BashShell
+from palaestra.sandbox.shell import BURST, GRACE, START, BashShell, readable
 from palaestra.sandbox.spawn import Child, behind_door
 
 FETCH = 900.0
 """Seconds that an engine may take to start a container: it may have to fetch the image."""
+CALL = 60.0
+"""Seconds that an engine may take for anything else."""
 WORKSPACE, HOME, NOBODY = "/workspace", "/home/user", "65534:65534"
 # The first process: it cannot be killed from inside, takes no room, and ends when our end of its stdin is closed.
 LIFELINE = "trap '' CHLD; echo ready; exec cat >/dev/null"
 # Commands come by stdin, output goes to stdout, the status to stderr; the script for each command needs a file.
-FILES = 'printf %s "$1" >/tmp/.step && exec 56</tmp/.step 57<&0 58>&1 59>&2 && rm /tmp/.step\nset --\n'
+FILES = 'printf %s "$1" >/tmp/.step && exec 56</tmp/.step 57<&0 58>&1 59>&2 60>&2 && rm /tmp/.step\nset --\n'
 OOM = "cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control 2>/dev/null"
 
 
@@ -150,7 +153,7 @@ class Container:
             raise SandboxError(f"the workspace must be a folder that exists; got '{os.fspath(workspace)}'")
         return [*found, f"--mount=type=bind,source={os.path.abspath(workspace)},target={WORKSPACE}"]
 
-    def _call(self, *arguments: str, stdin: bytes = b"", seconds: float = 60.0) -> subprocess.CompletedProcess[bytes]:
+    def _call(self, *arguments: str, stdin: bytes = b"", seconds: float = CALL) -> subprocess.CompletedProcess[bytes]:
         try:
             return subprocess.run([self.engine, *arguments], input=stdin, capture_output=True, timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -185,8 +188,7 @@ class _Life:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], FETCH)
-        if not ready or self.process.stdout.readline().strip() != b"ready":
+        if not readable(self.process.stdout.fileno(), FETCH) or self.process.stdout.readline().strip() != b"ready":
             self.process.kill()
             _, said = self.process.communicate()
             raise SandboxError(f"{sandbox.name} cannot start a container of '{sandbox.image}': {_line(said)}; try: {sandbox.name} pull {sandbox.image}")  # fmt: skip
@@ -194,28 +196,31 @@ class _Life:
     def call(self, *command: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         return self.sandbox._call("exec", "-i", self.name, *command, stdin=stdin)
 
+    @contextmanager
+    def stream(self, *command: str) -> Iterator[IO[bytes]]:
+        """What a command in the container prints, as it comes. Who stops listening ends it; so does `CALL`."""
+        with subprocess.Popen(
+            [self.sandbox.engine, "exec", "-i", self.name, *command],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+        ) as process:  # fmt: skip
+            timer = threading.Timer(CALL, process.kill)
+            timer.start()
+            try:
+                assert process.stdout is not None
+                yield process.stdout
+            finally:
+                timer.cancel()
+                process.kill()
+
     def write_files(self, files: Files) -> None:
         if not files:
             return
-        packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w") as archive:
-            for name, content in files.items():
-                data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
-                entry = tarfile.TarInfo("/".join(parts(name)))
-                entry.size, entry.mode = len(data), 0o755
-                archive.addfile(entry, io.BytesIO(data))
-        answer = self.call("tar", "-xf", "-", "-C", WORKSPACE, stdin=packed.getvalue())
+        answer = self.call("tar", "-xf", "-", "-C", WORKSPACE, stdin=pack(files))
         if answer.returncode:
             raise SandboxError(f"cannot put files into the container: {_line(answer.stderr)}; the image needs tar")
 
-    def read_files(self, names: Iterable[str], longest: int) -> dict[str, bytes]:
-        found = {}
-        answer = self.call("tar", "-cf", "-", "-C", WORKSPACE, "--", *names)
-        with tarfile.open(fileobj=io.BytesIO(answer.stdout), ignore_zeros=True) as archive:
-            for entry in archive:
-                if entry.isreg() and (file := archive.extractfile(entry)) is not None:
-                    found[entry.name] = file.read(longest)
-        return found
+    def read_files(self, names: Iterable[str], longest: int, total: int | None = None) -> dict[str, bytes]:
+        return read_packed(self.stream, WORKSPACE, names, longest, total)
 
     def sweep(self) -> None:
         """End everything but the first process."""
@@ -261,10 +266,10 @@ class _ContainerRoom:
     def __init__(self, life: _Life, limits: Limits) -> None:
         self.life, self.limits = life, limits
         self._process: subprocess.Popen[bytes] | None = None
-        self.stdin = self.output = self.status = -1
-        self._partial = b""
+        self.stdin = self.output = self.status = self.control = -1
+        self.heard, self._partial, self._over = 0, b"", False
 
-    def start(self, sweep: bool) -> None:
+    def start(self, sweep: bool, seconds: float = START) -> None:
         if sweep:
             self.life.sweep()
         self.life.must_live()
@@ -276,32 +281,42 @@ class _ContainerRoom:
         )  # fmt: skip
         streams = [stream for stream in (process.stdin, process.stdout, process.stderr) if stream is not None]
         self.stdin, self.output, self.status = (stream.fileno() for stream in streams)
+        self.control = self.status
         for file in (self.stdin, self.output, self.status):
             os.set_blocking(file, False)
-        self._partial = b""
-        said, end = [], time.monotonic() + START
-        poller = select.poll()
-        poller.register(self.status, select.POLLIN)
-        while time.monotonic() < end and poller.poll((end - time.monotonic()) * 1000):
-            for line in self.lines():
+        self._partial, self._over = b"", False
+        said, end = [], time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not self._over and readable(self.status, left):
+            for line in self._lines():
                 if line.startswith(b"hello "):
                     return
                 said.append(line)
-                if line.startswith(b"ended "):
-                    end = 0.0
-        raise SandboxError(f"a shell cannot start in '{self.life.sandbox.image}': {_line(b' '.join(said))}; the image needs bash")  # fmt: skip
+        raise SandboxError(f"a shell cannot start in '{self.life.sandbox.image}': {_line(b' '.join([*said, self._partial]))}; the image needs bash")  # fmt: skip
 
-    def lines(self) -> list[bytes]:
+    def said(self) -> list[Said]:
+        return [said for said in map(Said.of, self._lines()) if said is not None]
+
+    def ended(self) -> int | None:
+        if not self._over:
+            return None
         assert self._process is not None
-        while True:
+        try:
+            code = self._process.wait(GRACE)
+        except subprocess.TimeoutExpired:  # the shell lives, and has closed the way by which it could tell
+            self._process.kill()
+            code = self._process.wait(START)
+        return code if code >= 0 else 128 - code
+
+    def _lines(self) -> list[bytes]:
+        for _ in range(BURST):
             try:
                 data = os.read(self.status, 65536)
             except BlockingIOError:
                 break
             if not data:
-                code = self._process.wait(START)
-                said, self._partial = self._partial.splitlines(), b""
-                return [*said, f"ended {code if code >= 0 else 128 - code}".encode()]
+                self._over = True
+                break
+            self.heard += len(data)
             self._partial += data
         *found, self._partial = self._partial.split(b"\n")
         return found
@@ -331,13 +346,12 @@ class _ContainerRoom:
         self.life.write_files(files)
 
     def list_files(self, most: int) -> list[str]:
-        answer = self.life.call("find", WORKSPACE, "-type", "f", "-print0")
-        names = answer.stdout.decode("utf-8", "replace").split("\0")
-        return sorted(name.removeprefix(f"{WORKSPACE}/") for name in names if name)[:most]
+        return list_names(self.life.stream, WORKSPACE, most)
 
-    def read_files(self, names: Sequence[str], longest: int) -> dict[str, bytes]:
-        wanted = {"/".join(parts(name)): name for name in names}
-        return {wanted[key]: data for key, data in self.life.read_files(wanted, longest).items()}
+    def read_files(self, names: Sequence[str], longest: int, total: int | None) -> dict[str, bytes]:
+        wanted = {name: "/".join(parts(name)) for name in names}
+        found = self.life.read_files(wanted.values(), longest, total)
+        return {name: found[key] for name, key in wanted.items() if key in found}
 
     def close(self) -> None:
         self.life.close()

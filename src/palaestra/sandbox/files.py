@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from itertools import islice
 
 from palaestra.core.errors import SandboxError
 from palaestra.sandbox.base import Files
 
+DEEPEST, LONGEST, MOST_SEEN = 64, 4096, 100_000
+"""How deep the folders are that are listed, how long their paths, and how many names are looked at for a list."""
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -30,42 +34,82 @@ def write_files(workspace: int, files: Files) -> None:
                     out.write(content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content)
             finally:
                 os.close(folder)
-        except OSError as error:
+        except (OSError, UnicodeEncodeError) as error:
+            reason = error.reason if isinstance(error, UnicodeEncodeError) else error.strerror
             raise SandboxError(
-                f"cannot put the file '{name}' into the workspace: {error.strerror}; give another path, or a larger limit disk"
+                f"cannot put the file {name!r} into the workspace: {reason}; give another path, or a larger limit disk"
             ) from error
 
 
-def read_files(workspace: int, names: Iterable[str], longest: int) -> dict[str, bytes]:
-    """Those of `names` that are plain files below the open folder `workspace`, each up to `longest` bytes."""
-    found = {}
-    for name in names:
+def read_files(workspace: int, names: Iterable[str], longest: int, total: int | None = None) -> dict[str, bytes]:
+    """Those of `names` that are plain files below the open folder `workspace`, each up to `longest` bytes, as far as
+    they fit into `total`; see `Shell.read_files`."""
+    found: dict[str, bytes] = {}
+    left = sys.maxsize if total is None else total
+    for name in dict.fromkeys(names):
         *above, last = parts(name)
-        with suppress(OSError):
+        with suppress(OSError, UnicodeEncodeError):
             folder = _descend(workspace, above, make=False)
             try:
                 file = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
             finally:
                 os.close(folder)
             with open(file, "rb") as source:
-                if stat.S_ISREG(os.fstat(file).st_mode):
-                    found[name] = source.read(longest)
+                about = os.fstat(file)
+                if not stat.S_ISREG(about.st_mode):
+                    continue
+                size = min(about.st_size, longest)  # it may grow meanwhile
+                if size > left:
+                    break
+                found[name] = source.read(size)
+                left -= len(found[name])
     return found
 
 
 def list_files(workspace: int, most: int) -> list[str]:
-    """The plain files below the open folder `workspace`, sorted, at most `most`; no link is followed."""
+    """The plain files below the open folder `workspace`, at most `most`; no link is followed.
+
+    First come those of a folder, by name, then those of the folders in it. What lies deeper than `DEEPEST` folders, or
+    behind the first `MOST_SEEN` names of any kind, is left out; so is a name that is not UTF-8.
+    """
     found: list[str] = []
-    for folder, below, names, handle in os.fwalk(".", dir_fd=workspace, follow_symlinks=False):
-        below.sort()
-        for name in sorted(names):
+    seen = 0
+    waiting = [(0, ".")]  # folders and how deep they lie; the next is the last
+    trail: list[tuple[int, str]] = []  # the folders that lead to the one at hand, opened, and their paths
+    try:
+        while waiting and len(found) < most and seen < MOST_SEEN:
+            depth, name = waiting.pop()
+            while len(trail) > depth:
+                os.close(trail.pop()[0])
+            above, path = trail[-1] if trail else (workspace, "")
+            with suppress(OSError):
+                trail.append((os.open(name, FOLDER, dir_fd=above), f"{path}{name}/" if depth else ""))
+                folder, path = trail[-1]
+                files, below, looked_at = _names_in(folder, MOST_SEEN - seen)
+                found += [path + name for name in files[: most - len(found)]]
+                seen += looked_at
+                if depth < DEEPEST and len(path) < LONGEST:
+                    waiting += [(depth + 1, name) for name in reversed(below)]
+    finally:
+        for folder, _ in trail:
+            os.close(folder)
+    return found
+
+
+def _names_in(folder: int, most: int) -> tuple[list[str], list[str], int]:
+    """The plain files and the folders in an open folder, sorted, and how many names were looked at, at most `most`."""
+    files: list[str] = []
+    below: list[str] = []
+    with os.scandir(folder) as entries:
+        looked_at = list(islice(entries, most))
+        for entry in looked_at:
             with suppress(OSError, UnicodeEncodeError):
-                name.encode()
-                if stat.S_ISREG(os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode):
-                    found.append(os.path.normpath(os.path.join(folder, name)))
-        if len(found) >= most:
-            break
-    return found[:most]
+                entry.name.encode()
+                if entry.is_file(follow_symlinks=False):
+                    files.append(entry.name)
+                elif entry.is_dir(follow_symlinks=False):
+                    below.append(entry.name)
+    return sorted(files), sorted(below), len(looked_at)
 
 
 def parts(name: str) -> list[str]:

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,10 +17,11 @@ from os import PathLike
 from palaestra.core.errors import SandboxError, SandboxWarning
 from palaestra.sandbox.base import SHELL_LIMITS, Limits, Result
 from palaestra.sandbox.files import read_files, write_files
+from palaestra.sandbox.loop import STEP
 from palaestra.sandbox.processes import ChildTree, Watch, limit_process
 from palaestra.sandbox.program import supervise
 from palaestra.sandbox.rooms import LocalRoom, Tenancy, find_bash, keeper
-from palaestra.sandbox.shell import STEP, BashShell
+from palaestra.sandbox.shell import BashShell
 from palaestra.sandbox.spawn import Child, behind_door, holding
 
 
@@ -68,7 +70,7 @@ class NoSandbox:
                 tenancy.close()
         finally:
             if made:
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
         return result
 
     def shell(
@@ -88,7 +90,7 @@ class NoSandbox:
             def clean_up() -> None:
                 _end(tenancy)
                 if made:
-                    shutil.rmtree(folder, ignore_errors=True)
+                    _remove(folder)
 
             try:
                 write_files(tenancy.workspace, files)
@@ -106,7 +108,7 @@ class NoSandbox:
         held = [holding(STEP)] if bash else []
         try:
             if bash:
-                command = [*command, str(held[0]), Child.STDIN]
+                command = [*command, str(held[0]), Child.STDIN, Child.STATUS]
             base = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "TERM": "dumb"}
             child = Child(command, {**base, "HOME": folder, **env}, held, session=True, folder=folder)
         finally:
@@ -131,6 +133,13 @@ def _workspace(workspace: str | PathLike[str] | None, read_only: Mapping[str, st
     if not os.path.isdir(workspace):
         raise SandboxError(f"the workspace must be a folder that exists; got '{os.fspath(workspace)}'")
     return os.path.abspath(workspace), False
+
+
+def _remove(folder: str) -> None:
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:  # folders in folders, a thousand deep
+        subprocess.run(["rm", "-rf", "--", folder], capture_output=True, check=False)
 
 
 def _end(tenancy: Tenancy) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 from collections.abc import Collection, Iterable, Sequence
@@ -16,6 +17,9 @@ TICK, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 STACK = 8 * MIB
 SPARE = 64
 """How many processes more the kernel lets through, so that the watch sees who wants too many."""
+SHOWN, RARELY = 512, 10
+"""How much memory a page table can show, in its own size: where a process reserves so much that its tables may matter,
+they are looked at. One that shows little of many places can be larger, so every tenth time they are looked at anyway."""
 FILES_A_MIB = 256
 """How many files a folder may hold for each MiB that it may hold: files that are empty take memory too."""
 
@@ -28,6 +32,8 @@ class Usage(NamedTuple):
     memory: int
     """Resident bytes; what processes share is counted for each of them."""
     cpu_seconds: float
+    reserved: int
+    """Bytes of addresses, used or not."""
 
 
 class Tree(Protocol):
@@ -40,6 +46,8 @@ class Tree(Protocol):
     def stat(self, pid: int) -> bytes: ...
 
     def private_memory(self, pid: int) -> int: ...
+
+    def page_tables(self, pid: int) -> int: ...
 
     def kill(self, pids: Iterable[int], by: signal.Signals = signal.SIGKILL) -> None: ...
 
@@ -66,6 +74,11 @@ class ProcTree:
             name, value, *_ = line.split()
             found[name] = int(value) * 1024
         return found.get(b"Pss_Anon:", found.get(b"Pss:", 0)) + found.get(b"Pss_Shmem:", 0)
+
+    def page_tables(self, pid: int) -> int:
+        """Bytes that the kernel needs to know where a process's memory is; they are not in what it uses itself."""
+        found = re.search(rb"^VmPTE:\s+(\d+) kB", self._read(f"{pid}/status"), re.MULTILINE)
+        return int(found[1]) * 1024 if found else 0
 
     def kill(self, pids: Iterable[int], by: signal.Signals = signal.SIGKILL) -> None:
         """Kill by the number that the process has in the sandbox. Its entry in the folder stands for the process
@@ -122,17 +135,22 @@ class Watch:
     """Open folders of a file system that the sandbox has for itself."""
     peak: int = 0
     cpu_limit: bool = True
+    looks: int = 0
 
     def check(self) -> Status | None:
         """The limit that is broken now, if one is."""
         limits, pids = self.limits, self.tree.pids()
         if len(pids) > limits.processes:
             return Status.PROCESSES
-        usage = measure(self.tree, pids)
-        self.peak = max(self.peak, usage.memory)
+        usage, tables = measure(self.tree, pids), 0
+        self.looks += 1
+        if usage.memory + usage.reserved // SHOWN > limits.memory or self.looks % RARELY == 0:
+            tables = sum(map(self.tree.page_tables, pids))
+        memory = usage.memory + tables
+        self.peak = max(self.peak, memory)
         if usage.tasks > limits.processes:
             return Status.PROCESSES
-        if usage.memory > limits.memory and sum(map(self.tree.private_memory, pids)) > limits.memory:
+        if memory > limits.memory and sum(map(self.tree.private_memory, pids)) + tables > limits.memory:
             return Status.MEMORY
         if self.cpu_limit and usage.cpu_seconds > limits.cpu_seconds:
             return Status.CPU_TIME
@@ -145,14 +163,15 @@ class Watch:
 
 
 def measure(tree: Tree, pids: Iterable[int]) -> Usage:
-    tasks = memory = ticks = 0
+    tasks = memory = ticks = reserved = 0
     for pid in pids:
         fields = tree.stat(pid).rpartition(b")")[2].split()  # the name before it may hold anything
         if len(fields) > 21:
             ticks += sum(map(int, fields[11:15]))
             tasks += int(fields[17])
             memory += int(fields[21]) * PAGE
-    return Usage(tasks, memory, ticks / TICK)
+            reserved += int(fields[20])
+    return Usage(tasks, memory, ticks / TICK, reserved)
 
 
 def state(tree: Tree, pid: int) -> str:

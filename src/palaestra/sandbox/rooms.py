@@ -14,8 +14,9 @@ from palaestra.core.errors import SandboxError
 from palaestra.sandbox.base import Files, Limits, Status
 from palaestra.sandbox.files import list_files, read_files, write_files
 from palaestra.sandbox.groups import ProcessGroup
+from palaestra.sandbox.loop import KEEPER, LOCAL_FILES, LOOP, Said
 from palaestra.sandbox.processes import ProcTree, Watch, state
-from palaestra.sandbox.shell import KEEPER, LOCAL_FILES, LOOP, START
+from palaestra.sandbox.shell import BURST, GRACE, START, end_all, readable
 from palaestra.sandbox.spawn import GONE, Child, receive
 
 
@@ -27,7 +28,7 @@ def find_bash() -> str:
 
 
 def keeper(bash: str) -> list[str]:
-    """The command that keeps a shell alive; it takes the numbers of two more files, see `LOCAL_FILES`."""
+    """The command that keeps a shell alive; it takes the numbers of three more files, see `LOCAL_FILES`."""
     return [bash, "--norc", "--noprofile", "-c", KEEPER, "bash", bash, LOCAL_FILES + LOOP]
 
 
@@ -78,44 +79,71 @@ class LocalRoom:
     ) -> None:
         self.tenancy, self.limits, self.workspace, self.on_close = tenancy, limits, workspace, on_close
         child = tenancy.child
-        self.stdin, self.output, self.status = child.stdin, child.stdout, child.control.fileno()
+        assert child.status is not None
+        self._shell_socket, self._keeper_socket = child.status, child.control
+        self.stdin, self.output = child.stdin, child.stdout
+        self.status, self.control = child.status.fileno(), child.control.fileno()
         os.set_blocking(self.stdin, False)
         os.set_blocking(self.output, False)
         self.watch = Watch(tenancy.tree, limits, tenancy.folders, cpu_limit=False)
         self._shell = self._shell_inside = -1
+        self.heard, self._partial, self._fresh = 0, b"", True
         self._nice = os.getpriority(os.PRIO_PROCESS, tenancy.first)
 
-    def start(self, sweep: bool) -> None:
-        tenancy, end = self.tenancy, time.monotonic() + START
+    def start(self, sweep: bool, seconds: float = START) -> None:
+        end = time.monotonic() + seconds
+        self._shell = self._shell_inside = -1
+        if sweep:
+            self.kill(self.pids())  # among them a shell that never came, for whose end the keeper may wait
+            self._order(b"sweep\n", b"swept", end)
+            end_all(self, set(), min(end, time.monotonic() + GRACE))
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, tenancy.first, self._nice)
-        self._empty_stdin()
-        with suppress(OSError):
-            tenancy.child.control.settimeout(START)
-            tenancy.child.control.send(b"sweep\n" if sweep else b"start\n")
-        while time.monotonic() < end:
-            data, pid = receive(tenancy.child.control, end - time.monotonic())
-            if data.startswith(b"hello ") and pid != tenancy.first:
-                self._shell, self._shell_inside = pid, int(data.split()[1])
-                return
-            if data.startswith(b"ended ") and pid == tenancy.first:
+            os.setpriority(os.PRIO_PROCESS, self.tenancy.first, self._nice)
+        if not self._fresh and not self._empty_stdin():
+            raise SandboxError("a shell cannot start: what runs beside it writes to it without end")
+        self._fresh = False
+        said, self._shell = self._order(b"start\n", b"hello ", end)
+        self._shell_inside = int(said.split()[1])
+        for _ in range(BURST):  # what others said meanwhile, as far as it has an end
+            self.heard = 0
+            self.said()
+            if not self.heard:
                 break
-            if not data:
+        self._partial = b""
+
+    def _order(self, order: bytes, answer: bytes, end: float) -> tuple[bytes, int]:
+        """Have the keeper do something; gives the line of the answer, and the process that sent it."""
+        with suppress(OSError):
+            self._keeper_socket.settimeout(max(0.0, end - time.monotonic()))
+            self._keeper_socket.send(order)
+        while (left := end - time.monotonic()) > 0:
+            data, pid = receive(self._keeper_socket, left)
+            for line in data.splitlines():
+                if line.startswith(answer):
+                    return line, pid
+            if not data or answer == b"hello ":  # anything else is the end of a shell, here the one that was to come
                 break
         raise SandboxError(
-            f"a shell cannot start: {tenancy.child.errors() or 'bash ended at once'}; look at the limits"
+            f"a shell cannot start: {self.tenancy.child.errors() or 'bash ended at once'}; look at the limits"
         )
 
-    def lines(self) -> list[bytes]:
-        found: list[bytes] = []
-        while True:
-            data, pid = receive(self.tenancy.child.control, 0.0)
+    def said(self) -> list[Said]:
+        found: list[Said | None] = []
+        for _ in range(BURST):
+            data, pid = receive(self._shell_socket, 0.0)
             if not data:
-                if pid == GONE:
-                    raise SandboxError("the sandbox of the shell is gone: its first process was killed from outside")
-                return found
-            first, shell = self.tenancy.first, self._shell
-            found += [line for line in data.splitlines() if pid == (first if line.startswith(b"ended ") else shell)]
+                break
+            self.heard += len(data)
+            if pid == self._shell:
+                *lines, self._partial = (self._partial + data).split(b"\n")
+                found += map(Said.of, lines)
+        return [said for said in found if said is not None]
+
+    def ended(self) -> int | None:
+        data, pid = receive(self._keeper_socket, 0.0)
+        if pid == GONE:
+            raise SandboxError("the sandbox of the shell is gone: its first process was killed from outside")
+        return int(data.split()[1]) if data.startswith(b"ended ") else None
 
     def pids(self) -> set[int]:
         return set(self.tenancy.tree.pids()) - {self._shell_inside}
@@ -143,8 +171,8 @@ class LocalRoom:
     def write_files(self, files: Files) -> None:
         write_files(self.tenancy.workspace, files)
 
-    def read_files(self, names: Sequence[str], longest: int) -> dict[str, bytes]:
-        return read_files(self.tenancy.workspace, names, longest)
+    def read_files(self, names: Sequence[str], longest: int, total: int | None) -> dict[str, bytes]:
+        return read_files(self.tenancy.workspace, names, longest, total)
 
     def list_files(self, most: int) -> list[str]:
         return list_files(self.tenancy.workspace, most)
@@ -155,12 +183,14 @@ class LocalRoom:
         finally:
             self.on_close()
 
-    def _empty_stdin(self) -> None:
-        """Take back what the last shell did not read, so that the next one does not take it for a command."""
+    def _empty_stdin(self) -> bool:
+        """Take back what the last shell did not read, so that the next one does not take it for a command. False where
+        somebody writes faster than we read."""
         file = os.open(f"/proc/self/fd/{self.stdin}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             with suppress(BlockingIOError):
-                while os.read(file, 65536):
-                    pass
+                for _ in range(BURST):
+                    os.read(file, 65536)
+            return not readable(file, 0.002)
         finally:
             os.close(file)

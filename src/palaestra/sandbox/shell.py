@@ -1,12 +1,9 @@
 """A shell that stays, and that nothing which runs in it can talk for.
 
-Bash runs a loop: read a command, run it, say its exit status. What commands print goes to one pipe; the status goes by
-another way, which commands do not inherit, with a word that is new for each command and reaches the loop only after
-the command has ended. In the bubblewrap sandbox the kernel also tells us which process sent it, and the loop's bash is
-a copy that may be executed but not read, so that /proc shows its memory and files to no other process.
+How bash runs the commands and tells of their end is in `loop`.
 
-What a command can do is to end or stop its shell. Then a new one is started in the same workspace, and the result
-says so.
+What a command can do is to end, stop or break its shell. Then a new one is started in the same workspace, and the
+result says so.
 """
 
 from __future__ import annotations
@@ -17,58 +14,27 @@ import select
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
 from palaestra.core.errors import SandboxError
-from palaestra.sandbox.base import MOST_LISTED, Files, Limits, ShellResult, Status
-
-# The shell's own files are /dev/null, so that neither `set -x` nor a trap writes into a command's output. A command is
-# run by a sourced script: that is what a trap can `return` from, so that an interrupt ends all of the command at once
-# and nothing of the shell.
-LOOP = r"""
-exec 0</dev/null 1>/dev/null 2>/dev/null
-trap 'return 130' INT
-builtin printf 'hello %d\n' $$ >&59
-while IFS= builtin read -r -d '' -u 57 PALAESTRA; do
-  builtin source /dev/fd/56
-  PALAESTRA=$?
-  IFS= builtin read -r -d '' -u 57 PALAESTRA_WORD || builtin exit
-  builtin printf '\0%s\0' "$PALAESTRA_WORD" >&58
-  builtin printf '%s %d\n' "$PALAESTRA_WORD" "$PALAESTRA" >&59
-  builtin unset -v PALAESTRA PALAESTRA_WORD
-done
-"""
-STEP = b'builtin eval "$PALAESTRA" 0</dev/null 1>&58 2>&1 56<&- 57<&- 58>&- 59>&-\n'
-
-# Files 56 to 59 are the script for each command, the commands, their output, and the way for the status.
-LOCAL_FILES = r"""
-step=$1 commands=$2
-exec 56<&$step 57<&$commands 58>&1 59>&0 {step}<&- {commands}<&-
-unset -v step commands
-set --
-"""
-
-# The first process of a sandbox, which nothing in it can end. Before it starts a new loop it can end all others; where
-# it is not the first process, "all others" would be those of the host.
-KEEPER = r"""
-echo >&0
-while read -r what; do
-  exec 2>/dev/null
-  if [[ $what == sweep && $$ == 1 ]]; then kill -KILL -1; fi
-  "$1" --norc --noprofile -c "$2" bash "$3" "$4"
-  printf 'ended %d\n' $? >&0
-done
-"""
+from palaestra.sandbox.base import KIB, MOST_LISTED, Files, Limits, ShellResult, Status
+from palaestra.sandbox.loop import Said
 
 GRACE = 1.0
 """Seconds in which a shell must come back after its command was killed."""
-START = 20.0
+START, RESTART = 20.0, 5.0
+"""Seconds in which a shell must start; and in which the next one must, before everything else is ended for it."""
 CHECK_EVERY = 0.03
 FEWEST_FILES = 96
 TIMED_OUT = 124
 FLOOD = 64
 """A command that prints this many times what is kept is ended."""
+NOISE = 64 * KIB
+"""Bytes that may come by the way for the status while a command runs; a shell says less than a hundred."""
+BURST = 64
+"""How often that way is read before anything else gets its turn."""
 
 
 class Room(Protocol):
@@ -78,13 +44,26 @@ class Room(Protocol):
     stdin: int
     output: int
     status: int
+    """Where the shell says what became of a command."""
+    control: int
+    """Where we are told that it has ended; may be the same."""
+    heard: int
+    """Bytes that came by `status`, from whomever; counted on by `said`."""
 
-    def start(self, sweep: bool) -> None:
-        """Start a shell after the last one ended; `sweep` ends everything else before."""
+    def start(self, sweep: bool, seconds: float = START) -> None:
+        """Start a shell after the last one ended; `sweep` ends everything else before.
+
+        Raises:
+            SandboxError: there is none after so many seconds.
+        """
         ...
 
-    def lines(self) -> list[bytes]:
-        """What the shell itself said since the last time: `WORD CODE`, or `ended CODE`. Does not wait."""
+    def said(self) -> list[Said]:
+        """What the shell itself said since the last time, or a part of it if it was much. Does not wait."""
+        ...
+
+    def ended(self) -> int | None:
+        """The exit code of the shell where it has ended since the last time. Does not wait."""
         ...
 
     def pids(self) -> set[int]:
@@ -115,7 +94,7 @@ class Room(Protocol):
 
     def write_files(self, files: Files) -> None: ...
 
-    def read_files(self, names: Sequence[str], longest: int) -> dict[str, bytes]: ...
+    def read_files(self, names: Sequence[str], longest: int, total: int | None) -> dict[str, bytes]: ...
 
     def list_files(self, most: int) -> list[str]: ...
 
@@ -165,12 +144,14 @@ class Output:
 
 
 class Reply(NamedTuple):
-    """What became of a command; without a code, nothing yet: a limit was broken, or the shell has stopped."""
+    """What became of a command; without a code, nothing yet: a limit was broken, or the shell has stopped or broken."""
 
     code: int | None = None
     """Its exit code, or that of the shell."""
     shell_ended: bool = False
     limit: Status | None = None
+    broken: bool = False
+    """What came by the way for the status was too much, or made no sense: somebody else writes there."""
     swept: bool = False
     """Everything else in the room was ended too."""
 
@@ -191,6 +172,8 @@ class BashShell:
         self.limits = limits
         self._lock, self._closing, self._ready = threading.RLock(), threading.Event(), threading.Event()
         self._rest = self._news = b""
+        self._silent = 0
+        """How many shells did not come back from a command and had to be ended, since one did."""
         self._room: Room | None = None
         self._failure: BaseException | None = None
         # The sandbox dies with the thread that started it, so this one starts it, and stays.
@@ -211,18 +194,23 @@ class BashShell:
             before, word = room.pids(), secrets.token_hex(16).encode()
             output = Output(self.limits.output, word, self._rest + self._news)
             self._rest = self._news = b""
+            room.heard = 0
             start = time.monotonic()
             deadline = start + (self.limits.wall_seconds if timeout is None else timeout)
             reply = self._converse(room, data + b"\0" + word + b"\0", word, output, deadline)
             limit, code, note = reply.limit, reply.code, ""
             if reply.code is None:
-                note = f"ended after {time.monotonic() - start:.1f} s: {LIMITS[limit]}" if limit else STOPPED
-                reply = self._recover(room, before, word, output, crowd=limit is Status.PROCESSES)
+                note = BROKEN if reply.broken else STOPPED
+                if limit:
+                    note = f"ended after {time.monotonic() - start:.1f} s: {LIMITS[limit]}"
+                reply = self._recover(room, before, word, output, reply.broken or limit is Status.PROCESSES)
                 code = TIMED_OUT if limit else reply.code
             elif reply.shell_ended:
                 note = f"the shell ended with exit code {code}"
                 self._drain(room, output)
-                self._restart(room, sweep=False)
+                reply = reply._replace(swept=self._restart(room, sweep=False))
+            else:
+                self._silent = 0
             assert code is not None
             if reply.shell_ended:
                 note += f"; {NEW_SHELL}" + ("; the background processes were ended" if reply.swept else "")
@@ -237,9 +225,11 @@ class BashShell:
         with self._lock:
             self._open().write_files(files)
 
-    def read_files(self, names: Sequence[str], longest: int | None = None) -> dict[str, bytes]:
+    def read_files(
+        self, names: Sequence[str], longest: int | None = None, total: int | None = None
+    ) -> dict[str, bytes]:
         with self._lock:
-            return self._open().read_files(names, self.limits.file_size if longest is None else longest)
+            return self._open().read_files(names, self.limits.file_size if longest is None else longest, total)
 
     def list_files(self, most: int = MOST_LISTED) -> list[str]:
         with self._lock:
@@ -263,11 +253,16 @@ class BashShell:
             raise SandboxError("the shell is closed; open another with Sandbox.shell()")
         return self._room
 
+    def _must_be_open(self) -> None:
+        if self._closing.is_set():
+            raise SandboxError("the shell was closed while its command ran; open another with Sandbox.shell()")
+
     def _converse(self, room: Room, data: bytes, word: bytes, output: Output, deadline: float) -> Reply:
         """Send a command and take what comes, until it ends, its shell ends, or a limit is broken."""
         poller = select.poll()
         poller.register(room.output, select.POLLIN)
         poller.register(room.status, select.POLLIN)
+        poller.register(room.control, select.POLLIN)
         unsent = memoryview(data)
         code: int | None = None
         next_check = time.monotonic() + CHECK_EVERY
@@ -275,6 +270,7 @@ class BashShell:
         if unsent:
             poller.register(room.stdin, select.POLLOUT)
         while True:
+            self._must_be_open()
             now = time.monotonic()
             if now >= deadline:
                 # Where the status came and the mark did not, nobody can read on: the command had closed our pipe.
@@ -282,21 +278,24 @@ class BashShell:
             for file, _ in poller.poll(max(0.0, min(deadline, next_check) - now) * 1000 + 0.5):
                 if file == room.output:
                     _take(file, output)
-                elif file == room.status:
-                    for line in room.lines():
-                        kind, _, value = line.partition(b" ")
-                        if kind == b"ended":
-                            return Reply(int(value), shell_ended=True)
-                        if kind == word:
-                            code = int(value)
-                            deadline = min(deadline, time.monotonic() + GRACE)
-                else:
+                elif file == room.stdin:
                     unsent = _send(file, unsent)
                     if not unsent:
                         poller.unregister(file)
+                if file == room.status:
+                    for said in room.said():
+                        if said.word == word:
+                            if said.code is None:
+                                return Reply(broken=True)
+                            code = said.code
+                            deadline = min(deadline, time.monotonic() + GRACE)
+                    if room.heard > NOISE:
+                        return Reply(broken=True)
+                if file == room.control and (ended := room.ended()) is not None:
+                    return Reply(ended, shell_ended=True)
             if code is not None and output.ended:
                 return Reply(code)
-            if output.total > FLOOD * max(self.limits.output, 2**16):
+            if output.total + len(output.rest) > FLOOD * max(self.limits.output, 2**16):
                 return Reply(limit=Status.OUTPUT)
             if time.monotonic() >= next_check:
                 limit = room.check() if code is None else None
@@ -304,16 +303,17 @@ class BashShell:
                     return Reply(limit=limit)
                 next_check = time.monotonic() + CHECK_EVERY
 
-    def _recover(self, room: Room, before: set[int], word: bytes, output: Output, crowd: bool) -> Reply:
+    def _recover(self, room: Room, before: set[int], word: bytes, output: Output, sweep: bool) -> Reply:
         """End what a command started: its shell goes on, or was ended too and replaced.
 
         Arguments:
-            crowd: there may be more processes than can be ended one by one.
+            sweep: end everything, at once: there may be more processes than can be ended one by one, or some that have
+                the shell's files.
         """
         end = time.monotonic() + GRACE
         reply, left = Reply(), set[int]()
-        if not crowd:
-            while reply.code is None and time.monotonic() < end and not room.stopped():
+        if not sweep:
+            while reply.code is None and not reply.broken and time.monotonic() < end and not room.stopped():
                 # Bash gives up only if what it waits for dies of the interrupt as well; whoever ignores that is killed.
                 room.interrupt(room.pids() - before)
                 reply = self._converse(room, b"", word, output, time.monotonic() + 0.01)
@@ -321,15 +321,17 @@ class BashShell:
                     break
                 room.kill(room.pids() - before)
                 reply = self._converse(room, b"", word, output, time.monotonic() + 0.01)
-            left = _end_all(room, before, end)
+            left = end_all(room, before, end)
             if reply.code is not None and not reply.shell_ended and not left:
                 return reply
-        swept = crowd or bool(left)
+        sweep = sweep or bool(left) or reply.broken
         if not reply.shell_ended:
+            # What runs in the background may take away the commands of any shell: the second time it goes too.
+            self._silent += 1
+            sweep = sweep or self._silent > 1
             reply = Reply(self._end_shell(room, output), shell_ended=True)
         self._drain(room, output)
-        self._restart(room, swept)
-        return reply._replace(swept=swept)
+        return reply._replace(swept=self._restart(room, sweep))
 
     def _end_shell(self, room: Room, output: Output) -> int:
         """Kill the shell and wait for its keeper to say so; gives its exit code."""
@@ -337,36 +339,37 @@ class BashShell:
         while time.monotonic() < end:
             room.hurry()
             room.end_shell()
-            _wait(room.status, 0.02)
+            readable(room.control, 0.02)
             self._drain(room, output)
-            for line in room.lines():
-                kind, _, value = line.partition(b" ")
-                if kind == b"ended":
-                    return int(value)
+            room.said()
+            if (code := room.ended()) is not None:
+                return code
+            self._must_be_open()
         self._closing.set()  # the machine is worth more than the workspace
         raise SandboxError("what runs in the shell could not be ended, so its sandbox was, with the workspace")
 
     def _end_background(self, room: Room, limit: Status) -> None:
         self._news += f"[the background processes were ended: {LIMITS[limit]}]\n".encode()
-        if limit is Status.PROCESSES or _end_all(room, set(), time.monotonic() + GRACE):
+        if limit is Status.PROCESSES or end_all(room, set(), time.monotonic() + GRACE):
             lost = Output(0, b"")
             self._end_shell(room, lost)
             self._restart(room, sweep=True)
             self._news += f"[{NEW_SHELL}]\n".encode()
 
-    def _restart(self, room: Room, sweep: bool) -> None:
-        try:
-            room.start(sweep)
-        except SandboxError:
-            if sweep:
-                raise
-            room.end_shell()
-            room.start(True)
+    def _restart(self, room: Room, sweep: bool) -> bool:
+        """Start the next shell; gives whether everything else was ended for it."""
+        if not sweep:
+            with suppress(SandboxError):
+                room.start(False, RESTART)
+                return False
+        room.start(True)
+        self._silent = 0
+        return True
 
     def _drain(self, room: Room, output: Output) -> None:
         """What is in the pipe now, and no more: a background process may print for ever."""
         for _ in range(32):
-            if not _wait(room.output, 0) or not _take(room.output, output):
+            if not readable(room.output, 0) or not _take(room.output, output):
                 return
 
     def _keep_guard(self, make_room: Callable[[], Room]) -> None:
@@ -409,9 +412,10 @@ LIMITS = {
 }
 NEW_SHELL = "a new shell was started in the same workspace; variables, functions and the current folder are lost"
 STOPPED = "the shell was stopped by its command"
+BROKEN = "the shell was broken by its command, which wrote where the shell tells its exit codes"
 
 
-def _end_all(room: Room, keep: set[int], end: float) -> set[int]:
+def end_all(room: Room, keep: set[int], end: float) -> set[int]:
     """Kill all but some, and what they start meanwhile; gives those that were faster."""
     while (left := room.pids() - keep) and time.monotonic() < end:
         room.kill(left)
@@ -439,7 +443,8 @@ def _take(file: int, output: Output) -> bool:
     return bool(data)
 
 
-def _wait(file: int, seconds: float) -> bool:
+def readable(file: int, seconds: float) -> bool:
+    """Whether there is something to read, within so long."""
     poller = select.poll()
     poller.register(file, select.POLLIN)
     return bool(poller.poll(seconds * 1000))

@@ -33,14 +33,16 @@ class Child:
     """A process behind a door: its stdin is a socket to us, and what is to be its stdin has another number.
 
     Arguments:
-        argv: the program, by its full path. The word `STDIN` in it becomes the number of what is to be its stdin.
+        argv: the program, by its full path. The word `STDIN` in it becomes the number of what is to be its stdin, the
+            word `STATUS` that of a socket of its own, whose other end is `status`.
         env: its whole environment.
         files: further open files that it inherits. No other file of ours is.
         session: whether it gets a session of its own.
         folder: where it starts; None is where we are.
     """
 
-    STDIN = "{stdin}"
+    STDIN, STATUS = "\0stdin\0", "\0status\0"
+    """Words that no argument can hold."""
 
     def __init__(
         self,
@@ -53,26 +55,32 @@ class Child:
         self.returncode: int | None = None
         self.control, theirs = socket.socketpair()
         self.control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self.status: socket.socket | None = None
         stdin, self.stdin = os.pipe()
-        high = high_number(stdin)
+        numbers = {self.STDIN: high_number(stdin)}
+        os.close(stdin)
+        if self.STATUS in argv:
+            self.status, told = socket.socketpair()
+            self.status.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            numbers[self.STATUS] = high_number(told.fileno())
+            told.close()
         # Who is started in the background of a shell has interrupts ignored, and so have all that it starts: a bash among
         # them could not be told to give up its command.
         ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
         try:
             self.process = subprocess.Popen(
-                [*(ATTENTIVE if ignored else ()), *(argument.replace(self.STDIN, str(high)) for argument in argv)],
+                [*(ATTENTIVE if ignored else ()), *(_with_numbers(argument, numbers) for argument in argv)],
                 env=env, stdin=theirs.fileno(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-                pass_fds=(high, *files), start_new_session=session, cwd=folder,
+                pass_fds=(*numbers.values(), *files), start_new_session=session, cwd=folder,
             )  # fmt: skip
         except (OSError, ValueError) as error:
-            self.control.close()
-            self.close_stdin()
+            self._hang_up()
             reason = getattr(error, "strerror", None) or error
             raise SandboxError(f"cannot start a program in the sandbox: {reason}; look at its arguments") from error
         finally:
             theirs.close()
-            os.close(stdin)
-            os.close(high)
+            for number in numbers.values():
+                os.close(number)
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         self.pid = self.process.pid
@@ -118,8 +126,7 @@ class Child:
     def close(self) -> None:
         """Kill it if it lives, and close everything."""
         self.kill()
-        self.control.close()
-        self.close_stdin()
+        self._hang_up()
         for stream in (self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
@@ -129,6 +136,12 @@ class Child:
         if self.stdin >= 0:
             os.close(self.stdin)
             self.stdin = -1
+
+    def _hang_up(self) -> None:
+        self.control.close()
+        if self.status is not None:
+            self.status.close()
+        self.close_stdin()
 
     def _ended(self, code: int) -> int:
         self.returncode = code if code >= 0 else 128 - code
@@ -146,7 +159,7 @@ class Child:
 def receive(control: socket.socket, seconds: float, longest: int = 4096) -> tuple[bytes, int]:
     """The next message, and the process that sent it by the kernel's word; `NOTHING` when time is up, `GONE` when
     nobody is left who could send one."""
-    control.settimeout(seconds)
+    control.settimeout(max(0.0, seconds))
     try:
         data, extra, _, _ = control.recvmsg(longest, socket.CMSG_SPACE(CREDENTIALS.size))
     except (TimeoutError, BlockingIOError):
@@ -157,6 +170,12 @@ def receive(control: socket.socket, seconds: float, longest: int = 4096) -> tupl
         if data and level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
             return data, CREDENTIALS.unpack(value[: CREDENTIALS.size])[0]
     return b"", GONE
+
+
+def _with_numbers(argument: str, numbers: Mapping[str, int]) -> str:
+    for word, number in numbers.items():
+        argument = argument.replace(word, str(number))
+    return argument
 
 
 def behind_door(argv: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
+from palaestra.core.errors import SettingsError, TaskError, TooFewProblemsError, UnknownNameError
 from palaestra.core.records import Completion, Example, Failure, Problem, Score, Split
 from palaestra.core.registry import Registry
 
@@ -95,7 +95,7 @@ class Task(Protocol):
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
         """`per_skill` different problems of each skill (of `skills`, if given) from `split`; or `EVERY` problem.
 
-        The same arguments give the same problems. Raises `TaskError` if there are not that many.
+        The same arguments give the same problems. Raises `TooFewProblemsError` if there are not that many.
         """
         ...
 
@@ -149,11 +149,12 @@ def longest_answer(task: Task) -> int:
 
 
 def take(problems: Sequence[T], per_skill: int, task: Task, split: Split, skill: str) -> Sequence[T]:
-    """The first `per_skill` of a skill's problems, or every one; raises `TaskError` where there are too few."""
+    """The first `per_skill` of a skill's problems, or every one; raises `TooFewProblemsError` where there are fewer."""
     if len(problems) < per_skill:
-        raise TaskError(
+        raise TooFewProblemsError(
             f"skill '{skill}' of {task.name} has {len(problems)} {split} problems, fewer than {per_skill}; "
-            "ask for fewer, or leave the skill out"
+            "ask for fewer, or leave the skill out",
+            len(problems),
         )
     return problems if per_skill == EVERY else problems[:per_skill]
 

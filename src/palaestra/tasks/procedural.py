@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from palaestra.core.errors import TaskError, UnknownNameError
+from palaestra.core.errors import TaskError, TooFewProblemsError, UnknownNameError
 from palaestra.core.records import Completion, Example, Failure, Problem, Score, Split
 from palaestra.core.seeding import Seeds
 from palaestra.tasks.base import check_skills
@@ -67,12 +67,13 @@ class ProceduralTask(ABC, Generic[D]):
         found: list[tuple[str, str, D]] = []
         for name in skills or self.family():
             drafts = self._distinct(name, split, Seeds(seed).derive(self.name, split, name).generator())
-            for _ in range(per_skill):
+            for drawn in range(per_skill):
                 try:
                     subskill, draft = next(drafts)
                 except StopIteration:
-                    raise TaskError(
-                        f"skill '{name}' of {self.name} has fewer than {per_skill} {split} problems; ask for fewer"
+                    raise TooFewProblemsError(
+                        f"skill '{name}' of {self.name} has fewer than {per_skill} {split} problems; ask for fewer",
+                        drawn,
                     ) from None
                 found.append((name, subskill, draft))
         return [self.problem(*parts) for parts in found]  # Only once all are there: a picture takes time to draw.

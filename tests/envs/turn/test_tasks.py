@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
 import pytest
 
-from palaestra.core.errors import PalaestraError
+from palaestra.core.errors import PalaestraError, TooFewProblemsError
 from palaestra.core.records import Completion, Failure, FailureCause, Message, Problem, Score, Split
 from palaestra.envs.making import make_turn_env
 from palaestra.envs.turn import StopReason
 from palaestra.envs.turn.tasks import ProblemSet, TaskEnv, TaskVectorEnv, feedback
+from palaestra.tasks.base import take
 
 SECRET = "the-reference-4711"
 
@@ -133,6 +136,34 @@ def test_what_is_measured_on_are_other_problems() -> None:
     train, test = (make_turn_env("palaestra/Task-v0", 1, options, held_out=h) for h in (False, True))
     known = [{p.id for p in env.problem_set.problems} for env in (train, test)]  # type: ignore[attr-defined]
     assert len(known[0]) == len(known[1]) == 5 and not known[0] & known[1]  # noqa: PT018
+
+
+def test_where_nobody_says_how_many_a_skill_gives_what_it_has() -> None:
+    """Up to 200: of some skills there are not that many that are kept for the test."""
+    skills = ["clock", "percent"]
+    found = Counter(p.skill for p in ProblemSet("math-skills", "test", skills=skills).problems)
+    assert found["clock"] == 200
+    assert 20 < found["percent"] < 200
+    assert found["percent"] == len(ProblemSet("math-skills", "test", found["percent"], "percent").problems)
+    for count in (found["percent"] + 1, 200):
+        with pytest.raises(TooFewProblemsError, match="has fewer than") as caught:
+            ProblemSet("math-skills", "test", count, skills)
+        assert caught.value.available == found["percent"]
+        assert pickle.loads(pickle.dumps(caught.value)).available == found["percent"]
+    env = gymnasium.make("palaestra/Task-v0", split="test", skills=skills)
+    assert len(env.unwrapped.problem_set.problems) == sum(found.values())  # type: ignore[attr-defined]
+
+
+def test_a_skill_without_problems_is_left_out_unless_it_was_asked_for() -> None:
+    class Small(Riddles):
+        def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
+            chosen = skills or list(self.skills())
+            held = {skill: Riddles.problems(self, split, 3, seed, [skill]) for skill in chosen if skill == "easy"}
+            return [p for skill in chosen for p in take(held.get(skill, []), per_skill, self, split, skill)]
+
+    assert len(ProblemSet(Small()).problems) == 3
+    with pytest.raises(TooFewProblemsError, match="skill 'hard' of riddles has 0 train problems"):
+        ProblemSet(Small(), skills=["hard"])
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from palaestra.core.errors import EnvError
-from palaestra.core.records import Message
+from palaestra.core.errors import EnvError, SandboxError
+from palaestra.core.records import FailureCause, Message
 from palaestra.envs.turn import Reply, StopReason, TurnEnv, TurnVectorEnv
 
 
@@ -23,10 +23,11 @@ class Count(TurnEnv):
 
     def __init__(self, barrier: threading.Barrier | None = None) -> None:
         super().__init__()
-        self.barrier, self.broken = barrier, False
+        self.barrier, self.broken = barrier, 0
 
     def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
         if options.get("break") or self.broken:
+            self.broken = max(0, self.broken - 1)
             raise OSError("no workspace")
         self.left = int(options.get("length", 2))
         return [Message("user", f"{self.np_random.integers(10**6)}")]
@@ -34,10 +35,12 @@ class Count(TurnEnv):
     def respond(self, message: Message) -> Reply:
         if self.barrier is not None:
             self.barrier.wait(timeout=5)
-        if message.text == "raise":
-            raise OSError("the sandbox is gone")
+        if message.text in ("raise", "sandbox"):
+            raise (SandboxError if message.text == "sandbox" else OSError)("the sandbox is gone")
+        if message.text in ("nan", "wait"):
+            return Reply(reward=float("nan") if message.text == "nan" else 0.0)
         if message.text == "break":
-            self.broken = True
+            self.broken = 2
             return Reply(stop=StopReason.GAVE_UP)
         self.left -= 1
         stop = StopReason.SOLVED if not self.left else None
@@ -130,24 +133,70 @@ def test_one_slot_that_raises_costs_the_others_nothing() -> None:
 
 
 def test_a_marked_failure_ends_its_own_episode() -> None:
-    env = TurnVectorEnv(Count, 2, failures="mark", autoreset=False)
+    env = TurnVectorEnv(Count, 4, failures="mark", autoreset=False)
     env.reset(seed=0)
-    _, rewards, terminated, truncated, infos = env.step(["1", "raise"])
-    assert truncated.tolist() == [False, True] and not terminated.any() and rewards.tolist() == [1, 0]  # noqa: PT018
-    info = infos["final_info"][1]
-    assert info["stop_reason"] is StopReason.FAILED
-    assert info["failure"].message == "OSError: the sandbox is gone"
+    _, rewards, terminated, truncated, infos = env.step(["1", "raise", "nan", "sandbox"])
+    assert truncated.tolist() == [False, True, True, True] and not terminated.any()  # noqa: PT018
+    assert rewards.tolist() == [1, 0, 0, 0]
+    assert [info["stop_reason"] for info in infos["final_info"][1:]] == [StopReason.FAILED] * 3
+    raised, unpaid, gone = (info["failure"] for info in infos["final_info"][1:])
+    assert (raised.cause, raised.message) == (FailureCause.ENVIRONMENT, "OSError: the sandbox is gone")
+    assert unpaid.cause is FailureCause.ENVIRONMENT and "gave the reward nan" in unpaid.message  # noqa: PT018
+    assert gone.cause is FailureCause.SANDBOX
     _, infos = env.reset(seed=0, options={"break": True})
     assert not infos["active"].any()
     assert infos["failure"][0].message == "OSError: no workspace"
     env.reset(seed=0)
     with pytest.raises(EnvError, match="an action is"):
-        env.step([3, 3])  # type: ignore[list-item]
-    going = TurnVectorEnv(Count, 2, failures="mark")
-    going.reset(seed=0)
-    _, _, terminated, _, infos = going.step(["break", "1"])
+        env.step([3, 3, 3, 3])  # type: ignore[list-item]
+
+
+def test_a_slot_whose_next_episode_cannot_start_is_tried_again_in_the_next_step() -> None:
+    env = TurnVectorEnv(Count, 2, failures="mark")
+    env.reset(seed=0)
+    _, _, terminated, _, infos = env.step(["break", "1"])
     assert terminated.tolist() == [True, False]
-    assert infos["active"].tolist() == [False, True], "a slot whose next episode cannot start rests"
+    assert infos["active"].tolist() == [False, True]
+    assert infos["failure"][0].message == "OSError: no workspace"
+    assert infos["_failure"].tolist() == [True, False]
+    for again in ([False, True], [True, True]):  # It fails twice.
+        observations, rewards, terminated, truncated, infos = env.step(["7", "0"])
+        assert infos["active"].tolist() == again
+        assert rewards[0] == 0 and not terminated[0] and not truncated[0], "a try is no step of an episode"  # noqa: PT018
+    assert "failure" not in infos and len(observations[0].messages) == 1  # noqa: PT018
+    assert env.step(["7", "0"])[1].tolist() == [7, 0]
+    env.reset(seed=0, options={"break": True})
+    assert env.step(["7", "7"])[4]["active"].all(), "the same goes for a first episode"
+    assert env.step(["7", "7"])[1].tolist() == [7, 7]
+
+
+def test_a_step_needs_a_reset_before_it() -> None:
+    for autoreset in (True, False):
+        env = TurnVectorEnv(Count, 2, autoreset=autoreset, failures="mark")
+        with pytest.raises(gymnasium.error.ResetNeeded, match="call reset"):
+            env.step(["1", "1"])
+        env.reset(seed=np.int64(5), options={"reset_mask": np.array([True, False])})
+        assert env.step(["1", "1"])[1].tolist() == [1, 0], "a slot that was never reset has nothing to do"
+
+
+def test_infos_have_the_masks_of_gymnasium_and_suit_its_wrappers() -> None:
+    wrappers = gymnasium.wrappers.vector
+    env = wrappers.DictInfoToList(wrappers.RecordEpisodeStatistics(TurnVectorEnv(Count, 3)))
+    _, infos = env.reset(seed=0)
+    assert infos == [{"turn": 0, "active": True}] * 3
+    env.step(["1", "wait", "1"])
+    _, _, terminated, _, infos = env.step(["2", "3", "4"])
+    assert terminated.tolist() == [True, False, True]
+    assert infos[1] == {"turn": 2, "active": True}, "what a slot has nothing to say of is not in its info"
+    assert infos[0]["final_info"] == {"turn": 2, "stop_reason": StopReason.SOLVED}
+    assert len(infos[0]["final_obs"].messages) == 5
+    assert (infos[0]["episode"]["r"], infos[2]["episode"]["r"]) == (3, 5)
+    bare = TurnVectorEnv(Count, 2)
+    bare.reset(seed=0)
+    bare.step(["1", "1"])
+    infos = bare.stop({1: StopReason.COST})[4]
+    masks = {name: mask.tolist() for name, mask in infos.items() if name.startswith("_")}
+    assert masks == {name: [False, True] for name in ("_turn", "_final_obs", "_final_info")}
 
 
 def test_slots_really_run_side_by_side() -> None:

@@ -45,6 +45,8 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  (as Gymnasium declares it)
     held_out: ClassVar[Mapping[str, Any]] = {}
     """Arguments that make an environment of episodes which nobody learns from, for example `{"split": "test"}`."""
+    learned_from: ClassVar[Mapping[str, Any]] = {}
+    """Arguments that it is trained with where the user gives no others, where its defaults are those of `held_out`."""
 
     def __init__(self, *, max_turns: int = 0, max_seconds: float = 0.0, render_mode: str | None = None) -> None:
         if max_turns < 0 or max_seconds < 0:
@@ -165,7 +167,7 @@ def transcript(message: Message) -> str:
     return "\n".join(part for part in (message.text, *calls) if part)
 
 
-def failed(error: Exception, cause: FailureCause = FailureCause.ENGINE) -> Failure:
+def failed(error: Exception, cause: FailureCause) -> Failure:
     """What broke, as a record."""
     return Failure(cause, f"{type(error).__name__}: {error}")
 

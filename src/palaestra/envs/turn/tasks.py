@@ -6,13 +6,15 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from palaestra.core.errors import EnvError
+from palaestra.core.errors import EnvError, TooFewProblemsError
 from palaestra.core.records import Completion, Failure, FailureCause, Message, Problem, Score, Split
 from palaestra.envs.turn.base import TurnEnv, failed
 from palaestra.envs.turn.records import Reply, StopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
 from palaestra.tasks.base import EVERY, Task, check_skills, is_drawn, make_task
 
+ENOUGH = 200
+"""Problems of a skill, where nobody says how many."""
 TOLD = 200
 """Characters of an answer that its feedback repeats."""
 
@@ -23,7 +25,8 @@ class ProblemSet:
     Arguments:
         task: a name (`palaestra list tasks`), or a task.
         split: which problems; the train split is disjoint from those that results are measured on.
-        problems: how many a skill; 0 takes all of a published data set.
+        problems: how many a skill, 0 for all of a published data set; by default 200, or all that a skill has if those
+            are fewer.
         skills: only these; all if none is given.
         problem_seed: which problems of the task are drawn.
         task_options: options of a task that is given by its name.
@@ -33,7 +36,7 @@ class ProblemSet:
         self,
         task: str | Task = "math-skills",
         split: str = "train",
-        problems: int = 200,
+        problems: int | None = None,
         skills: str | Sequence[str] = (),
         problem_seed: int = 0,
         task_options: Mapping[str, Any] | None = None,
@@ -43,9 +46,12 @@ class ProblemSet:
         check_skills(self.task, skills)
         if split not in list(Split):
             raise EnvError(f"split is one of {', '.join(Split)}; got {split!r}")
-        if problems < 0 or (problems == EVERY and is_drawn(self.task)):
+        if problems is None:
+            self.problems = _up_to(ENOUGH, self.task, Split(split), problem_seed, skills)
+        elif problems < 0 or (problems == EVERY and is_drawn(self.task)):
             raise EnvError(f"problems is how many a skill, at least 1 for {self.task.name}; got {problems}")
-        self.problems = self.task.problems(Split(split), problems, problem_seed, skills)
+        else:
+            self.problems = self.task.problems(Split(split), problems, problem_seed, skills)
         if not self.problems:
             raise EnvError(f"task {self.task.name} has no {split} problems")
         # Scorers are written for one caller at a time.
@@ -95,7 +101,7 @@ class TaskEnv(TurnEnv):
         split: str = "train",
         attempts: int = 3,
         skills: str | Sequence[str] = (),
-        problems: int = 200,
+        problems: int | None = None,
         problem_seed: int = 0,
         task_options: Mapping[str, Any] | None = None,
         *,
@@ -153,7 +159,7 @@ class TaskVectorEnv(TurnVectorEnv):
         split: str = "train",
         attempts: int = 3,
         skills: str | Sequence[str] = (),
-        problems: int = 200,
+        problems: int | None = None,
         problem_seed: int = 0,
         task_options: Mapping[str, Any] | None = None,
         *,
@@ -182,6 +188,20 @@ class TaskVectorEnv(TurnVectorEnv):
         super().close_extras(**kwargs)
         if self._owned:
             self.problem_set.close()
+
+
+def _up_to(most: int, task: Task, split: Split, seed: int, skills: Sequence[str]) -> list[Problem]:
+    """`most` problems of each skill, or as many as it has; a skill that has none is left out unless it was asked for."""
+    found: list[Problem] = []
+    for skill in skills or task.skills():
+        try:
+            found += task.problems(split, most, seed, [skill])
+        except TooFewProblemsError as error:
+            if error.available:
+                found += task.problems(split, error.available, seed, [skill])
+            elif skills:
+                raise
+    return found
 
 
 def feedback(score: Score) -> str:

@@ -11,8 +11,8 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from palaestra.core.errors import EnvError
-from palaestra.core.records import Message
+from palaestra.core.errors import EnvError, SandboxError
+from palaestra.core.records import FailureCause, Message
 from palaestra.envs.turn.base import Action, TurnEnv, failed
 from palaestra.envs.turn.records import Conversation, StopReason
 
@@ -24,8 +24,9 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
 
     Observations are tuples of `Conversation`, actions sequences of texts or messages. A slot whose episode has ended
     starts its next one in the same step (`AutoresetMode.SAME_STEP`): its last observation is in
-    `infos["final_obs"]`, the `info` of its last step in `infos["final_info"]`, by slot and `None` for the others.
-    `infos["active"]` says in which slots an episode is going on.
+    `infos["final_obs"]`, the `info` of its last step, as it is, in `infos["final_info"]`. Infos are arrays by slot, with
+    `None` for the slots that have nothing to say; as in Gymnasium, a mask `infos["_name"]` beside every `name` says which
+    have. `infos["active"]` says in which slots an episode is going on.
 
     Arguments:
         make: builds the environment of a slot.
@@ -34,7 +35,8 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         autoreset: `False` leaves finished slots as they are until the next reset; what is done in them is ignored.
         failures: what an environment that raises does: `"raise"` what it raised, once the other slots are done, or
             `"mark"` its episode as `StopReason.FAILED` with the cause in its `info["failure"]`; an `EnvError` (a wrong
-            use of the environment, not a break of it) is raised either way.
+            use of the environment, not a break of it) is raised either way. A slot whose next episode could not start
+            is tried again in the next step, whose action it ignores.
 
     `reset(seed=s)` gives every group of slots a seed of its own, `reset(seed=[...])` every slot the one that is named
     for it. `reset(options={"reset_mask": mask})` starts only the slots of the mask anew, as in Gymnasium; the rest of
@@ -65,7 +67,7 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         self.single_action_space = self.envs[0].action_space
         self.observation_space = gymnasium.spaces.Tuple([self.single_observation_space] * num_envs)
         self.action_space = gymnasium.spaces.Tuple([self.single_action_space] * num_envs)
-        self._active = np.zeros(num_envs, dtype=bool)
+        self._active, self._begun = np.zeros(num_envs, dtype=bool), np.zeros(num_envs, dtype=bool)
         self._observations: list[Any] = [Conversation(())] * num_envs
 
     def reset(
@@ -77,10 +79,10 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         if mask.shape != (self.num_envs,) or mask.dtype != bool:
             raise EnvError(f"reset_mask is one truth value a slot, {self.num_envs}; got {mask.dtype} of {mask.shape}")
         slots = np.flatnonzero(mask).tolist()
-        self._active[mask] = False
+        self._active[mask], self._begun[mask] = False, True
         made, errors = self._all(lambda slot: self._start(slot, seeds[slot], options or None), slots)
         for slot, (observation, info) in made.items():
-            self._observations[slot], self._active[slot] = observation, "failure" not in info
+            self._observations[slot], self._active[slot] = observation, not _is_broken(info)
         if errors:
             raise errors[0]
         return tuple(self._observations), self._infos({slot: made[slot][1] for slot in slots})
@@ -89,8 +91,15 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         if isinstance(actions, (str, Message)) or len(actions) != self.num_envs:
             count = 1 if isinstance(actions, (str, Message)) else len(actions)
             raise EnvError(f"one action a slot is expected, {self.num_envs}; got {count}")
-        active = np.flatnonzero(self._active).tolist()
-        return self._moved(lambda slot: self.envs[slot].step(actions[slot]), active)
+        if not self._begun.any():
+            raise gymnasium.error.ResetNeeded("no episode has begun; call reset() before step()")
+        again = (
+            self._begun & ~self._active if self.autoreset and self.failures == "mark" else np.zeros_like(self._active)
+        )
+        return self._moved(
+            lambda slot: self._started(slot) if again[slot] else self.envs[slot].step(actions[slot]),
+            np.flatnonzero(self._active | again).tolist(),
+        )
 
     def stop(self, reasons: Mapping[int, StopReason | str]) -> Step:
         """End the episodes of some slots from outside, as `TurnEnv.stop` does; the other slots stay where they are."""
@@ -125,8 +134,8 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         raise errors[0] if errors else EnvError(f"a turn environment is expected; got {type(strange[0]).__name__}")
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
-        if isinstance(seed, int):
-            return [seed + slot // self.group_size for slot in range(self.num_envs)]
+        if isinstance(seed, (int, np.integer)):
+            return [int(seed) + slot // self.group_size for slot in range(self.num_envs)]
         seeds: list[int | None] = [None] * self.num_envs if seed is None else list(seed)
         if len(seeds) != self.num_envs:
             raise EnvError(f"one seed a slot is expected, {self.num_envs}; got {len(seeds)}")
@@ -140,11 +149,12 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         except Exception as error:  # An environment is a program of somebody else's: it may raise anything.
             if self.failures == "raise":
                 raise
-            return self._inside(slot).conversation(), {
-                "turn": 0,
-                "stop_reason": StopReason.FAILED,
-                "failure": failed(error),
-            }
+            return self._inside(slot).conversation(), _broken(0, error)
+
+    def _started(self, slot: int) -> tuple[Any, ...]:
+        """The five values of a step that only tries to start an episode."""
+        observation, info = self._start(slot)
+        return observation, 0.0, False, False, info
 
     def _moved(self, move: Callable[[int], tuple[Any, ...]], slots: Sequence[int]) -> Step:
         """What a move in some slots brings. Where one raises, all of it is done and noted before it is raised."""
@@ -166,8 +176,7 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
             if self.failures == "raise":
                 raise
             inside = self._inside(slot)
-            info = {"turn": inside.turn, "stop_reason": StopReason.FAILED, "failure": failed(error)}
-            step = (inside.conversation(), 0.0, False, True, info)
+            step = (inside.conversation(), 0.0, False, True, _broken(inside.turn, error))
         over = step[2] or step[3]
         return (*step, self._start(slot) if over and self.autoreset else None)
 
@@ -176,13 +185,14 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         infos, final_obs, final_info = {}, {}, {}
         for slot, (observation, reward, terminated, truncated, info, fresh) in made.items():
             rewards[slot], flags[0, slot], flags[1, slot] = reward, terminated, truncated
-            if terminated or truncated:
+            over = terminated or truncated
+            if over:
                 final_obs[slot], final_info[slot] = observation, info
-                self._active[slot] = fresh is not None and "failure" not in fresh[1]
             self._observations[slot], infos[slot] = fresh if fresh is not None else (observation, info)
+            self._active[slot] = (fresh is not None or not over) and not _is_broken(infos[slot])
         found = self._infos(infos)
         if final_obs:
-            found["final_obs"], found["final_info"] = self._by_slot(final_obs), self._by_slot(final_info)
+            found |= self._by_slot("final_obs", final_obs) | self._by_slot("final_info", final_info)
         return tuple(self._observations), rewards, flags[0], flags[1], found
 
     def _all(self, work: Callable[[int], Any], slots: Iterable[int]) -> tuple[dict[int, Any], list[BaseException]]:
@@ -199,14 +209,25 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _infos(self, infos: dict[int, dict[str, Any]]) -> dict[str, Any]:
         names = dict.fromkeys(name for info in infos.values() for name in info)
-        found: dict[str, Any] = {
-            name: self._by_slot({slot: info[name] for slot, info in infos.items() if name in info}) for name in names
-        }
+        found: dict[str, Any] = {}
+        for name in names:
+            found |= self._by_slot(name, {slot: info[name] for slot, info in infos.items() if name in info})
         found["active"] = self._active.copy()
         return found
 
-    def _by_slot(self, values: dict[int, Any]) -> np.ndarray:
-        row = np.full(self.num_envs, None, dtype=object)
+    def _by_slot(self, name: str, values: dict[int, Any]) -> dict[str, np.ndarray]:
+        """An info of some slots with its mask, as Gymnasium has them."""
+        row, known = np.full(self.num_envs, None, dtype=object), np.zeros(self.num_envs, dtype=bool)
         for slot, value in values.items():
-            row[slot] = value
-        return row
+            row[slot], known[slot] = value, True
+        return {name: row, f"_{name}": known}
+
+
+def _broken(turn: int, error: Exception) -> dict[str, Any]:
+    """The `info` of an episode that an environment broke."""
+    cause = FailureCause.SANDBOX if isinstance(error, SandboxError) else FailureCause.ENVIRONMENT
+    return {"turn": turn, "stop_reason": StopReason.FAILED, "failure": failed(error, cause)}
+
+
+def _is_broken(info: Mapping[str, Any]) -> bool:
+    return info.get("stop_reason") is StopReason.FAILED

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from palaestra.integrations.torchrl.history import MessageToHistory
     from palaestra.integrations.torchrl.make import make_mlgym
     from palaestra.integrations.torchrl.message import StateToMessage
+    from palaestra.integrations.torchrl.pool import MLGymPool
     from palaestra.integrations.torchrl.reset import ResetModule
     from palaestra.integrations.torchrl.reward import MLGymRewardAssignment
     from palaestra.integrations.torchrl.sampler import TaskSampler
@@ -29,6 +30,7 @@ __all__ = [
     "ConditionalSkip",
     "IsolateCodeBlock",
     "MLGymEnv",
+    "MLGymPool",
     "MLGymRewardAssignment",
     "MLGymWrapper",
     "MessageToHistory",
@@ -44,6 +46,7 @@ _HOMES = {
     "ConditionalSkip": "environment",
     "IsolateCodeBlock": "code_block",
     "MLGymEnv": "environment",
+    "MLGymPool": "pool",
     "MLGymRewardAssignment": "reward",
     "MLGymWrapper": "base",
     "MessageToHistory": "history",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,6 +16,7 @@ from torchrl.envs import EnvBase
 from palaestra.core.errors import EnvError
 from palaestra.core.seeding import Seeds
 from palaestra.envs.turn.records import StopReason
+from palaestra.integrations.torchrl.commands import check_arguments
 from palaestra.integrations.torchrl.entries import put, text_spec, texts
 from palaestra.integrations.torchrl.slots import Slot, Told
 from palaestra.research.task import ResearchTask
@@ -38,8 +40,13 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         tasks: by name; an episode is of the first unless another is chosen.
         num_envs: workspaces side by side, each in a thread; the batch size.
         device: of the tensors.
-        seed: of the environment's random choices, until `set_seed`.
+        seed: of the environment's random choices, until `set_seed`; `None` draws a fresh one, so that the members of a pool
+            that are made alike do not choose alike. It is `seeds.root`.
         arguments: of `ResearchEnv`.
+
+    Raises:
+        EnvError: no slot, no task, or an argument with a value that makes no sense.
+        UnknownNameError: an argument that `ResearchEnv` does not have.
     """
 
     def __init__(
@@ -48,14 +55,16 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         *,
         num_envs: int = 1,
         device: torch.device | str | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         **arguments: Any,
     ) -> None:
-        if num_envs < 1 or not tasks:
+        if not isinstance(num_envs, int) or num_envs < 1 or not tasks:
             raise EnvError(f"at least one slot and one task are needed; got {num_envs} and {len(tasks)}")
+        check_arguments("MLGymWrapper", MLGymWrapper.__init__, arguments)
         super().__init__(device=device, batch_size=torch.Size((num_envs,)))
-        self.seeds, self._episodes = Seeds(seed), 0
+        self._set_seed(seed)
         self.slots = [Slot(tasks, arguments) for _ in range(num_envs)]
+        _ = self.slots[0].env  # Says now, and not at the first reset, what is wrong with the arguments.
         self._threads: ThreadPoolExecutor | None = None
         self._make_specs()
 
@@ -101,7 +110,7 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         return self._tensordict(rows)
 
     def _set_seed(self, seed: int | None) -> None:
-        self.seeds, self._episodes = Seeds(seed or 0), 0
+        self.seeds, self._episodes = Seeds(secrets.randbits(63) if seed is None else seed), 0
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Close every workspace."""
@@ -114,11 +123,16 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
 
     # Inside
 
+    @property
+    def _precision(self) -> torch.dtype:
+        """Of scores, which may be larger, or finer, than a float32 can say. Apple's devices know no other."""
+        return torch.float32 if self.device is not None and self.device.type == "mps" else torch.float64
+
     def _make_specs(self) -> None:
         shape, device = self.batch_size, self.device
         one = (*shape, 1)
         words = {name: text_spec(shape[0], device) for name in TEXTS}
-        numbers = {name: Unbounded(shape=one, device=device, dtype=torch.float32) for name in NUMBERS}
+        numbers = {name: Unbounded(shape=one, device=device, dtype=self._precision) for name in NUMBERS}
         flags = {name: Categorical(2, shape=one, device=device, dtype=torch.bool) for name in ("done", *FLAGS)}
         self.full_observation_spec = Composite({**words, **numbers}, shape=shape, device=device)
         self.full_action_spec = Composite(action=text_spec(shape[0], device, HARMLESS), shape=shape, device=device)
@@ -149,7 +163,7 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         made = TensorDict(batch_size=self.batch_size, device=self.device)
         for name in TEXTS:
             put(made, name, [getattr(row, name) for row in rows])
-        for names, dtype in ((NUMBERS, torch.float32), (FLAGS, torch.bool)):
+        for names, dtype in ((NUMBERS, self._precision), (FLAGS, torch.bool)):
             for name in names:
                 made.set(name, torch.tensor([[getattr(row, name)] for row in rows], dtype=dtype, device=self.device))
         made.set("done", made.get("terminated") | made.get("truncated"))

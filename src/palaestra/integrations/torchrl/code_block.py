@@ -24,8 +24,8 @@ class IsolateCodeBlock(MLGymBaseTransform):
     """The last fenced block of `("text", "response")` becomes the `action`.
 
     A message without one sets `retry`: nothing is run (see `ConditionalSkip`), the observation says what was wrong, and the
-    reward is `reward_wrong_format`. `retries` counts such messages in a row; so many of them end the episode, and what
-    is there is handed in.
+    reward is `reward_wrong_format`. `retries` counts such messages in a row. So many of them end the episode, and so does
+    its limit of time; what is there is handed in.
 
     Arguments:
         reward_wrong_format: added to the reward of a message that cannot be read, so a penalty is negative.
@@ -36,12 +36,15 @@ class IsolateCodeBlock(MLGymBaseTransform):
     def __init__(
         self, reward_wrong_format: float | None = None, *, parser: str = "last_block", format_errors: int = 3
     ) -> None:
+        penalty = 0.0 if reward_wrong_format is None else reward_wrong_format
+        if not isinstance(penalty, (int, float)) or not math.isfinite(penalty):
+            raise SettingsError(f"reward_wrong_format is a finite number; got {reward_wrong_format!r}")
         if format_errors < 0:
             raise SettingsError(f"format_errors is at least 0, which means never; got {format_errors}")
         if parser == "tool_call":
             raise SettingsError("the parser 'tool_call' finds no text that could be a command; take one that does")
         super().__init__(in_keys_inv=["action"], out_keys_inv=[RESPONSE])
-        self.reward_wrong_format, self.format_errors = reward_wrong_format or 0.0, format_errors
+        self.reward_wrong_format, self.format_errors = float(penalty), format_errors
         self._parser = make_parser(parser)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -69,9 +72,11 @@ class IsolateCodeBlock(MLGymBaseTransform):
         if not retry.any():
             return next_tensordict
         next_tensordict.set("reward", next_tensordict.get("reward") + retry * self.reward_wrong_format)
-        most = self.format_errors or math.inf
-        over = [slot for slot in range(slots) if errors[slot] and retries[slot].item() >= most]
-        self.wrapper.end(next_tensordict, over, StopReason.FORMAT)
+        over = {
+            slot: reason for slot in range(slots) if errors[slot] and (reason := self._end(slot, retries[slot].item()))
+        }
+        for reason in dict.fromkeys(over.values()):
+            self.wrapper.end(next_tensordict, [slot for slot in over if over[slot] is reason], reason)
         heard = texts(next_tensordict, "observation", slots) or []
         for slot, error in enumerate(errors):
             if error:
@@ -99,6 +104,11 @@ class IsolateCodeBlock(MLGymBaseTransform):
             response=response, shape=action_spec.shape, device=device, data_cls=Text, step_mdp_static=True
         )
         return action_spec
+
+    def _end(self, slot: int, retries: float) -> StopReason | None:
+        """Why an episode ends with a message that cannot be read; `None` where it goes on."""
+        most = self.format_errors or math.inf
+        return StopReason.FORMAT if retries >= most else self.wrapper.slots[slot].limit
 
     def _found(self, text: str) -> str | FormatError:
         if len(text) > TEXT_LIMIT:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
+from palaestra.core.errors import UnknownNameError
 from palaestra.core.records import Message
+from palaestra.envs.turn.records import StopReason
 from palaestra.research.commands import Outcome
 from palaestra.research.env import ResearchEnv
 from palaestra.research.parsing import Action
@@ -23,6 +27,11 @@ class CommandEnv(ResearchEnv):
         super().__init__(task, parser=parser, **arguments)
         self._parser = Found(self._parser.instructions)
 
+    @property
+    def limit(self) -> StopReason | None:
+        """A limit that the episode has reached since its last command: messages that hold none take time, too."""
+        return None if self.over else self._limit()
+
     def _shown(self, outcome: Outcome) -> str:
         note = f"[{outcome.note}]" if outcome.note else ""
         return "\n".join(part for part in (outcome.text.rstrip("\n"), note) if part.strip())
@@ -36,3 +45,19 @@ class Found:
 
     def __call__(self, message: Message) -> Action:
         return Action(message.text)
+
+
+def check_arguments(name: str, maker: Callable[..., Any], given: Iterable[str]) -> None:
+    """Say at once which argument nobody takes, neither `maker` nor `ResearchEnv`.
+
+    Arguments:
+        name: of the maker, for the error.
+
+    Raises:
+        UnknownNameError: with the nearest argument that there is.
+    """
+    taken = [one for init in (maker, ResearchEnv.__init__) for one in signature(init).parameters.values()]
+    known = {one.name for one in taken if one.kind is Parameter.KEYWORD_ONLY}
+    for argument in given:
+        if argument not in known:
+            raise UnknownNameError(f"argument of {name}", argument, known)

@@ -16,8 +16,8 @@ class MLGymEnv(TransformedEnv):  # type: ignore[misc]  # TorchRL has no types.
 
     TorchRL's own leaves the transforms out when every slot is skipped: nobody could pay the penalty of a message that
     cannot be read, or answer it. Here the base environment is asked for a step in which no slot moves, and the transforms
-    see it as any other. Slots are stacked lazily, as in TorchRL's environments of chats: conversations of different lengths
-    can be put together in no other way, which a reset of some of the slots has to do.
+    see it as any other. Several slots are stacked lazily, as in TorchRL's environments of chats: conversations of different
+    lengths can be put together in no other way, which a reset of some of the slots has to do.
     """
 
     def _skip_tensordict(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -27,7 +27,12 @@ class MLGymEnv(TransformedEnv):  # type: ignore[misc]  # TorchRL has no types.
         return next_tensordict
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return super()._step(tensordict).to_lazystack(0)
+        return self._stacked(super()._step(tensordict))
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        return super()._reset(tensordict, **kwargs).to_lazystack(0)
+        return self._stacked(super()._reset(tensordict, **kwargs))
+
+    def _stacked(self, tensordict: TensorDictBase) -> TensorDictBase:
+        # Not where there is one slot: `SerialEnv` and `ParallelEnv` stack lazy stacks along their inner dimension, where
+        # they cannot reset one environment and leave another.
+        return tensordict if self.batch_size.numel() == 1 else tensordict.to_lazystack(0)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from palaestra.core.errors import SettingsError
 from palaestra.integrations.torchrl.base import MLGymWrapper
 from palaestra.integrations.torchrl.code_block import IsolateCodeBlock
+from palaestra.integrations.torchrl.commands import check_arguments
 from palaestra.integrations.torchrl.environment import ConditionalSkip, MLGymEnv
 from palaestra.integrations.torchrl.history import MessageToHistory
 from palaestra.integrations.torchrl.message import StateToMessage
@@ -37,7 +38,7 @@ def make_mlgym(
     reward_wrong_format: float | None = None,
     mlgym: str | Path | None = None,
     num_envs: int = 1,
-    seed: int = 0,
+    seed: int | None = None,
     parser: str = "last_block",
     format_errors: int = 3,
     scaled: bool = False,
@@ -58,7 +59,8 @@ def make_mlgym(
         reward_wrong_format: added to the reward of a message that cannot be read, so a penalty is negative.
         mlgym: a checkout of MLGym, whose tasks the names are.
         num_envs: workspaces side by side.
-        seed: of the random choices, until `env.set_seed`.
+        seed: of the random choices, until `env.set_seed`; a fresh one if `None`, so that each member of a pool draws tasks of
+            its own.
         parser: how a command is found in a message; see `palaestra.research.parsing`.
         format_errors: so many messages in a row that cannot be read end the episode; 0 means never.
         scaled: pay in units of the metric's scale, as `ResearchEnv` does, so that several tasks are worth alike.
@@ -66,7 +68,10 @@ def make_mlgym(
         arguments: of `ResearchEnv`, for example `split`, `max_turns`, `validation_reward`, `strategy`, `sandbox`.
 
     Raises:
-        SettingsError: not exactly one of `task` and `tasks`.
+        SettingsError: not exactly one of `task` and `tasks`, or an argument that has no place here.
+        UnknownNameError: an argument, or a task, that does not exist.
+        EnvError: an argument with a value that makes no sense, or a tokenizer whose chat template leaves out what somebody
+            says.
         MissingExtraError: TorchRL is not installed.
 
     Example:
@@ -74,11 +79,17 @@ def make_mlgym(
         >>> data = env.rollout(10, policy)  # doctest: +SKIP
         >>> data["next", "reward"].sum()  # doctest: +SKIP
     """
+    if isinstance(tasks, (str, Path, ResearchTask)):
+        raise SettingsError(f"tasks is a list of them; got {tasks!r}; for one take task=, or put it into a list")
     names = [task] if task is not None else list(tasks or ())
     if (task is None) == (tasks is None) or not names:
         raise SettingsError(f"either task or tasks is expected, and not none; got task={task!r} and tasks={tasks!r}")
     if arguments.get("tools"):
         raise SettingsError("calls of tools have no place in a TorchRL conversation of texts; leave out tools=True")
+    if arguments.get("format_penalty"):
+        penalty = arguments["format_penalty"]
+        raise SettingsError(f"format_penalty has no effect here; take reward_wrong_format=-{penalty}, which is added")
+    check_arguments("make_mlgym", make_mlgym, arguments)
     loaded = _loaded(names, mlgym)
     base = MLGymWrapper(
         loaded, num_envs=num_envs, device=device, seed=seed, parser=parser, prompts=prompts, **arguments

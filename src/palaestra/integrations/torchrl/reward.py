@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from tensordict import TensorDictBase
 
+from palaestra.core.errors import RewardError
 from palaestra.integrations.torchrl.transform import MLGymBaseTransform
 
 
@@ -16,6 +19,9 @@ class MLGymRewardAssignment(MLGymBaseTransform):
 
     Arguments:
         scaled: in units of the metric's scale, so that tasks are worth alike; else in those of the metric.
+
+    Raises:
+        RewardError: in a step whose reward is larger than a float32 can say.
     """
 
     def __init__(self, scaled: bool = False) -> None:
@@ -27,4 +33,13 @@ class MLGymRewardAssignment(MLGymBaseTransform):
         if not self.scaled:
             scales = [slot.env.task.metric.scale for slot in self.wrapper.slots]
             gain = gain * torch.tensor(scales, dtype=gain.dtype, device=gain.device).reshape(-1, 1)
-        return next_tensordict.set("reward", next_tensordict.get("reward") + gain)
+        before = next_tensordict.get("reward")
+        reward = (before + gain).to(before.dtype)
+        for slot, paid in enumerate(reward.flatten().tolist()):
+            if not math.isfinite(paid):
+                task = self.wrapper.slots[slot].env.task
+                raise RewardError(
+                    f"a reward is a finite number of 32 bits; the work on '{task.name}' is {gain[slot].item():g} ahead of the "
+                    f"baseline; bound the metric, or give it a larger scale than {task.metric.scale:g} and take scaled=True"
+                )
+        return next_tensordict.set("reward", reward)

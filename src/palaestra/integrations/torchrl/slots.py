@@ -83,6 +83,11 @@ class Slot:
         """End the episode from outside; what is there is handed in."""
         return self._told(self.env.stop(reason), said=0)
 
+    @property
+    def limit(self) -> StopReason | None:
+        """The limit that ends the episode now, though no command is run; `None` while it may go on."""
+        return self.env.limit
+
     def state(self) -> dict[str, Any]:
         """Where the agent stands."""
         return dict(self.env.state())

@@ -53,7 +53,7 @@ class Outfit:
 
     Arguments:
         task: that they work on.
-        model: the name of one, for agents that have one and were not told another.
+        model: the name of one, for agents that have one and were not told another; empty for none.
         engine: opens a model by its name, with its cache and budget.
         sampling: how a model's messages are drawn.
         history: history processors, in this order (`palaestra.research.history`).
@@ -65,7 +65,7 @@ class Outfit:
     """
 
     task: ResearchTask
-    model: str = "nano"
+    model: str = ""
     engine: Callable[[str], Engine] = no_engine
     sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=1024))
     history: tuple[str, ...] = ()
@@ -102,6 +102,8 @@ class Agent:
 
     model: str = ""
     """The name of the model that it asks, if it asks one."""
+    interactive: bool = False
+    """Whether it asks a person at the keyboard, for whom the terminal is kept free."""
     takes: str | None = None
     """What stands behind the colon, for errors; `None` for nothing."""
 
@@ -109,6 +111,11 @@ class Agent:
         self.argument, self.outfit = argument, outfit
         if argument and type(self).takes is None:
             raise SettingsError(f"this agent takes nothing behind its name; got ':{argument}'")
+
+    @classmethod
+    def settled(cls, argument: str) -> str:
+        """The same argument for a process that begins in another folder: the paths in it are absolute."""
+        return argument
 
     def environment(self) -> Mapping[str, Any]:
         """Arguments of `ResearchEnv` that it needs to be other than the settings say."""
@@ -144,6 +151,28 @@ def make_agent(spec: str, outfit: Outfit) -> Agent:
     name, _, argument = spec.partition(":")
     agent: Agent = AGENTS.get(name)(argument, outfit)
     return agent
+
+
+def settled_agent(spec: str) -> str:
+    """The same agent for a process that begins in another folder, as `Agent.settled` says it.
+
+    Raises:
+        UnknownNameError: there is no such agent; names the nearest one.
+    """
+    name, colon, argument = spec.partition(":")
+    kind = AGENTS.get(name)
+    if not argument or not (isinstance(kind, type) and issubclass(kind, Agent)):
+        return spec
+    return f"{name}{colon}{kind.settled(argument)}"
+
+
+def settled_path(path: str) -> str:
+    """A path of the user's that means the same in every folder.
+
+    >>> settled_path("/tmp/actions.txt")
+    '/tmp/actions.txt'
+    """
+    return str(Path(path).expanduser().absolute())
 
 
 def turns_of(conversation: Conversation) -> int:

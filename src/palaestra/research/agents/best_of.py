@@ -8,7 +8,7 @@ from typing import Any
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Message
 from palaestra.envs.turn.records import Conversation
-from palaestra.research.agents.base import Agent, Halt, Outfit, make_agent
+from palaestra.research.agents.base import Agent, Halt, Outfit, make_agent, settled_agent
 
 
 class BestOfAgent(Agent):
@@ -32,8 +32,14 @@ class BestOfAgent(Agent):
             )
         self.inner = make_agent(spec, outfit)
         self.episodes, self.parser, self.model = int(count) * self.inner.episodes, self.inner.parser, self.inner.model
+        self.interactive = self.inner.interactive
         if self.episodes > 1 and spec.partition(":")[0] == "model" and outfit.sampling.temperature == 0:
             raise SettingsError(f"{count} episodes at temperature 0 would all be the same; set a temperature")
+
+    @classmethod
+    def settled(cls, argument: str) -> str:
+        count, colon, spec = argument.partition(":")
+        return f"{count}{colon}{settled_agent(spec)}" if spec else argument
 
     def environment(self) -> Mapping[str, Any]:
         return self.inner.environment()

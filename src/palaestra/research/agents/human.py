@@ -25,6 +25,7 @@ class HumanAgent(Agent):
     """
 
     parser = "identity"
+    interactive = True
 
     def __init__(self, argument: str, outfit: Outfit) -> None:
         super().__init__(argument, outfit)

@@ -6,16 +6,18 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from palaestra.core.errors import BudgetSpentError, TotalSpentError
+from palaestra.core.errors import BudgetSpentError, SettingsError, TotalSpentError
 from palaestra.core.records import Completion, Failure, FailureCause, Message, ToolCall
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Engine, Request
 from palaestra.engines.cached import prompt_size
 from palaestra.engines.opening import check_model
+from palaestra.engines.shelf import SHELF
 from palaestra.envs.turn.records import Conversation, StopReason
-from palaestra.research.agents.base import Agent, Halt, Outfit, turns_of
+from palaestra.research.agents.base import Agent, Halt, Outfit, settled_path, turns_of
 from palaestra.research.agents.history import make_history
 
 BYTES = 3.5
@@ -35,7 +37,7 @@ class ModelAgent(Agent):
         argument: the model's name; empty for the outfit's.
 
     Raises:
-        UnknownNameError, SettingsError: there is no such model, or no such history processor.
+        UnknownNameError, SettingsError: no model is named, there is no such model, or no such history processor.
     """
 
     takes = "MODEL"
@@ -43,10 +45,20 @@ class ModelAgent(Agent):
     def __init__(self, argument: str, outfit: Outfit) -> None:
         super().__init__(argument, outfit)
         self.model, self.prompts = argument or outfit.model, outfit.prompts
+        if not self.model:
+            raise SettingsError(
+                "the agent 'model' asks a language model; name one with --model: openai:MODEL, http://HOST:PORT/v1#MODEL, "
+                "a folder or a hub id"
+            )
         check_model(self.model)
         self.histories = [make_history(spec) for spec in outfit.history]
         self._engine: Engine | None = None
         self._tools, self._seeds = "", Seeds(0)
+
+    @classmethod
+    def settled(cls, argument: str) -> str:
+        here = argument not in ("", *SHELF) and Path(argument).expanduser().is_dir()
+        return settled_path(argument) if here else argument
 
     def begin(self, seed: int, tools: Sequence[Mapping[str, Any]]) -> None:
         if self._engine is None:

@@ -9,10 +9,11 @@ from typing import Any
 from palaestra.core.errors import RunError, SettingsError
 from palaestra.core.records import Message
 from palaestra.envs.turn.records import Conversation, StopReason
-from palaestra.research.agents.base import Agent, Halt, Outfit, turns_of
+from palaestra.research.agents.base import Agent, Halt, Outfit, settled_path, turns_of
 from palaestra.research.steps import Step
 from palaestra.runs.run import Run
 
+INTERRUPTED = str(StopReason.INTERRUPTED)
 KEPT = ("commands", "format_errors", "format_penalty")
 """Settings of the run that are the environment's too."""
 
@@ -21,7 +22,10 @@ class ReplayAgent(Agent):
     """Says what the assistant of a stored run said, message by message, and stops where it stopped.
 
     The environment is made as it was for that run, so that with the same task the result is the same. Of a run of
-    several episodes the one is played that counted.
+    several episodes the one is played that counted. A command that somebody interrupted is not begun again.
+
+    Arguments:
+        argument: the folder of the run, or a file in it such as its `trajectory.json`.
 
     Raises:
         SettingsError: no folder is named.
@@ -35,6 +39,8 @@ class ReplayAgent(Agent):
         if not argument:
             raise SettingsError("the agent 'replay' plays a run; name its folder as replay:FOLDER")
         folder = Path(argument.replace("{task}", outfit.task.name)).expanduser()
+        if folder.is_file():
+            folder = folder.parent
         with Run.open(folder, read_only=True) as run:
             summary = run.summary
             if run.recipe != "research" or summary is None:
@@ -47,8 +53,16 @@ class ReplayAgent(Agent):
             raise SettingsError(
                 f"{folder} is of the task '{summary['task']}'; its actions say nothing of '{outfit.task.name}'"
             )
-        self.messages = [step.message for step in steps if step.message is not None]
-        self._end = next((step for step in steps if step.message is None and step.stop_reason), None)
+        # Who stopped it from outside: the agent itself, or a person, perhaps during a command.
+        outside = [
+            step for step in steps if step.stop_reason and (step.message is None or step.stop_reason == INTERRUPTED)
+        ]
+        self._end = outside[0] if outside else None
+        self.messages = [step.message for step in steps if step.message is not None and step is not self._end]
+
+    @classmethod
+    def settled(cls, argument: str) -> str:
+        return settled_path(argument)
 
     def environment(self) -> Mapping[str, Any]:
         kept = {name: self._settings[name] for name in KEPT if name in self._settings}

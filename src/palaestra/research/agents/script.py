@@ -9,7 +9,7 @@ from typing import Any
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Message, ToolCall
 from palaestra.envs.turn.records import Conversation, StopReason
-from palaestra.research.agents.base import Agent, Halt, Outfit, turns_of
+from palaestra.research.agents.base import Agent, Halt, Outfit, settled_path, turns_of
 
 MARK = "%%"
 """A line that is only this stands between two actions."""
@@ -46,6 +46,10 @@ class ScriptAgent(Agent):
         self._calls = any(message.tool_calls for message in self.messages)
         if self._calls and not all(message.tool_calls for message in self.messages):
             raise SettingsError(f"the script {argument} has texts and calls of tools; it can have the one or the other")
+
+    @classmethod
+    def settled(cls, argument: str) -> str:
+        return settled_path(argument)
 
     def environment(self) -> dict[str, Any]:
         return {"tools": True} if self._calls else {"parser": self.parser, "tools": False}

@@ -2,6 +2,7 @@
 
 from palaestra.research.commands.base import (
     COMMANDS,
+    BrokenCommandError,
     Command,
     CommandError,
     Hooks,
@@ -37,6 +38,7 @@ __all__ = [
     "COMMANDS",
     "NOTHING_REFUSED",
     "Blocklist",
+    "BrokenCommandError",
     "Command",
     "CommandError",
     "Hooks",

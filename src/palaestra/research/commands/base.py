@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from palaestra.core.errors import PalaestraError
+from palaestra.core.errors import PalaestraError, SandboxError, SettingsError
 from palaestra.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -56,6 +56,13 @@ class CommandError(PalaestraError):
     """A command was misused. The message goes to the agent: what was expected, what came, and what to do."""
 
 
+class BrokenCommandError(SandboxError):
+    """The code of a command raised, or gave what is no outcome: nobody's mistake but its author's, and no score."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"the command '{name}' broke: {why}")
+
+
 class Hooks(Protocol):
     """What the environment does for the commands. Both give the text that the agent is told."""
 
@@ -88,7 +95,8 @@ class Command:
 
     Arguments:
         perform: does it, given the session and the arguments by name; what is optional and was not given is missing.
-            Gives the text to show, or a whole `Outcome`. Raises `CommandError` for a misuse.
+            Gives the text to show, or a whole `Outcome`. Raises `CommandError` for a misuse, of which the agent is
+            told; anything else that it raises ends the episode as a failure.
         docs: what it does, for the prompt: whole sentences.
         example: a whole message that uses it as text.
         body: the parameter that as text stands on the lines below the first.
@@ -128,6 +136,11 @@ def load_commands(names: Iterable[str] = ()) -> dict[str, Command]:
 
     Raises:
         UnknownNameError: there is no such command.
+        SettingsError: what is registered under that name is no command of that name.
     """
     ordered = sorted(COMMANDS.names(), key=lambda name: (name == "bash", (*ORDER, name).index(name)))
-    return {name: COMMANDS.get(name) for name in (tuple(names) or ordered)}
+    found = {name: COMMANDS.get(name) for name in (tuple(names) or ordered)}
+    for name, command in found.items():
+        if not isinstance(command, Command) or command.name != name:
+            raise SettingsError(f"what is registered as '{name}' must be a Command of that name; got {command!r}")
+    return found

@@ -1,7 +1,8 @@
 """Programs that wait for somebody at a keyboard, of whom there is none: refused, with what to use instead.
 
-Nothing would hang without this, for a command's input is empty. It saves the agent a turn that fails in silence, and
-tells it the way. A name counts only where a command's name stands: `echo vim` and `python vim.py` are fine.
+Without this most of them would end at once, as a command's input is empty, and some would stand until the command's limit.
+It saves the agent that turn, and tells it the way; it is no wall, and needs to be none. A name counts only where a
+command's name stands: `echo vim` and `python vim.py` are fine.
 """
 
 from __future__ import annotations

@@ -213,7 +213,10 @@ class Files:
 
     def _plain(self, relative: str) -> bytes | None:
         """A file of the workspace to which no link leads; `None` where something else is there by now."""
-        data = self.shell.read_files([relative], WHOLE + 1).get(relative)
+        try:
+            data = self.shell.read_files([relative], WHOLE + 1).get(relative)
+        except SandboxError as error:  # What the shell said of it is the agent's to forge.
+            raise CommandError(f"'{relative}' cannot be read: {error}") from error
         return data if data is not None and len(data) <= WHOLE else None
 
     def _slice(self, place: Place, first: int, count: int, size: int, width: int = WIDEST) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import shlex
+import time
 
 from palaestra.research.commands.base import CommandError
 from palaestra.sandbox.base import Shell, ShellResult
@@ -42,11 +44,11 @@ class Inside:
     """A shell, and the talk with it that is not the agent's.
 
     What background processes print comes with the output of whatever is run next. Where that is one of our questions, it
-    is kept in `stray` for the agent's next command.
+    is kept in `stray` for the agent's next command. All questions of one command have to be answered by its `deadline`.
     """
 
     def __init__(self, shell: Shell, names: list[str]) -> None:
-        self.shell, self.stray = shell, b""
+        self.shell, self.stray, self.deadline = shell, b"", math.inf
         self._prepared, self._folder = False, ""
         self._prelude = PRELUDE.format(names="|".join(map(shlex.quote, names)) or "''")
 
@@ -66,9 +68,12 @@ class Inside:
         Raises:
             CommandError: the shell does not answer.
         """
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise CommandError("the shell is too slow to answer; look at what runs in the background, or at your PATH")
         mark = secrets.token_hex(12)
         words = " ".join(map(shlex.quote, arguments))
-        result = self._run(QUESTION.format(script=script, mark=mark, arguments=words), timeout)
+        result = self._run(QUESTION.format(script=script, mark=mark, arguments=words), min(timeout, left))
         parts = result.output.split(mark.encode())
         if len(parts) != 3:
             self._stay(result.output)

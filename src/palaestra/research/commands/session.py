@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from palaestra.core.errors import suggest
+from palaestra.core.errors import PalaestraError, suggest
 from palaestra.research.commands.arguments import from_json, from_text
-from palaestra.research.commands.base import Command, CommandError, Hooks, Outcome, load_commands
+from palaestra.research.commands.base import (
+    BrokenCommandError,
+    Command,
+    CommandError,
+    Hooks,
+    Outcome,
+    load_commands,
+)
 from palaestra.research.commands.bash import run_bash
 from palaestra.research.commands.blocklist import Blocklist
 from palaestra.research.commands.editing import Changes
@@ -19,7 +27,11 @@ from palaestra.research.commands.inside import Inside
 from palaestra.research.commands.memory import Memory
 from palaestra.research.commands.text import clean
 from palaestra.research.commands.window import window
+from palaestra.research.loading import told
 from palaestra.sandbox.base import Shell
+
+PATIENCE = 40.0
+"""Seconds that the questions of one of our commands may take together."""
 
 
 class View(NamedTuple):
@@ -34,8 +46,9 @@ class View(NamedTuple):
 class Session:
     """The commands of one episode, and what they share. One action at a time.
 
-    Whatever an agent writes gives an `Outcome`. What raises is broken around it: `SandboxError` from the shell, whatever
-    the hooks raise, `StorageError` from the memory's file.
+    Whatever an agent writes gives an `Outcome`. What raises is broken around it: `SandboxError` from the shell,
+    `BrokenCommandError` from the code of a command, `StorageError` from the memory's file, and other errors of ours from
+    the hooks.
 
     Arguments:
         shell: the agent's.
@@ -71,6 +84,7 @@ class Session:
         self.files = Files(self.inside)
         self.changes = Changes()
         self.view: View | None = None
+        self.ok = True
 
     def run(self, text: str) -> Outcome:
         """Do one action: one of our commands where the first word is one, else bash."""
@@ -79,17 +93,19 @@ class Session:
         command = self.commands.get(words[0]) if words else None
         if command is not None and command.textual:
             return self._perform(command, lambda: from_text(command, text))
-        return run_bash(self, text)
+        return self._noted(run_bash(self, text))
 
     def call(self, name: str, arguments: Mapping[str, Any] | str) -> Outcome:
         """Do one action that came as a call of a tool, `bash` among them; the arguments may be JSON text."""
         command = self.commands.get(name)
         if command is None:
-            return Outcome(f"there is no tool '{name[:80]}'; {suggest(name[:80], self.commands)}", False, "error")
+            said = f"there is no tool '{name[:80]}'; {suggest(name[:80], self.commands)}"
+            return self._noted(Outcome(said, False, "error"))
         return self._perform(command, lambda: from_json(command, arguments))
 
     def state(self) -> dict[str, Any]:
-        """Where the agent stands, for templates: `open_file`, `working_dir`, and the `window` as `FIRST-LAST of TOTAL`.
+        """Where the agent stands, for templates: `open_file`, `working_dir`, the `window` as `FIRST-LAST of TOTAL`, and
+        whether the last action was `ok`: did what it was asked for.
 
         File and window are empty where no file is open.
         """
@@ -98,6 +114,7 @@ class Session:
             "open_file": "" if view is None else view.path,
             "working_dir": self.inside.folder,
             "window": "" if view is None else f"{view.first}-{view.last} of {view.total}",
+            "ok": self.ok,
         }
 
     # What commands use
@@ -127,10 +144,24 @@ class Session:
 
     def _perform(self, command: Command, arguments: Callable[[], Mapping[str, Any]]) -> Outcome:
         start = time.monotonic()
+        self.inside.deadline = start + min(PATIENCE, self.timeout or PATIENCE)
         try:
             done = command.perform(self, arguments())
         except CommandError as error:
             done = Outcome(str(error), ok=False, kind="error")
+        except PalaestraError:
+            raise
+        except Exception as error:  # A command may be anybody's.
+            code = getattr(command.perform, "__code__", None)
+            raise BrokenCommandError(command.name, told(error, Path(code.co_filename if code else "/"))) from error
+        finally:
+            self.inside.deadline = math.inf
         outcome = Outcome(done) if isinstance(done, str) else done
+        if not isinstance(outcome, Outcome):
+            raise BrokenCommandError(command.name, f"it gives a text or an Outcome; got {type(done).__name__}")
         seconds = outcome.seconds or time.monotonic() - start
-        return replace(outcome, name=command.name, seconds=seconds)
+        return self._noted(replace(outcome, name=command.name, seconds=seconds))
+
+    def _noted(self, outcome: Outcome) -> Outcome:
+        self.ok = outcome.ok
+        return outcome

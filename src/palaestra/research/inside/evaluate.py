@@ -1,24 +1,52 @@
 """Runs a foreign evaluator inside a sandbox, with the submission's code in the same process.
 
 What the evaluator itself prints is told apart from what the submission prints: the evaluator's module has a `print` of its
-own, everything else goes to stderr. The workspace comes last where modules are looked for, so that a file of the submission
-stands in for no library.
+own, everything else goes to stderr. Where it prints no object by that, what it wrote to stdout in other ways counts, unless
+code of the submission is among the callers. It is passed on when the evaluator has come to its end, and no earlier, in one line with
+a seal. The key to the seal comes by stdin, and is in no argument, variable of the environment, file or other process: who
+writes to every open file, reads what others wrote there, prints such lines, or ends the process, has none. Our file lies
+outside the workspace, which comes last where modules are looked for, so that a file of the submission stands in for no library.
 """
 
 from __future__ import annotations
 
-import builtins
+import fcntl
+import io
+import json
 import os
-import runpy
 import sys
+import traceback
+
+# By name: what the submission puts into these modules later is not called.
+from collections import deque
+from collections.abc import Callable
+from hashlib import blake2b
+from io import StringIO
+from os import _exit, getpid, write
+from types import FrameType, ModuleType, TracebackType
+
+KEY_BYTES = 32
+KEPT = 1 << 17
+"""Characters that are passed on: the last ones."""
+MARK = b"sealed by the runner of the evaluator:"
 
 
 def main() -> None:
     script, *arguments = sys.argv[1:]
-    told = os.dup(1)
+    given = b""
+    while part := os.read(0, 1 << 16):
+        given += part
+    key, trusted = given[:KEY_BYTES], frozenset(json.loads(given[KEY_BYTES:]))
+    told = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 128 + os.urandom(1)[0])
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     os.dup2(2, 1)
-    plain = builtins.print
-    said: list[str] = []
+    here, process = os.getcwd(), getpid()
+    ours = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [path for path in sys.path if path not in ("", here, ours)] + [here]
+    sys.argv = [script, *arguments]
+    said, otherwise, plain = Kept(), Kept(), print
 
     def tell(
         *values: object, sep: str | None = " ", end: str | None = "\n", file: object = None, flush: bool = False
@@ -26,22 +54,103 @@ def main() -> None:
         if file is not None and file not in (sys.stdout, sys.__stdout__):
             plain(*values, sep=sep, end=end, file=file, flush=flush)  # type: ignore[call-overload]
             return
-        text = (" " if sep is None else sep).join(map(str, values)) + ("\n" if end is None else end)
-        said.append(text)
-        data = text.encode("utf-8", "replace")
-        while data:
-            data = data[os.write(told, data) :]
+        text = StringIO()
+        plain(*values, sep=sep, end=end, file=text)
+        said.add(text.getvalue())
 
-    here = os.getcwd()
-    sys.path[:] = [path for path in sys.path if path not in ("", here)] + [here]
-    sys.argv = [script, *arguments]
-    code = 0
+    module = ModuleType("__main__")
+    sys.stdout = Heard(lambda frame: called_by(vars(module), frame, here, trusted), otherwise)
+    code = run(script, module, {"print": tell}, here)
+    # A process that the submission forked may come here as well.
+    if code == 0 and getpid() == process:
+        line = sealed(said.text if "{" in said.text else otherwise.text, key)
+        while line:
+            line = line[write(told, line) :]
+    _exit(code)  # Threads that a submission left do not keep it alive.
+
+
+class Kept:
+    """The end of a text that grows."""
+
+    def __init__(self) -> None:
+        self.parts: deque[str] = deque()
+        self.size = 0
+
+    def add(self, text: str) -> None:
+        self.parts.append(text[-KEPT:])
+        self.size += len(self.parts[-1])
+        while self.size - len(self.parts[0]) >= KEPT:
+            self.size -= len(self.parts.popleft())
+
+    @property
+    def text(self) -> str:
+        return "".join(self.parts)[-KEPT:]
+
+
+class Heard(io.TextIOWrapper):
+    """Stdout: what the evaluator writes is kept, everything else goes to stderr."""
+
+    def __init__(self, ours: Callable[[FrameType | None], bool], kept: Kept) -> None:
+        raw = io.FileIO(2, "wb", closefd=False)
+        super().__init__(io.BufferedWriter(raw), encoding="utf-8", errors="replace", line_buffering=True)
+        self._ours, self._kept = ours, kept
+
+    def write(self, text: str) -> int:
+        if not self._ours(sys._getframe(1)):
+            return super().write(text)
+        self._kept.add(text)
+        return len(text)
+
+
+def called_by(names: dict[str, object], frame: FrameType | None, workspace: str, trusted: frozenset[str]) -> bool:
+    """Whether the module of these names is among the callers, and before it no file of the workspace that is not trusted."""
+    while frame is not None:
+        if frame.f_globals is names:
+            return True
+        file = frame.f_code.co_filename
+        inside = not file.startswith(("/", "<frozen ")) or file.startswith(f"{workspace}/")
+        if inside and file.removeprefix(f"{workspace}/") not in trusted:
+            return False
+        frame = frame.f_back
+    return False
+
+
+def run(script: str, module: ModuleType, names: dict[str, object], workspace: str) -> int:
+    """Run a file as Python would, as this module with these names in it; its exit code."""
+    vars(module).update(names, __file__=os.path.abspath(script))
+    sys.modules["__main__"] = module
     try:
-        runpy.run_path(script, {"print": tell}, "__main__")
+        with open(script, "rb") as source:
+            compiled = compile(source.read(), script, "exec", dont_inherit=True)
+        exec(compiled, vars(module))
     except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
-    sys.stdout.flush()
-    os._exit(code)
+        if not error.code and raised_by(vars(module), error.__traceback__, workspace):
+            return 0
+        traceback.print_exc()
+        return error.code if isinstance(error.code, int) and 0 < error.code < 256 else 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def raised_by(names: dict[str, object], trace: TracebackType | None, workspace: str) -> bool:
+    """Whether something was raised in the module of these names, or in a library that it called; not in the submission."""
+    last = None
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
+        file = frame.f_code.co_filename
+        library = file.startswith("<frozen ") or (file.startswith("/") and not file.startswith(f"{workspace}/"))
+        if frame.f_globals is names or not library:
+            last = frame.f_globals
+    return last is names
+
+
+def sealed(text: str, key: bytes) -> bytes:
+    """A line that only who has the key can write."""
+    payload = text.encode("utf-8", "replace")
+    seal = blake2b(payload, key=key, digest_size=32).hexdigest()
+    return b"\n" + MARK + f"{seal}:{payload.hex()}\n".encode()
 
 
 if __name__ == "__main__":

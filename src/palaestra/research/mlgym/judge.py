@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 import time
-from collections.abc import Mapping
-from importlib.resources import files as package_files
-from typing import Any
+from collections.abc import Collection, Mapping
+from pathlib import Path, PurePosixPath
 
 from palaestra.core.errors import SandboxError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.research.data import TaskData
 from palaestra.research.evaluation import EvaluationSplit, Judge
+from palaestra.research.inside import evaluate
+from palaestra.research.inside.evaluate import KEY_BYTES
 from palaestra.research.mlgym.files import EntryPoint
+from palaestra.research.mlgym.scores import exception_in, scores_in, unsealed
 from palaestra.research.mlgym.task import WORKSPACE, MLGymTask
 from palaestra.research.places import read_only_of
 from palaestra.research.records import Grade, Outcome, Unusable
 from palaestra.sandbox.base import Limits, Result, Sandbox
 
-RUNNER = "_palaestra_evaluate.py"
+RUNNER = "/opt/runner/evaluate.py"
+"""Where the runner lies: in a folder of its own, as Python looks there for modules first."""
+QUOTED = 600
+"""Characters of what an evaluator said that the agent is told, where none of its code ran."""
 
 
 class MLGymJudge(Judge):
@@ -29,51 +35,57 @@ class MLGymJudge(Judge):
 
     def __init__(self, task: MLGymTask, sandbox: Sandbox) -> None:
         self.task, self.sandbox, self.seed, self.data = task, sandbox, 0, TaskData()
+        self.exposed = False
 
     def judge(self, files: Mapping[str, bytes], split: EvaluationSplit) -> Outcome:
         """What a submission is worth; the same for both splits, as there is one set of data."""
-        start = time.perf_counter()
-        file = self.task.file
-        wrong = self._wrong(files)
+        start, self.exposed = time.perf_counter(), False
+        names, table = self.task.file.evaluation_paths, self.task.file.task_entrypoint is EntryPoint.CSV
+        if table:  # Nothing else of the agent's may be there, as it could be code.
+            files = {name: content for name, content in files.items() if name in self.task.submission.files}
+        originals = self.task.evaluator_files()
+        fixed = {*names, *(originals.keys() - self.task.starter_files().keys())}
+        if self.task.file.task_entrypoint is EntryPoint.PYTHON:
+            # What the evaluator imports beside the one file that is handed in is its own.
+            fixed |= originals.keys() - set(self.task.submission.files)
+        wrong = self._wrong({**dict.fromkeys(originals.keys() & fixed, b""), **files})
         if wrong:
             return Unusable(wrong)
-        originals = self.task.evaluator_files()
-        evaluator = next((name for name in file.evaluation_paths if name in originals), None)
+        evaluator = next((name for name in names if name in originals), None)
         if evaluator is None:
-            said = f"the evaluator {', '.join(file.evaluation_paths)} is not among the starter code of the task"
+            said = f"the evaluator {', '.join(names)} is not among the starter code of the task"
             return Failure(FailureCause.SCORER, said)
         try:
             argv = self._command(evaluator, files)
         except ValueError as error:
             return Unusable(str(error))
-        # The agent's copies of what judges it do not count.
-        kept = {name: content for name, content in files.items() if name not in file.evaluation_paths}
-        judges = {name: originals[name] for name in originals if name in file.evaluation_paths or name not in kept}
-        runner = (package_files("palaestra.research") / "inside" / "evaluate.py").read_text(encoding="utf-8")
+        shown = read_only_of(self.task, self.data, judging=True)
+        taken = {path.removeprefix(f"{WORKSPACE}/") for path in shown if path.startswith(f"{WORKSPACE}/")}
+        key = secrets.token_bytes(KEY_BYTES)
+        told = json.dumps(sorted(originals.keys() & fixed)).encode()
+        self.exposed = not table
         try:
             result = self.sandbox.run(
-                argv, {**kept, **judges, **self._secrets(originals), RUNNER: runner}, limits=self._limits(),
-                read_only=read_only_of(self.task, self.data, judging=True), env={"HF_HUB_OFFLINE": "1"},
+                argv, laid_over(originals, files, fixed, taken), stdin=b"" if table else key + told, limits=self._limits(),
+                read_only={**shown, RUNNER: str(Path(evaluate.__file__))}, env={"HF_HUB_OFFLINE": "1"},
             )  # fmt: skip
         except SandboxError as error:
             return Failure(FailureCause.SANDBOX, str(error))
-        return self._read(result, time.perf_counter() - start)
+        return self._read(result, key, time.perf_counter() - start)
 
     def _wrong(self, files: Mapping[str, bytes]) -> str:
-        if self.task.submission.files != ("*",):
+        wanted = self.task.submission
+        if wanted.files != ("*",):
             return super()._wrong(files)
         total = sum(len(content) for content in files.values())
-        return f"the workspace has {total} bytes" if total > self.task.submission.largest else ""
-
-    def _secrets(self, originals: Mapping[str, bytes]) -> dict[str, bytes]:
-        names = {name.rsplit("/", 1)[-1] for name in self.task.file.secret_files}
-        return {name: content for name, content in originals.items() if name.rsplit("/", 1)[-1] in names}
+        return f"the workspace has {total} bytes; {wanted.largest} are the most" if total > wanted.largest else ""
 
     def _command(self, evaluator: str, files: Mapping[str, bytes]) -> list[str]:
         run = ["python3", "-B", RUNNER, evaluator]
         match self.task.file.task_entrypoint:
             case EntryPoint.CSV:
-                return [*run, "--submission_file", f"{WORKSPACE}/submission.csv"]
+                # Nothing of the agent's runs there: whatever is printed, the evaluator printed it.
+                return ["python3", "-B", evaluator, "--submission_file", f"{WORKSPACE}/submission.csv"]
             case EntryPoint.MODEL:
                 found = sorted(name for name in files if name.endswith((".yaml", ".yml")) and "/" not in name)
                 if not found:
@@ -93,48 +105,67 @@ class MLGymJudge(Judge):
             processes=limit.processes, open_files=1024, file_size=4 << 30, output=1 << 22, disk=8 << 30,
         )  # fmt: skip
 
-    def _read(self, result: Result, seconds: float) -> Outcome:
-        said = " ".join(result.error_text.split())[-600:]
-        found = scores_in(result.text)
+    def _read(self, result: Result, key: bytes, seconds: float) -> Outcome:
+        plain = result.text if result.ok else None
+        text = unsealed(result.stdout, key) if self.exposed else plain
+        if text is None:
+            return Unusable(self._ended(result), self.exposed)
+        name = self.task.metric.name
+        lines = self.task.file.task_entrypoint in (EntryPoint.MODEL, EntryPoint.LANGUAGE_MODEL)
+        found = scores_in(text, name, first=lines)
         if found is None:
-            if result.status.is_limit:
-                return Unusable(f"the evaluator was ended by its limit of {result.status.value}; {said}")
-            return Unusable(f"the evaluator could not read the submission (exit code {result.exit_code}): {said}")
-        metric = self.task.metric
-        value = found.get(metric.name)
+            return Unusable("the evaluator came to its end and printed no scores", self.exposed)
+        by_name = {one.lower(): score for one, score in found.items()}
+        value = found.get(name, by_name.get(name.lower()))
         if value is None:
-            by_name = {name.lower(): one for name, one in found.items()}
-            value = by_name.get(metric.name.lower(), next(iter(found.values())) if len(found) == 1 else None)
-        if value is None or not math.isfinite(value):
-            return Failure(FailureCause.SCORER, f"the evaluator gave no finite '{metric.name}'; got {found}")
-        return Grade(value, {**found, metric.name: value}, seconds)
+            got = "" if self.exposed else f"; got {sorted(found)}"
+            return Failure(FailureCause.SCORER, f"the evaluator gave no '{name}'{got}")
+        if not math.isfinite(value):
+            # No failure, as the submission led to it; and it counts, as the answers may be guessed by it one after the other.
+            return Unusable(f"its {name} is {value}, which is no score", exposed=True)
+        return Grade(
+            value, {**{one: score for one, score in found.items() if math.isfinite(score)}, name: value}, seconds
+        )
+
+    def _ended(self, result: Result) -> str:
+        """How an evaluator ended that gave no scores. What code of the agent had to say could be hidden data."""
+        limit = f"was ended by its limit of {result.status.value}" if result.status.is_limit else ""
+        if not self.exposed:
+            said = " ".join(result.error_text.split())[-QUOTED:]
+            return f"the evaluator {limit or f'could not read the submission (exit code {result.exit_code})'}: {said}"
+        raised = "" if limit else exception_in(result.error_text)
+        ended = f"did not come to its end (exit code {result.exit_code}{raised and f', {raised}'})"
+        said = "what was printed there is not told, as it may hold hidden data. More is told by a trial of your own"
+        return f"the evaluator {limit or ended}; {said}"
 
 
-def scores_in(text: str) -> dict[str, float] | None:
-    """The scores in what an evaluator printed: its last JSON object, on one line or on several.
+def laid_over(
+    originals: Mapping[str, bytes], files: Mapping[str, bytes], fixed: Collection[str], taken: Collection[str]
+) -> dict[str, bytes]:
+    """What is put into the workspace in which a submission is judged.
 
-    >>> scores_in("loading\\n{'not': 'json'}\\n{\\"Score\\": 1.5}\\n")
-    {'Score': 1.5}
+    Arguments:
+        originals: of the checkout.
+        files: of the agent, which come before the originals.
+        fixed: names of originals that come before the files of the agent.
+        taken: names at which something lies already.
+
+    Whatever would be in the way of something that comes before it, as a file where that needs a folder, is left out.
     """
-    found: dict[str, float] | None = None
-    decoder, at = json.JSONDecoder(), text.find("{")
-    while at >= 0:
-        try:
-            value, end = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            end = at + 1
-        else:
-            numbers = _numbers(value)
-            found = numbers or found
-        at = text.find("{", end)
-    return found
+    first = beside({name: content for name, content in originals.items() if name in fixed}, taken)
+    kept = beside(files, {*taken, *fixed})
+    return {**beside(originals, {*taken, *first, *kept}), **kept, **first}
 
 
-def _numbers(value: Any) -> dict[str, float]:
-    if not isinstance(value, Mapping):
-        return {}
+def beside(files: Mapping[str, bytes], names: Collection[str]) -> dict[str, bytes]:
+    """Those of the files that are neither one of these, nor below one, nor in the place of a folder that one needs."""
+    needed = {folder for name in names for folder in _folders(name)}
     return {
-        str(name): float(one)
-        for name, one in value.items()
-        if isinstance(one, int | float) and not isinstance(one, bool)
+        name: content
+        for name, content in files.items()
+        if name not in names and name not in needed and not any(folder in names for folder in _folders(name))
     }
+
+
+def _folders(name: str) -> list[str]:
+    return [folder.as_posix() for folder in PurePosixPath(name).parents][:-1]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,9 @@ from pydantic import PrivateAttr
 
 from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.research.data import TaskData
+from palaestra.research.mlgym.checkout import Secrets, below, files_below
 from palaestra.research.mlgym.files import DatasetFile, EntryPoint, TaskFile
+from palaestra.research.records import Unusable
 from palaestra.research.task import CACHES, Direction, Metric, ResearchTask, Submission, TaskLimits, read_yaml
 from palaestra.sandbox.base import Sandbox, Shell
 
@@ -25,14 +27,20 @@ WORKSPACE = "/home/agent/workspace"
 TASKS = Path("configs/tasks")
 LOWER = re.compile(r"loss|error|rmse|mse\b|mae\b|perplexity|ppl|time|second|latency|regret|wer\b|bpb|nll", re.I)
 """Names of metrics of which less is better; the files themselves do not say."""
+DATA = "data"
+"""The folder of the workspace in which the data lie."""
 LARGEST = 2 << 30
+MOST_FILES = 10_000
+LONGEST_NAME, LONGEST_PATH = 200, 1000
+"""Bytes of a name and of a path that can be kept on any machine, below the folder of any run."""
 
 
 class MLGymTask(ResearchTask):
     """A task of an MLGym checkout; made by `load_mlgym`.
 
     The agent finds the starter code and, read-only, the data in /home/agent/workspace, without the secret files. What it hands
-    in is a copy of its workspace; it is judged in a fresh sandbox, with the checkout's own evaluator and data put over it.
+    in is a copy of its workspace; it is judged in a fresh sandbox, with the checkout's own evaluator and data put over it, and
+    with the secret files, which lie beside the evaluator there.
     `validate` and `submit` use the same evaluator and the same data, as there is only one; how often it may be asked is limited.
     """
 
@@ -54,47 +62,65 @@ class MLGymTask(ResearchTask):
         return WORKSPACE
 
     def starter_files(self) -> dict[str, bytes]:
-        hidden = {*self.file.secret_files, *(Path(name).name for name in self.file.secret_files)}
-        return {name: content for name, content in self._starter().items() if name not in hidden}
+        secrets = self._secrets()
+        return {name: path.read_bytes() for name, path in self._starter().items() if not secrets.has(path, name)}
 
     def evaluator_files(self) -> dict[str, bytes]:
         """What judges, as it is in the checkout: evaluators, secret files, and whatever else the starter code brought."""
-        found = self._starter()
-        for name in self.file.secret_files:
-            path = self._below(name)
-            if path is not None and path.is_file():
-                found[Path(name).name if name not in found else name] = path.read_bytes()
-        return found
+        return {name: path.read_bytes() for name, path in (self._starter() | self._secrets().files).items()}
 
     def shown(self, data: TaskData, judging: bool) -> Mapping[str, str]:
-        found = {}
+        secrets = Secrets(self.checkout, ()) if judging else self._secrets()
+        found: dict[str, str] = {}
         for dataset in self._datasets:
-            folder = self._data_folder(dataset)
-            for entry in sorted(folder.iterdir()):
-                if judging or not self._secret(entry):
-                    found[f"{WORKSPACE}/data/{entry.name}"] = str(entry)
-        return found
+            found |= secrets.visible(self._data_folder(dataset), DATA, shared=len(self._datasets) > 1)
+        return {f"{WORKSPACE}/{place}": path for place, path in found.items()}
 
     def judge(self, sandbox: Sandbox) -> MLGymJudge:
         from palaestra.research.mlgym.judge import MLGymJudge
 
         return MLGymJudge(self, sandbox)
 
-    def collect(self, shell: Shell) -> dict[str, bytes]:
-        """The workspace without the data. For a task whose evaluator reads one file, that file."""
+    def collect(self, shell: Shell) -> dict[str, bytes] | Unusable:
+        """The workspace without the data. For a task whose evaluator reads one file, that file.
+
+        Who hands in more than can be kept is told so, and judged on nothing less: which of the files the evaluator needs, and
+        the agent could do without, nobody knows but the agent.
+        """
+        largest = self.submission.largest
         if self.file.task_entrypoint is EntryPoint.CSV:
-            return shell.read_files(self.submission.files, self.submission.largest + 1)
-        names = [name for name in shell.list_files() if not name.startswith("data/")]
-        return shell.read_files(names)
+            return shell.read_files(self.submission.files, largest + 1)
+        most = MOST_FILES + sum(1 for _ in self._data_files())
+        listed = shell.list_files(most + 1)
+        if len(listed) > most:
+            return Unusable(f"the workspace has more than {MOST_FILES} files, which are the most; remove some")
+        names = [name for name in listed if not self._datasets or not name.startswith(f"{DATA}/")]
+        for name in names:
+            size, part = len(name.encode()), max(len(part.encode()) for part in name.split("/"))
+            if size > LONGEST_PATH or part > LONGEST_NAME:
+                return Unusable(
+                    f"the path {name[:80]}... has {size} bytes, and {part} in one name; at most {LONGEST_PATH} and "
+                    f"{LONGEST_NAME} can be handed in; give the file another name, or remove it"
+                )
+        found = shell.read_files(names, total=largest)
+        # What is missing did not fit, or is gone since it was listed.
+        if len(found) < len(names) and shell.read_files([name for name in names if name not in found], longest=1):
+            return Unusable(f"the workspace has more than {largest} bytes, which are the most; remove some files")
+        return found
 
     def recorded(self) -> float | None:
         scores = self.file.baseline_scores
         return scores[0][self.metric.name] if scores else None
 
     def digest(self) -> str:
+        """Changes with the files that judge, the secret ones among them, and with the data, as far as size and time tell."""
         found = hashlib.blake2b(self.file.model_dump_json().encode(), digest_size=12)
-        for name, content in sorted(self._starter().items()):
+        for name, content in sorted(self.evaluator_files().items()):
             found.update(f"{len(name)}:{name}:{len(content)}:".encode() + content)
+        for path in self._data_files():
+            about = path.stat()
+            found.update(os.fsencode(path.relative_to(self.checkout)))
+            found.update(f"\0{about.st_size}:{about.st_mtime_ns}\0".encode())
         return found.hexdigest()
 
     def missing_packages(self) -> list[str]:
@@ -113,21 +139,32 @@ class MLGymTask(ResearchTask):
                     missing.append(name[1])
         return missing
 
-    def _starter(self) -> dict[str, bytes]:
-        found: dict[str, bytes] = {}
+    def _secrets(self) -> Secrets:
+        return Secrets(self.checkout, self.file.secret_files)
+
+    def _starter(self) -> dict[str, Path]:
+        """The starter code, the secret files in it included: from the place in the workspace to the path."""
+        found: dict[str, Path] = {}
         for name in self.file.starter_code:
-            path = self._below(name)
+            path = below(self.checkout, name)
             if path is None or not path.exists():
                 raise TaskError(f"task '{self.file.id}' names the starter code {name}, which is not in {self.checkout}")
             if path.is_file():
-                found[path.name] = path.read_bytes()
+                found[path.name] = path
             for file in sorted(path.rglob("*")) if path.is_dir() else ():
                 if file.is_file() and not CACHES & set(file.parts):
-                    found[f"{path.name}/{file.relative_to(path).as_posix()}"] = file.read_bytes()
+                    found[f"{path.name}/{file.relative_to(path).as_posix()}"] = file
+        sample = below(self.checkout, self.file.sample_submission) if self.file.sample_submission else None
+        if sample is not None and sample.is_file():
+            found.setdefault(sample.name, sample)
         return found
 
+    def _data_files(self) -> Iterator[Path]:
+        for dataset in self._datasets:
+            yield from files_below(self._data_folder(dataset))
+
     def _data_folder(self, dataset: DatasetFile) -> Path:
-        path = self._below(dataset.data_path)
+        path = below(self.checkout, dataset.data_path)
         if path is None or not path.is_dir():
             raise TaskError(
                 f"the data '{dataset.name}' of task '{self.file.id}' are not in {self.checkout / dataset.data_path}; "
@@ -135,18 +172,6 @@ class MLGymTask(ResearchTask):
                    "they come from a hub: fetch them, put them there as files, and set is_local")
             )  # fmt: skip
         return path
-
-    def _secret(self, path: Path) -> bool:
-        inside = path.relative_to(self.checkout).as_posix()
-        return any(
-            fnmatch.fnmatch(inside, f"*{name.lstrip('/')}") or path.name == Path(name).name
-            for name in self.file.secret_files
-        )
-
-    def _below(self, name: str) -> Path | None:
-        """A path of the checkout, unless it leads out of it."""
-        path = (self.checkout / name).resolve()
-        return path if path.is_relative_to(self.checkout) else None
 
 
 def load_mlgym(
@@ -202,6 +227,9 @@ def load_mlgym(
     task = MLGymTask.model_validate(fields)
     task._checkout, task._file, task._datasets = root, file, datasets
     task._folder = path.parent
+    if missing := task.missing_packages():
+        said = f"{task.description}\n\nNot installed, and not to be had: {', '.join(missing)}."
+        task = task.model_copy(update={"description": said})
     task.starter_files()
     for dataset in datasets:
         task._data_folder(dataset)
@@ -226,9 +254,9 @@ def _path(root: Path, name: str) -> Path:
 def _described(file: TaskFile, datasets: tuple[DatasetFile, ...]) -> str:
     docs = "\n".join(f"- {one.name}: {one.description}" for one in datasets)
     text = file.description.replace("{dataset_docs}", docs)
-    return (
-        text if "{dataset_docs}" in file.description or not docs else f"{text}\n\nData (in ./data, read-only):\n{docs}"
-    )
+    if docs and "{dataset_docs}" not in file.description:
+        text += f"\n\nData (in ./data, read-only):\n{docs}"
+    return text
 
 
 def _wanted(file: TaskFile) -> tuple[str, ...]:

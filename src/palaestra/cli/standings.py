@@ -1,0 +1,95 @@
+"""The standings of a bench on a terminal: names are folded where there is no room, figures never."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from palaestra.research.scores import Area, Cell, Standings
+
+GAP = 2
+"""Columns of the terminal between two of a table."""
+NAMES = range(20, 9, -1)
+"""Columns for the name of a method, where its figures need no more: as many as let the fewest tables do."""
+SILENT = "°"
+STYLE: dict[str, Any] = {
+    "title_justify": "left", "box": None, "padding": (0, GAP, 0, 0), "pad_edge": False, "header_style": "underline",
+}  # fmt: skip
+
+
+def standings_tables(
+    standings: Standings, width: int, silent: Callable[[str, str], bool] = lambda task, method: False
+) -> list[Table | str]:
+    """The best submission of every method on every task, in as many tables as `width` asks for, and the areas.
+
+    Arguments:
+        silent: whether a method said nothing on a task.
+    """
+    from palaestra.research.scores import Measure
+
+    profile = standings.profile(Measure.SUBMISSION)
+    columns = {
+        method: [_score(cell, silent(cell.task, method)) for cell in profile.cells if cell.method == method]
+        for method in standings.methods
+    }
+    tasks = min(max(map(len, ("task", *standings.tasks))), width // 2)
+    figures = {method: max(map(len, cells)) for method, cells in columns.items()}
+    choices = [{m: max(most, min(len(m), name)) for m, most in figures.items()} for name in NAMES]
+    widths = min(choices, key=lambda choice: len(_groups(choice, width - tasks)))
+    tables: list[Table | str] = []
+    for methods in _groups(widths, width - tasks):
+        title = None if tables else f"best submission of {standings.k}, test split; * the best of its task"
+        scores = Table(title=title, **STYLE)
+        scores.add_column("task", width=tasks, overflow="fold")
+        for method in methods:
+            scores.add_column(method, justify="right", width=widths[method], overflow="fold")
+        for place, task in enumerate(standings.tasks):
+            scores.add_row(task, *(columns[method][place] for method in methods))
+        tables.append(scores)
+    if any(SILENT in cell for cells in columns.values() for cell in cells):
+        tables.append(f"{SILENT} 0 messages: the agent said nothing; a score is that of what the task begins with")
+    return [*tables, _areas(standings)]
+
+
+def figure(score: float | None) -> str:
+    """A score in words."""
+    return "none" if score is None else f"{score:.5g}"
+
+
+def _areas(standings: Standings) -> Table:
+    from palaestra.research.scores import Measure
+
+    areas = Table(title=f"area under the performance profile, of at most {standings.limit:.1f}", **STYLE)
+    areas.add_column("method", overflow="fold")
+    for column in ("submission, 95 %", "best attempt, 95 %", "feasible"):
+        areas.add_column(column, justify="right", no_wrap=True)
+    attempts = standings.profile(Measure.ATTEMPT)
+    for area in sorted(standings.profile(Measure.SUBMISSION).areas, key=lambda one: -one.area):
+        feasible = f"{area.feasible} of {len(standings.tasks)}"
+        areas.add_row(area.method, _area(area), _area(attempts.area(area.method)), feasible)
+    return areas
+
+
+def _groups(widths: dict[str, int], room: int) -> list[list[str]]:
+    """Methods that stand side by side: as many as there is room for, and at least one."""
+    groups: list[list[str]] = []
+    left = 0
+    for method, width in widths.items():
+        if not groups or width + GAP > left:
+            groups.append([])
+            left = room
+        groups[-1].append(method)
+        left -= width + GAP
+    return groups
+
+
+def _score(cell: Cell, silent: bool) -> str:
+    return figure(cell.score) + ("*" if cell.ratio == 1.0 else "") + (SILENT if silent else "")
+
+
+def _area(area: Area) -> str:
+    interval = "" if area.low is None or area.high is None else f" [{area.low:.3f}, {area.high:.3f}]"
+    return f"{area.area:.3f}{interval}"

@@ -1,0 +1,170 @@
+"""The terminal: text as it is, Ctrl-C with a way back, standings that fit, and lines that say what goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from number_task import number_task
+from rich.console import Console
+
+from palaestra.cli.main import main
+from palaestra.cli.progress import RunProgress
+from palaestra.cli.research import ResearchProgress
+from palaestra.cli.standings import standings_tables
+from palaestra.cli.terminal import terminal
+from palaestra.core.events import Event
+from palaestra.engines.retry import AGAIN
+from palaestra.research.scores import RunScore, Standings, TaskScale
+from palaestra.research.standings import compare_methods
+from palaestra.research.task import Direction
+from palaestra.runs.run import Run
+
+
+def called(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """The exit code of the command in this process, and what it said on stderr."""
+    monkeypatch.setattr(sys, "argv", ["palaestra", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, capsys.readouterr().err
+
+
+def test_ctrl_c_says_how_to_go_on_where_there_is_something_to_go_on_with(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def interrupted(settings: Any, **_: Any) -> None:
+        with Run.create(tmp_path / "run", "evaluate", {}):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("palaestra.recipes.evaluate.evaluate", interrupted)
+    code, said = called(monkeypatch, capsys, "evaluate")
+    assert (code, said) == (130, f"stopped; what was done is stored. Go on with: palaestra resume {tmp_path / 'run'}\n")
+
+    def study(*arguments: Any, out: Path, **_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("palaestra.recipes.study.study", study)
+    _, said = called(monkeypatch, capsys, "teach", "--seeds", "2", "--out", "here")
+    assert said.endswith("Go on with: the same command, with --out here\n")
+
+    def at_once(kind: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("palaestra.cli.main.entries", at_once)
+    assert called(monkeypatch, capsys, "list") == (130, "stopped\n")
+
+
+def test_ctrl_c_in_a_bench_says_how_to_go_on_and_it_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "slow.txt").write_text("touch started\n%%\nsleep 2\n%%\nsubmit\n")
+    command = [
+        "research", "bench", "--tasks", number_task(tmp_path), "--agents", f"script:{tmp_path / 'slow.txt'}", "--out",
+        tmp_path / "bench",
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "palaestra.cli.main", *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        # Whatever runs the tests in the background may have it ignored, and that is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("bench/number/*/settings.json")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert said == f"stopped; what was done is stored. Go on with: palaestra resume {tmp_path / 'bench'}\n"
+    assert "stop: waiting for commands under way" in out
+    with Run.open(next(tmp_path.glob("bench/number/*")), read_only=True) as run:
+        assert run.summary is None
+        assert run.store.episodes() == [0]
+
+
+def test_text_of_the_user_is_no_markup_and_no_emoji(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = called(monkeypatch, capsys, "research", "--agent", "best_of:x:baseline[bold]")
+    assert (code, "'best_of:x:baseline[bold]'" in said) == (2, True), said
+    terminal().print("runs/:x:[red]", Path("a[/]"))
+    assert capsys.readouterr().out == "runs/:x:[red] a[/]\n"
+    out = StringIO()
+    progress = ResearchProgress(Console(file=out, width=200))
+    progress(step(action="echo :x: [bold]"))
+    assert "1/8 echo :x: [bold]\n" in out.getvalue()
+
+
+def step(**figures: Any) -> Event:
+    values = {"action": "", "spoke": True, "stop_reason": "", "note": "", "attempts": []}
+    return Event("step", 1, 8, 0, {**values, **figures})
+
+
+@pytest.mark.parametrize(
+    ("figures", "line"),
+    [
+        ({"action": "ls"}, "ls"),
+        ({"action": "submit", "stop_reason": "submitted"}, "submit"),
+        ({"action": "validate", "attempts": [3.0, 4.5]}, "validate: 4.5"),
+        ({}, "no action that can be read"),
+        ({"stop_reason": "format"}, "no action that can be read; the end: format"),
+        ({"action": "ls", "stop_reason": "steps"}, "ls; the end: steps"),
+        (
+            {"spoke": False, "stop_reason": "gave_up", "note": "the input ended"},
+            "the end: gave up: the input ended",
+        ),
+        ({"spoke": False, "stop_reason": "context", "note": "too long"}, "the end: context: too long"),
+    ],
+)
+def test_a_step_says_what_was_done_and_an_end_says_why(figures: dict[str, Any], line: str) -> None:
+    out = StringIO()
+    ResearchProgress(Console(file=out, width=200))(step(**figures))
+    assert out.getvalue().split("s] ")[1] == f"1/8 {line}\n"
+
+
+def test_a_service_that_does_not_answer_is_told_of(tmp_path: Path) -> None:
+    for terminal_ in (False, True):
+        out = StringIO()
+        with RunProgress(Console(file=out, width=200, force_terminal=terminal_)) as progress:
+            progress(Event(AGAIN, 3, 10, figures={"reason": "http://a:1/v1#m: ConnectError", "seconds": 1.84}))
+            progress(Event(AGAIN, 9, 10, figures={"reason": "b answered 500: no", "seconds": 31.9}))
+        assert "http://a:1/v1#m: ConnectError; asked again in 1.8 s (call 3 of at most 10)" in out.getvalue()
+        assert "b answered 500: no; asked again in 32 s (call 9 of at most 10)" in out.getvalue()
+
+
+def standings(methods: list[str]) -> Standings:
+    scales = {name: TaskScale(Direction.HIGHER, 2.0) for name in ("tabular_classification", "grid_maze")}
+    runs = [
+        RunScore(task, method, seed, (2.5 + seed,), 1234.56 + place + seed / 7)
+        for place, method in enumerate(methods)
+        for task in scales
+        for seed in range(3)
+    ]
+    return compare_methods(runs, scales)
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_the_standings_fit_eighty_columns_and_no_figure_is_cut(count: int) -> None:
+    address = "model:http://127.0.0.1:8000/v1#a-model-of-a-rather-long-name-"
+    found = standings([f"{address}{k}" for k in range(count)])
+    out = StringIO()
+    console = Console(width=80, file=out, emoji=False, markup=False)
+    for table in standings_tables(found, 80):
+        console.print(table)
+    said = out.getvalue()
+    assert "…" not in said
+    assert max(map(len, said.splitlines())) <= 80
+    for profile in found.profiles:
+        for area in profile.areas:
+            assert f"{area.area:.3f} [{area.low:.3f}, {area.high:.3f}]" in said
+    for cell in found.profiles[1].cells:
+        assert f"{cell.score:.5g}" in said.replace("*", " ").split()
+    # Names are folded, not cut: put together again they are whole.
+    first = "".join(line[:28].strip() for line in said.split("area under")[1].splitlines()[2:])
+    assert f"{address}0" in first

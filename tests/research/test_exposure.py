@@ -1,0 +1,320 @@
+"""Hidden data before an agent's code: what it can carry away, how often, and how long anything may take."""
+
+from __future__ import annotations
+
+import json
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from palaestra.core.errors import SettingsError
+from palaestra.core.records import Failure, FailureCause, Message, ToolCall
+from palaestra.core.seeding import Seeds
+from palaestra.envs.turn import StopReason
+from palaestra.research import baseline, secret
+from palaestra.research.env import MOST_CALLS, ResearchEnv
+from palaestra.research.matches import play_field
+from palaestra.research.records import Grade, Unusable
+from palaestra.research.task import load_task
+from palaestra.sandbox import make_sandbox
+
+TASK = """
+name: doubled
+title: Twice the number
+description: Hand in f.py with a function f.
+metric: {name: right, direction: higher}
+submission: {files: [f.py]}
+limits: {steps: 30, seconds: 600, command_seconds: 20, validations: 3, evaluation_seconds: 10}
+"""
+EVALUATOR = """
+from palaestra.research.records import SubmissionError
+
+
+def evaluate(evaluation):
+    hidden = {"validation": 1234567, "test": 7654321}[evaluation.split]
+    with evaluation.program("f.py") as program:
+        answer = program.call("f", hidden)
+    if answer == "break":
+        raise RuntimeError(f"the evaluator broke over {hidden}")
+    if answer == "exit":
+        raise SystemExit(3)
+    if answer == "none":
+        return {"right": None}
+    if answer == "infinite":
+        return {"right": float("inf")}
+    if not isinstance(answer, int):
+        raise SubmissionError(f"f must return a number; got {str(answer)[:80]}")
+    return {"right": float(answer == 2 * hidden)}
+"""
+RAISES = "def f(x): raise ValueError(f'{x:,} ' * 100)"
+SHOWS = "def f(x): return [str(x)]"
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exposure") / "doubled"
+    (folder / "starter").mkdir(parents=True)
+    (folder / "task.yaml").write_text(TASK)
+    (folder / "evaluator.py").write_text(EVALUATOR)
+    (folder / "starter" / "f.py").write_text("def f(x):\n    return 1\n")
+    return folder
+
+
+@pytest.fixture
+def env(task: Path) -> Iterator[ResearchEnv]:
+    made = ResearchEnv(task, parser="identity")
+    made.reset(seed=0)
+    yield made
+    made.close()
+
+
+def told(env: ResearchEnv, code: str, command: str) -> str:
+    """What the agent is told of a submission."""
+    env.step(f"cat > f.py <<'END'\n{code}\nEND")
+    return env.step(command)[0].messages[-1].text
+
+
+@pytest.mark.parametrize(
+    "code", [RAISES, SHOWS, "def f(x):\n    import os\n    os.write(2, str(x).encode())\n    os._exit(1)"]
+)
+def test_a_submission_that_fails_tells_nothing_of_the_test_data_and_uses_up_a_validation(
+    env: ResearchEnv, code: str
+) -> None:
+    said = told(env, code, "submit")
+    assert "cannot be judged: on the test split" in said
+    assert "7654321" not in said.replace(",", "")
+    assert "counts as a validation" in said
+    assert env.state()["validations_left"] == 2
+    assert not env.over
+
+
+def test_a_submission_that_fails_ends_the_episode_when_no_validation_is_left(env: ResearchEnv) -> None:
+    for left in (2, 1, 0):
+        assert f"{left} left" in told(env, RAISES, "validate" if left else "submit")
+    assert not env.over
+    assert "All 3 validations are used" in told(env, RAISES, "validate")
+    _, reward, terminated, _, info = env.step("submit")
+    assert (terminated, reward, info["score"], info["stop_reason"]) == (True, 0.0, None, StopReason.ATTEMPTS)
+
+
+def test_a_validation_that_fails_is_counted_and_told_in_few_words(env: ResearchEnv) -> None:
+    said = told(env, RAISES, "validate")
+    assert "ValueError: 1,234,567" in said
+    assert len(said) < 600
+    assert env.state()["validations_left"] == 2
+
+
+@pytest.mark.parametrize("command", ["validate", "submit"])
+def test_what_fails_before_it_has_seen_anything_is_told_in_full_and_not_counted(env: ResearchEnv, command: str) -> None:
+    said = told(env, "import nothing_of_that_name", command)
+    assert "No module named 'nothing_of_that_name'" in said
+    assert "It was not counted" in said
+    assert env.state()["validations_left"] == 3
+
+
+def test_an_evaluator_that_breaks_over_an_answer_tells_nothing_and_counts(env: ResearchEnv) -> None:
+    for left, answer in enumerate(("none", "exit", "break")):
+        said = told(env, f"def f(x): return {answer!r}", "validate")
+        assert "the evaluator broke." in said
+        assert "1234567" not in said
+        assert env.state()["validations_left"] == 2 - left
+    observation, _, _, _, info = env.step("submit")
+    assert "7654321" not in observation.messages[-1].text
+    assert info["failure"] == Failure(
+        FailureCause.SCORER, "the evaluator of doubled broke: RuntimeError: the evaluator broke over 7654321"
+    )
+
+
+def test_a_score_that_is_no_number_is_no_way_out_of_a_bad_one(env: ResearchEnv) -> None:
+    assert "its right is inf, which is no score" in told(env, "def f(x): return 'infinite'", "submit")
+    assert not env.over
+    assert env.state()["validations_left"] == 2
+
+
+def test_a_good_one_is_still_scored(env: ResearchEnv) -> None:
+    assert "right on the validation split: 1" in told(env, "def f(x): return 2 * x", "validate")
+    assert env.step("submit")[4]["score"] == 1.0
+
+
+# The seeds of what is hidden
+
+
+def test_the_secret_is_of_this_machine_and_the_same_for_all_submissions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lessons, games = load_task("write_lessons"), load_task("prisoners_dilemma")
+    monkeypatch.delenv(secret.VARIABLE)
+    seeds, places = [], []
+    for machine in ("a", "b", "a"):
+        monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / machine))
+        secret._secret.cache_clear()
+        seeds.append(secret.seed_of(lessons))
+        places.append(baseline._place(lessons).name)
+        assert secret.seed_of(games) == 0
+        assert stat.S_IMODE((tmp_path / machine / "research" / "secret").stat().st_mode) == 0o600
+    assert seeds[0] == seeds[2] != seeds[1]
+    assert places[0] == places[2] != places[1]
+    assert all(f"{seed:x}" not in place and str(seed) not in place for seed, place in zip(seeds, places, strict=True))
+    monkeypatch.setenv(secret.VARIABLE, "17")
+    assert secret.seed_of(lessons) == 17
+    monkeypatch.setenv(secret.VARIABLE, "mine")
+    with pytest.raises(SettingsError, match="whole number"):
+        secret.seed_of(lessons)
+
+
+# Games: who plays whom
+
+
+class Watched:
+    """An evaluation whose submission is a function, and which keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.rounds: list[list[tuple[list[int], list[int]]]] = []
+
+    def generator(self, *names: str | int) -> np.random.Generator:
+        return Seeds(0).derive(*names).generator()
+
+    def program(self, file: str) -> Watched:
+        return self
+
+    def __enter__(self) -> Watched:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def map(self, function: str, many: list[tuple[list[int], list[int]]]) -> list[int]:
+        self.rounds.append([(list(mine), list(theirs)) for mine, theirs in many])
+        return [len(theirs) % 3 for _, theirs in many]
+
+
+def test_the_order_of_calls_does_not_tell_who_is_played() -> None:
+    field = [lambda mine, theirs, rng, own=own: own for own in range(4)]
+    watched = Watched()
+    means = play_field(
+        watched,
+        "",
+        "",
+        field,
+        lambda chosen, other, rng: (chosen, other, float(chosen == other)),
+        games=5,
+        rounds=(9, 9),
+    )  # type: ignore[arg-type]
+    # A player who says the round's number modulo 3, against one who always says 0, 1, 2 or 3.
+    assert means.tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0.0])
+    orders = [[theirs[0] for _, theirs in asked] for asked in watched.rounds[1:]]
+    assert all(sorted(order) == sorted(orders[0]) for order in orders)
+    assert len({tuple(order) for order in orders}) == len(orders)
+
+
+# Time
+
+
+def bash(command: str, number: int = 0) -> ToolCall:
+    return ToolCall("bash", json.dumps({"command": command}), f"c{number}")
+
+
+def test_one_message_with_many_calls_keeps_to_the_time_and_to_a_number(task: Path) -> None:
+    env = ResearchEnv(task, tools=True, max_seconds=1.0)
+    try:
+        env.reset(seed=0)
+        start = time.monotonic()
+        observation, _, _, truncated, info = env.step(
+            Message("assistant", "", tuple(bash("sleep 0.6", number) for number in range(12)))
+        )
+        assert time.monotonic() - start < 8
+        answers = [message for message in observation.messages if message.role == "tool"]
+        assert [answer.tool_call_id for answer in answers] == [f"c{number}" for number in range(12)]
+        assert answers[-1].text == "Not run: the time is over."
+        assert (truncated, info["stop_reason"]) == (True, StopReason.TIME)
+        env.max_seconds = 600.0
+        env.reset(seed=0)
+        many = tuple(bash("echo $((x += 1))", number) for number in range(MOST_CALLS + 3))
+        answers = [m for m in env.step(Message("assistant", "", many))[0].messages if m.role == "tool"]
+        assert answers[MOST_CALLS - 1].text.startswith(f"{MOST_CALLS}\n")
+        assert {answer.text for answer in answers[MOST_CALLS:]} == {
+            f"Not run: a message has at most {MOST_CALLS} calls."
+        }
+    finally:
+        env.close()
+
+
+def test_a_command_takes_no_longer_than_the_episode_has(task: Path) -> None:
+    env = ResearchEnv(task, parser="identity", max_seconds=1.5)
+    try:
+        env.reset(seed=0)
+        start = time.monotonic()
+        info = env.step("sleep 15")[4]
+        assert time.monotonic() - start < 10
+        assert info["stop_reason"] is StopReason.TIME
+    finally:
+        env.close()
+
+
+SLOW = r"""mkdir -p /tmp/b; cd /tmp/b; printf '#!/bin/sh\nsleep 0.4\nyes yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy | /usr/bin/head -n 20000\n' > head
+printf '#!/bin/sh\necho 100 9000000\n' > wc; printf '#!/bin/sh\n:\n' > tail; chmod +x *; PATH=/tmp/b:$PATH; echo hello > /tmp/big; cd /workspace"""
+
+
+def test_one_of_our_commands_has_one_deadline_for_all_that_it_asks(task: Path) -> None:
+    limited = load_task(task)
+    limits = limited.limits.model_copy(update={"command_seconds": 1.5})
+    quick = limited.model_copy(update={"limits": limits})
+    quick._folder = limited.folder
+    env = ResearchEnv(quick, parser="identity")
+    try:
+        env.reset(seed=0)
+        env.step(SLOW)
+        start = time.monotonic()
+        said = env.step("open /tmp/big")[0].messages[-1].text
+        assert time.monotonic() - start < 8
+        assert "did not answer" in said or "too slow to answer" in said
+        assert not env.over
+    finally:
+        env.close()
+
+
+# Answers that are forged, and texts that cannot be written
+
+
+def test_a_forged_answer_of_the_shell_is_the_agents_own_error(env: ResearchEnv) -> None:
+    env.step("set -T; trap '[[ ${__a[0]} == folder ]] && __a=(file 1 1 /workspace 1)' DEBUG")
+    info = env.step("open /workspace")[4]
+    assert "failure" not in info
+    assert not env.over
+
+
+def test_lone_surrogates_never_get_into_a_conversation(task: Path) -> None:
+    env = ResearchEnv(task, tools=True)
+    try:
+        env.reset(seed=0)
+        env.step(Message("assistant", "", (bash("cat > f.py <<'E'\ndef f(x): raise ValueError('\\ud800')\nE"),)))
+        for call in (ToolCall("goto", '{"line": "\\ud800"}', "a"), ToolCall("validate", "{}", "b")):
+            observation = env.step(Message("assistant", "", (call,)))[0]
+            assert observation in env.observation_space
+            assert "?" in observation.messages[-1].text
+            observation.messages[-1].text.encode()
+    finally:
+        env.close()
+
+
+def test_a_judge_raises_nothing_and_says_what_was_exposed(task: Path) -> None:
+    judge = load_task(task).judge(make_sandbox())
+
+    def judged(code: str) -> Any:
+        return judge.judge({"f.py": code.encode()}, "test")
+
+    assert isinstance(judged("def f(x): return 2 * x"), Grade)
+    assert judge.exposed
+    assert judged("raise ValueError('early')") == Unusable("f.py: ValueError: early")
+    assert not judge.exposed
+    assert judged("def f(x): return 'none'").cause is FailureCause.SCORER
+    assert judged("def f(x): return 'exit'").cause is FailureCause.SCORER
+    assert judged("def f(x): return 'x' * 9_000_000") == Unusable(
+        "on the test split f.py gave an answer of more than 8388608 bytes. More is told by validate, and by a trial of your own",
+        True,
+    )

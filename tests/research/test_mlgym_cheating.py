@@ -1,0 +1,447 @@
+"""Tasks in MLGym's format against agents that want the answers, a score that they did not earn, or the host to break."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from palaestra.core.records import Failure, FailureCause
+from palaestra.research.inside.evaluate import KEPT, MARK, sealed
+from palaestra.research.mlgym import MLGymTask, load_mlgym
+from palaestra.research.mlgym import checkout as checkout_files
+from palaestra.research.mlgym import task as mlgym_task
+from palaestra.research.mlgym.judge import laid_over
+from palaestra.research.mlgym.scores import LOOKED_AT, exception_in, scores_in, unsealed
+from palaestra.research.places import sandbox_for
+from palaestra.research.records import Grade, Outcome, Unusable
+from palaestra.research.workspace import Workspace
+
+SECRETS = ("5417 in the open", "5417 in a folder", "5417 in the data", "5417 in a folder of secrets")
+GAME = """
+import json
+from target import play
+hidden = [open(name).read().strip() for name in (
+    "answers.txt", "helpers/deep/secret.txt", "data/below/further/labels.txt", "vault/one.txt")]
+assert len(hidden) == 4 and all(hidden) and open("data/below/further/rows.txt").read() == "rows", hidden
+print(json.dumps({"Score": play(0)}))
+for k in range(1, 4):
+    last = play(k)
+print("a warning", flush=True)
+print(json.dumps({"Score": last}, indent=2))
+print("the end")
+"""
+FILES = {
+    "configs/tasks/game.yaml": """
+id: gameTask
+name: A game
+description: Play it well.
+task_entrypoint: PythonSubmissionTasks
+training_timeout: 30
+evaluation_paths: [evaluate.py]
+dataset_configs: [datasets/rows.yaml]
+starter_code: [data/game/evaluate.py, data/game/target.py, data/game/helpers]
+baseline_scores: [{Score: 0.5}]
+secret_files: [data/game/answers.txt, data/game/helpers/deep/secret.txt, data/game/public/below/further/*.txt.l*,
+  data/game/public/below/further/labels.txt, data/game/vault]
+""",
+    "configs/datasets/rows.yaml": "name: rows\ndata_path: data/game/public\n",
+    "data/game/evaluate.py": GAME,
+    "data/game/target.py": "def play(k):\n    return 0.25\n",
+    "data/game/helpers/notes.txt": "seen",
+    "data/game/helpers/deep/notes.txt": "seen",
+    "data/game/helpers/deep/secret.txt": SECRETS[1],
+    "data/game/answers.txt": SECRETS[0],
+    "data/game/vault/one.txt": SECRETS[3],
+    "data/game/public/open/rows.txt": "rows",
+    "data/game/public/below/rows.txt": "rows",
+    "data/game/public/below/further/rows.txt": "rows",
+    "data/game/public/below/further/labels.txt": SECRETS[2],
+    "data/game/public/below/further/labels.txt.lock": SECRETS[2],
+    "configs/tasks/table.yaml": """
+id: tableTask
+name: A table
+description: Fill it.
+task_entrypoint: CSVSubmissionTasks
+training_timeout: 30
+evaluation_paths: [evaluate.py]
+starter_code: [data/table/evaluate.py, data/table/helper.py]
+baseline_scores: [{loss: 0.5}]
+""",
+    "data/table/evaluate.py": "import helper, math, sys\nhelper.tell(sum(map(float, open(sys.argv[2]))))\n",
+    "data/table/helper.py": "import json, sys\ndef tell(loss):\n    json.dump({'loss': loss}, sys.stdout)\n",
+    "configs/tasks/model.yaml": """
+id: modelTask
+name: A language model
+description: Train it.
+task_entrypoint: LMSubmissionTasks
+training_timeout: 30
+evaluation_paths: [evaluate.py]
+starter_code: [data/model/evaluate.py]
+baseline_scores: [{loss: 4.5}]
+""",
+    "data/model/evaluate.py": "import json, model\nprint(json.dumps({'loss': 3.5}))\nmodel.load()\nraise SystemExit\n",
+}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    public = tmp_path / "data/game/public"
+    (public / "alias.txt").symlink_to("../answers.txt")
+    os.link(public / "below/further/labels.txt", public / "below/copy.txt")
+    (public / "below/again").symlink_to("..")
+    (public / "nothing").symlink_to("nowhere")
+    return tmp_path
+
+
+@pytest.fixture
+def game(checkout: Path) -> MLGymTask:
+    return load_mlgym(checkout, "game")
+
+
+def judged(task: MLGymTask, target: str, **more: str) -> Outcome:
+    """What is judged of a target.py, and of other files by their stems."""
+    files = {"target.py": target, **{f"{name}.py": text for name, text in more.items()}}
+    return task.judge(sandbox_for(task)).judge({name: text.encode() for name, text in files.items()}, "test")
+
+
+def handed_in(task: MLGymTask, command: str) -> Outcome:
+    """What is judged after a command in a fresh workspace."""
+    judge = task.judge(sandbox_for(task))
+    with Workspace(task, judge.sandbox, judge.data) as workspace:
+        result = workspace.execute(command)
+        assert result.ok, result.text
+        files = workspace.submission()
+    return files if isinstance(files, Unusable) else judge.judge(files, "test")
+
+
+def test_no_secret_file_is_seen_wherever_it_lies_and_judging_sees_all(game: MLGymTask) -> None:
+    judge = game.judge(sandbox_for(game))
+    with Workspace(game, judge.sandbox, judge.data) as workspace:
+        seen = workspace.execute("find . | sort").text
+        assert "5417" not in workspace.execute("cat $(find . -type f -o -type l)").text
+        files = workspace.submission()
+    for name in ("secret.txt", "answers.txt", "labels.txt", "vault", "copy.txt", "alias.txt", "again", "nothing"):
+        assert name not in seen
+    for name in ("helpers/notes.txt", "helpers/deep/notes.txt", "data/open/rows.txt", "data/below/rows.txt",
+                 "data/below/further/rows.txt"):  # fmt: skip
+        assert f"./{name}\n" in seen
+    assert isinstance(files, dict)
+    assert set(files) == {"evaluate.py", "target.py", "helpers/notes.txt", "helpers/deep/notes.txt"}
+    assert judge.judge(files, "test") == Grade(0.25, {"Score": 0.25}, pytest.approx(0, abs=30))
+    # Folders without a secret are shown as they are, not file by file.
+    assert [path.removeprefix("/home/agent/workspace/data/") for path in game.shown(judge.data, judging=False)] == [
+        "below/further/rows.txt", "below/rows.txt", "open",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("crowd", [1, 2, 4])
+def test_a_crowd_around_a_secret_file_is_shown_as_it_is_with_nothing_in_its_place(
+    game: MLGymTask, monkeypatch: pytest.MonkeyPatch, crowd: int
+) -> None:
+    monkeypatch.setattr(checkout_files, "CROWD", crowd)
+    for name in ("a.txt", "b.txt"):
+        (game.checkout / "data/game/public/below/further" / name).write_text("rows")
+    judge = game.judge(sandbox_for(game))
+    with Workspace(game, judge.sandbox, judge.data) as workspace:
+        seen = workspace.execute("cat data/below/further/[abr]*.txt data/open/rows.txt data/below/rows.txt").text
+        assert seen == "rows" * 5
+        assert "5417" not in workspace.execute("cat $(find . -type f -o -type l -o -type c)").text
+        files = workspace.submission()
+    assert isinstance(files, dict)
+    assert set(files) == set(game.starter_files())
+    assert isinstance(judge.judge(files, "test"), Grade)
+
+
+@pytest.mark.parametrize(
+    ("ending", "told"),
+    [
+        ("os._exit(1)", "exit code 1)"),
+        ("raise KeyError(secret)", "exit code 1, KeyError)"),
+        ("import a_module_that_is_not_there", "exit code 1, ModuleNotFoundError)"),
+        ("raise type('X' + secret, (Exception,), {})", "exit code 1)"),
+        ("sys.exit(secret)", "exit code 1, SystemExit)"),
+        ("os.kill(os.getpid(), 11)", "exit code 139)"),
+    ],
+)
+def test_what_the_code_of_the_agent_says_while_it_is_judged_is_not_told_and_it_counts(
+    game: MLGymTask, ending: str, told: str
+) -> None:
+    made = judged(
+        game,
+        "import os, sys\nsecret = open('answers.txt').read()\n"
+        f"def play(k):\n    print(secret, file=sys.stderr, flush=True)\n    {ending}\n",
+    )
+    assert isinstance(made, Unusable)
+    assert made.exposed
+    assert "5417" not in made.reason
+    assert told in made.reason
+
+
+def test_what_is_unusable_before_any_code_ran_does_not_count(checkout: Path, game: MLGymTask) -> None:
+    assert game.judge(sandbox_for(game)).judge({}, "test") == Unusable(
+        "the submission needs target.py; missing, or no plain files: target.py"
+    )
+    table = load_mlgym(checkout, "table")
+    judge = table.judge(sandbox_for(table))
+    made = judge.judge({"submission.csv": b"1\nno number\n", "helper.py": b"print('{\"loss\": 0}')"}, "test")
+    assert isinstance(made, Unusable)
+    assert not made.exposed
+    assert not judge.exposed
+    assert "no number" in made.reason
+    # Nothing else runs there, so all that is printed counts, whoever prints it.
+    assert judge.judge({"submission.csv": b"1\n.5\n"}, "test") == Grade(1.5, {"loss": 1.5}, pytest.approx(0, abs=30))
+
+
+FORGED = '{"Score": 999}'
+LOOKALIKE = f"{MARK.decode()}{'0' * 64}:{FORGED.encode().hex()}"
+ALL_FILES = """
+import os
+def everywhere(data):
+    for file in range(3, 1024):
+        try:
+            os.write(file, data)
+        except OSError:
+            pass
+"""
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        f"{ALL_FILES}everywhere(b'{FORGED}\\n')\nos._exit(0)",
+        f"{ALL_FILES}everywhere(b'\\n{LOOKALIKE}\\n')\nos._exit(0)",
+        f"print('{FORGED}\\n{LOOKALIKE}', flush=True)\nimport os; os._exit(0)",
+        # The process that asked for it is gone, and its copy goes on to the end of the evaluator.
+        "import os\nif os.fork():\n    os._exit(0)\ndef play(k):\n    return 999",
+        # What the evaluator printed on the way is not its result.
+        "def play(k):\n    if k:\n        raise SystemExit\n    return 999",
+        "import sys\ndef play(k):\n    return 999 if k == 0 else sys.exit(0)",
+    ],
+)
+def test_an_evaluator_that_did_not_come_to_its_end_gave_no_score(game: MLGymTask, target: str) -> None:
+    made = judged(game, target)
+    assert isinstance(made, Unusable), made
+    assert made.exposed
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        f"{ALL_FILES}everywhere(b'\\n{LOOKALIKE}\\n')",
+        "import hashlib, io, os\nhashlib.blake2b = io.StringIO = os.write = os._exit = lambda *a, **k: print(a, k)",
+        "import os\nif not os.fork():\n    play = None",
+        "import sys\nsys.stdout = sys.__stdout__ = None",
+        "import gc, os, subprocess, sys\nfor file in range(3, 1024):\n    os.path.exists(f'/proc/self/fd/{file}') and "
+        "subprocess.Popen([sys.executable, '-c', 'import os\\nfor k in range(1024):\\n try: os.write(k, b\"x\")\\n "
+        "except OSError: pass'], close_fds=False).wait()",
+    ],
+)
+def test_what_a_submission_does_to_files_modules_and_processes_changes_no_score(game: MLGymTask, target: str) -> None:
+    made = judged(game, f"{target}\ndef play(k):\n    return 0.125\n")
+    assert isinstance(made, Grade), made
+    assert made.score == 0.125
+
+
+def test_who_reads_the_seal_on_its_way_cannot_use_it(game: MLGymTask) -> None:
+    thief = f"""
+import os, re, threading
+def steal(path):
+    with open(path, "rb", buffering=0) as pipe, open(path, "wb", buffering=0) as back:
+        while data := pipe.read(65536):
+            back.write(re.sub(rb":[0-9a-f]{{4,}}\\n", b":{FORGED.encode().hex()}\\n", data))
+for file in range(3, 1024):
+    path = f"/proc/self/fd/{{file}}"
+    if os.path.exists(path) and "pipe" in os.readlink(path):
+        for k in range(4):
+            threading.Thread(target=steal, args=[path], daemon=True).start()
+def play(k):
+    return 0.125
+"""
+    made = judged(game, thief)
+    assert isinstance(made, Unusable) or made == Grade(0.125, {"Score": 0.125}, pytest.approx(0, abs=30)), made
+
+
+def test_the_key_is_in_no_argument_variable_or_file(game: MLGymTask) -> None:
+    looked = """
+import os
+if os.readlink("/proc/self/fd/0") != os.devnull:
+    os._exit(3)
+found = [open(f"/proc/{one}/{what}", "rb").read() for one in (os.getpid(), os.getppid()) for what in ("cmdline", "environ")]
+if any(len(word) == 32 for text in found for part in text.split(b"\\0") for word in (part, part.rpartition(b"=")[2])):
+    os._exit(4)
+files = {os.path.join(here, name) for top in ("/home", "/tmp", "/opt", "/dev/shm", "/run")
+         for here, _, names in os.walk(top) for name in names}
+if {os.path.getsize(file) for file in files if "/lib/" not in file and os.access(file, os.R_OK)} & {32, 64}:
+    os._exit(5)
+def play(k):
+    return 0.125
+"""
+    made = judged(game, looked)
+    assert isinstance(made, Grade), made
+
+
+def test_language_models_are_judged_by_what_the_evaluator_said_at_its_end(checkout: Path) -> None:
+    task = load_mlgym(checkout, "model")
+    judge = task.judge(sandbox_for(task))
+    forged = FORGED.replace("Score", "loss")
+    wrong = f"{ALL_FILES}def load():\n    everywhere(b'\\n{forged}\\n')\n    os._exit(0)\n"
+    made = judge.judge({"model.py": wrong.encode()}, "test")
+    assert isinstance(made, Unusable), made
+    assert made.exposed
+    assert "did not come to its end (exit code 0)" in made.reason
+    right = f"{ALL_FILES}def load():\n    everywhere(b'\\n{forged}\\n')\n"
+    assert judge.judge({"model.py": right.encode()}, "test") == Grade(3.5, {"loss": 3.5}, pytest.approx(0, abs=60))
+
+
+@pytest.mark.parametrize("name", ["runpy", "hashlib", "os", "fcntl", "json", "sitecustomize", "evaluate"])
+def test_no_file_of_the_workspace_stands_in_for_a_library_of_the_runner(game: MLGymTask, name: str) -> None:
+    made = judged(game, "def play(k):\n    return 0.125\n", **{name: f"print('{FORGED}')\nimport sys; sys.exit(0)"})
+    assert isinstance(made, Grade), made
+    assert made.score == 0.125
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "rm evaluate.py; mkdir evaluate.py; touch evaluate.py/x",
+        "mkdir _palaestra_evaluate.py; touch _palaestra_evaluate.py/x",
+        "rm -r helpers; touch helpers",
+        "mkdir answers.txt vault; touch answers.txt/x vault/one.txt; mkdir -p helpers/deep/secret.txt; touch helpers/deep/secret.txt/x",
+        "touch vault data/alias.txt",
+        "rm -r helpers/deep; echo 1 > helpers/deep",
+    ],
+)
+def test_what_lies_in_the_place_of_files_that_judge_is_left_out(game: MLGymTask, command: str) -> None:
+    made = handed_in(game, command)
+    assert isinstance(made, Grade), made
+    assert made.score == 0.25
+
+
+def test_files_of_the_agent_come_before_those_that_do_not_judge() -> None:
+    originals = {"evaluate.py": b"0", "lib/a.py": b"1", "lib/b.py": b"2", "notes": b"3", "secrets/x": b"4"}
+    files = {
+        "evaluate.py": b"-",
+        "lib/a.py": b"5",
+        "notes/one": b"6",
+        "secrets": b"-",
+        "data/own": b"7",
+        "data/given/x": b"-",
+    }
+    assert laid_over(originals, files, {"evaluate.py", "secrets/x"}, {"data/given"}) == {
+        "evaluate.py": b"0", "lib/a.py": b"5", "lib/b.py": b"2", "notes/one": b"6", "secrets/x": b"4", "data/own": b"7",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("for i in 1 2 3; do truncate -s 400K s$i; done", "the workspace has more than 1048576 bytes"),
+        ("for i in $(seq 30); do touch f$i; done", "the workspace has more than 20 files"),
+        (f"mkdir -p {'/'.join(['d' * 150] * 7)}; touch {'/'.join(['d' * 150] * 7)}/f", "at most 1000 and 200 can be handed in"),
+        (f"touch {'ä' * 101}", "has 202 bytes, and 202 in one name"),
+    ],
+)  # fmt: skip
+def test_more_than_can_be_handed_in_is_refused_and_the_agent_is_told_why(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, command: str, reason: str
+) -> None:
+    monkeypatch.setattr(mlgym_task, "LARGEST", 1 << 20)
+    monkeypatch.setattr(mlgym_task, "MOST_FILES", 20)
+    made = handed_in(load_mlgym(checkout, "game"), command)
+    assert isinstance(made, Unusable)
+    assert reason in made.reason
+    assert not made.exposed
+
+
+def test_as_much_as_can_be_handed_in_is_read_whole(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = load_mlgym(checkout, "game")
+    size = sum(map(len, task.starter_files().values()))
+    monkeypatch.setattr(mlgym_task, "LARGEST", size + 5000)
+    monkeypatch.setattr(mlgym_task, "MOST_FILES", len(task.starter_files()) + 1)
+    made = handed_in(load_mlgym(checkout, "game"), "truncate -s 5000 more; touch data/own")
+    assert isinstance(made, Grade), made
+
+
+@pytest.mark.parametrize("value", ["float('nan')", "float('-inf')", "10 ** 400"])
+def test_a_score_that_is_no_number_is_the_fault_of_the_submission_and_counts(game: MLGymTask, value: str) -> None:
+    made = judged(game, f"def play(k):\n    return {value}\n")
+    assert isinstance(made, Unusable)
+    assert made.exposed
+    assert "no score" in made.reason
+
+
+def test_answers_are_not_guessed_by_tables_that_give_no_number(checkout: Path) -> None:
+    table = load_mlgym(checkout, "table")
+    made = table.judge(sandbox_for(table)).judge({"submission.csv": b"inf\n"}, "test")
+    assert made == Unusable("its loss is inf, which is no score", exposed=True)
+
+
+def test_an_evaluator_without_the_metric_is_a_failure_that_tells_nothing_of_what_it_said(checkout: Path) -> None:
+    path = checkout / "data/game/evaluate.py"
+    path.write_text(
+        path.read_text().replace('{"Score": last}', "{open('answers.txt').read(): 1, 'b': 2}").replace("Score", "Other")
+    )
+    game = load_mlgym(checkout, "game")
+    assert judged(game, "def play(k):\n    return 1\n") == Failure(
+        FailureCause.SCORER, "the evaluator gave no 'Score'"
+    )  # fmt: skip
+
+
+def test_a_baseline_is_measured_again_when_answers_or_data_have_changed(checkout: Path, game: MLGymTask) -> None:
+    before = [game.digest(), load_mlgym(checkout, "game").digest()]
+    assert before[0] == before[1]
+    for name in ("answers.txt", "vault/one.txt", "helpers/deep/secret.txt"):
+        path = checkout / "data/game" / name
+        about = path.stat()
+        path.write_text(path.read_text().replace("5417", "7145"))
+        os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+        before.append(game.digest())
+    path = checkout / "data/game/public/below/further/rows.txt"
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1000))
+    before.append(game.digest())
+    path.rename(path.with_name("lines.txt"))
+    before.append(game.digest())
+    assert len(set(before)) == len(before) - 1
+
+
+def test_only_one_line_with_the_right_seal_is_what_the_evaluator_said() -> None:
+    key, other = b"k" * 32, b"o" * 32
+    line = sealed("a\nü", key)
+    assert unsealed(b"noise" + line + b"noise", key) == "a\nü"
+    assert unsealed(line + sealed("b", other) + line[:-5] + b"\n", key) == "a\nü"
+    assert unsealed(line, other) is None
+    assert unsealed(line + sealed("b", key), key) is None
+    assert unsealed(line.replace(b"61", b"62"), key) is None
+    assert unsealed(b"", key) is None
+
+
+def test_scores_are_found_in_time_that_grows_with_what_is_looked_at() -> None:
+    start = time.process_time()
+    for part in ('{"', '{"a":', "{", '{"a":[', '{"a": 1, '):
+        assert scores_in(part * 700_000) is None
+    assert scores_in('{"a": 1}\n' * 400_000) == {"a": 1.0}
+    assert time.process_time() - start < 3.0
+    score = json.dumps({"Score": 1.5, "parts": [{"x": 1}], "more": {"Score": 2}}, indent=4)
+    for text in (
+        score,
+        f"{{'x': 1}} warning {{\n{score}\nwarning\n{{",
+        "noise\n" * KEPT + score,
+        '{"x": tensor(1)}\n' * 5000 + score,
+        score.replace("\n", ""),
+    ):
+        assert scores_in(text) == {"Score": 1.5}
+    assert scores_in(f'{{"Score": {"9" * 400}, "other": -{"9" * 400}}}') == {"Score": math.inf, "other": -math.inf}
+    assert LOOKED_AT >= KEPT
+
+
+def test_of_an_error_only_the_name_is_told() -> None:
+    assert exception_in("Traceback\n  File\nValueError: secret 5417\n") == "ValueError"
+    assert exception_in("[rank0]: KeyError: 'x'\nsome.where.ChildFailedError:\n====\n") == "KeyError"
+    assert exception_in("KeyError5417: x\nsecret\nprint: x") == ""

@@ -1,0 +1,459 @@
+"""The task file: every field does what is said of it, and a mistake in one is answered with its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from palaestra.core.errors import TaskError, UnknownNameError
+from palaestra.core.records import Failure, FailureCause
+from palaestra.research.baseline import Measured, baseline_of, kept_baseline, measure
+from palaestra.research.data import data_of
+from palaestra.research.env import ResearchEnv
+from palaestra.research.evaluation import Evaluation, Judge
+from palaestra.research.places import sandbox_for
+from palaestra.research.records import Grade, Unusable
+from palaestra.research.task import RESEARCH_TASKS, Direction, ResearchTask, load_task
+from palaestra.research.workspace import Workspace
+
+SHORT = {
+    "name": "number",
+    "title": "A large number",
+    "description": "Write a number into answer.txt.",
+    "metric": {"name": "value", "direction": "higher"},
+    "submission": {"files": ["answer.txt"]},
+}
+"""What a task must say."""
+EVALUATOR = """
+def evaluate(evaluation):
+    return {"value": float(evaluation.text("answer.txt"))}
+"""
+FILES = {"evaluator.py": EVALUATOR, "starter/answer.txt": "5\n"}
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write a task: the fields that it must have, with others put over them, and further files."""
+
+    def written(fields: dict[str, Any] | None = None, files: dict[str, str] | None = None) -> Path:
+        folder = tmp_path / "task"
+        for name, text in {"task.yaml": yaml.safe_dump({**SHORT, **(fields or {})}), **FILES, **(files or {})}.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+        return folder
+
+    return written
+
+
+def judge_of(folder: Path) -> Judge:
+    task = load_task(folder)
+    return Judge(task, sandbox_for(task))
+
+
+def measured(folder: Path) -> Measured:
+    judge = judge_of(folder)
+    return baseline_of(judge.task, judge.sandbox, judge)
+
+
+def workspace_of(folder: Path) -> Workspace:
+    task = load_task(folder)
+    return Workspace(task, sandbox_for(task), data_of(task))
+
+
+# What is read
+
+
+def test_every_field_of_the_file_is_read_as_it_stands(write: Write) -> None:
+    fields: dict[str, Any] = {
+        "name": "other_name", "title": "A title", "description": "What is asked.",
+        "metric": {"name": "loss", "direction": "lower", "low": 0.0, "high": 9.0, "scale": 0.5},
+        "submission": {"files": ["a.txt"], "optional": ["b/c.txt"], "largest": 77},
+        "baseline": "python3 baseline.py", "reference": "python3 good.py", "starter": "begin", "evaluator": "judge.py",
+        "data": "make_data.py",
+        "limits": {
+            "steps": 3, "seconds": 4.0, "command_seconds": 5.0, "validations": 6, "evaluation_seconds": 7.0,
+            "memory": 8_000_000, "processes": 9,
+        },
+        "secrets": ["key.txt"], "dependencies": ["numpy"], "hide": ["yaml/loader.py"], "palaestra": True, "tags": ["cpu"],
+    }  # fmt: skip
+    folder = write(fields, {"judge.py": EVALUATOR, "make_data.py": "", "begin/key.txt": ""})
+    task = load_task(folder)
+    assert task.model_dump(mode="json") == fields
+    assert set(fields) == set(ResearchTask.model_fields)
+    assert (task.folder, task.metric.direction) == (folder.resolve(), Direction.LOWER)
+    for part in ("metric", "submission", "limits"):
+        assert set(fields[part]) == set(type(getattr(task, part)).model_fields)
+
+
+def test_a_task_is_found_by_its_folder_and_by_the_name_of_a_package_that_has_it(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write()
+    monkeypatch.setitem(RESEARCH_TASKS._entries, "theirs", folder)
+    monkeypatch.setitem(RESEARCH_TASKS._descriptions, "theirs", "")
+    assert load_task(str(folder)) == load_task(folder) == load_task("theirs")
+    with pytest.raises(UnknownNameError, match="did you mean 'theirs'"):
+        load_task("theire")
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        *(({name: None}, f"the field {name} is missing") for name in SHORT),
+        ({"metric": {"direction": "higher"}}, "the field metric.name is missing"),
+        ({"metric": {"name": "value"}}, "the field metric.direction is missing"),
+        ({"submission": {"optional": ["a"]}}, "the field submission.files is missing"),
+        ({"titel": "x", "title": None}, "there is no field titel; did you mean 'title'? Known: baseline, data"),
+        ({"metric": {"nam": "value", "direction": "higher"}}, "there is no field metric.nam; did you mean 'name'?"),
+        ({"limits": {"step": 1}}, "there is no field limits.step; did you mean 'steps'?"),
+        ({"submission": {"files": ["a"], "biggest": 1}}, "there is no field submission.biggest; did you mean 'largest'?"),
+        ({"name": "My task"}, "name: String should match pattern"),
+        ({"description": ""}, "description: String should have at least 1 character"),
+        ({"metric": {"name": "v", "direction": "up"}}, "metric.direction: Input should be 'higher' or 'lower'; got 'up'"),
+        ({"metric": {"name": "v", "direction": "lower", "scale": 0}}, "metric.scale: Input should be greater than 0"),
+        ({"metric": {"name": "v", "direction": "lower", "low": 2, "high": 1}}, "the metric's low must be below its high"),
+        ({"submission": {"files": []}}, "submission.files: Tuple should have at least 1 item"),
+        ({"submission": {"files": ["a"], "largest": 0}}, "submission.largest: Input should be greater than 0"),
+        ({"submission": {"files": ["../model.py"]}}, "submission.files: a relative path without '..' is expected; got '../model.py'"),
+        ({"submission": {"files": ["a", "/etc/passwd"]}}, "got '/etc/passwd'"),
+        ({"submission": {"files": [""]}}, "submission.files: a relative path without '..' is expected; got ''"),
+        ({"submission": {"files": ["a"], "optional": ["b/../../c"]}}, "submission.optional: a relative path"),
+        ({"secrets": ["../evaluator.py"]}, "secrets: a relative path"),
+        ({"hide": ["/usr/lib"]}, "hide: a relative path"),
+        *(({"limits": {name: -1}}, f"limits.{name}: Input should be greater than") for name in (
+            "steps", "seconds", "command_seconds", "validations", "evaluation_seconds", "memory", "processes")),
+        ({"palaestra": "perhaps"}, "palaestra: Input should be a valid boolean"),
+        ({"dependencies": "numpy"}, "dependencies: Input should be a valid tuple; got 'numpy'"),
+        ({"evaluator": "judge.py"}, "names judge.py, which is not in its folder"),
+        ({"data": "data.py"}, "names data.py, which is not in its folder"),
+        ({"starter": "begin"}, "names the starter folder begin, which is not there"),
+        ({"secrets": ["key.txt"]}, "names the secret key.txt, which is not in starter: nothing would be hidden"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_in_one_line(write: Write, fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(TaskError) as caught:
+        load_task(write(fields))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "task.yaml" in str(caught.value)
+    assert SHORT["description"] not in str(caught.value)  # Nobody wants to read the file again.
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("name: [", "cannot be read as YAML"), ("- a", "must hold a mapping of fields; got list"), (None, "there is none in")],
+)  # fmt: skip
+def test_a_file_that_is_none_is_said(write: Write, text: str | None, said: str) -> None:
+    path = write() / "task.yaml"
+    path.unlink() if text is None else path.write_text(text)
+    with pytest.raises(TaskError, match=said):
+        load_task(path.parent)
+
+
+# What is told, and what is measured
+
+
+def test_the_agent_is_told_title_description_metric_limits_and_files(write: Write) -> None:
+    fields = {
+        "limits": {"steps": 3, "seconds": 44, "command_seconds": 55, "validations": 6},
+        "submission": {"files": ["answer.txt"], "optional": ["more.txt"]},
+    }
+    env = ResearchEnv(write(fields))
+    observation, info = env.reset(seed=0)
+    env.close()
+    system, user = (message.text for message in observation.messages)
+    for words in (
+        "# A large number", SHORT["description"], "answer.txt (and, if there, more.txt)", "The metric is `value`; higher is",
+        "6 times at most", "You have 3 messages and 44 seconds", "- answer.txt",
+    ):  # fmt: skip
+        assert words in user, words
+    assert "may run for 55 seconds" in system
+    assert info["metric"] == "value"
+
+
+@pytest.mark.parametrize(("direction", "better", "gain"), [("higher", 7.0, 4.0), ("lower", 3.0, -4.0)])
+def test_direction_and_scale_make_the_reward(write: Write, direction: str, better: float, gain: float) -> None:
+    folder = write({"metric": {"name": "value", "direction": direction, "scale": 0.5}})
+    env = ResearchEnv(folder)
+    env.reset(seed=0)
+    env.step("```\necho 7 > answer.txt\n```")
+    _, reward, terminated, _, info = env.step("```\nsubmit\n```")
+    env.close()
+    assert (reward, terminated, info["score"], info["baseline"]) == (gain, True, 7.0, 5.0)
+    assert env.task.metric.best([3.0, 5.0, 7.0]) == better
+    assert env.task.metric.better(better, 5.0)
+
+
+def test_a_score_beyond_its_bounds_was_judged_wrongly(write: Write) -> None:
+    judge = judge_of(write({"metric": {"name": "value", "direction": "higher", "low": 1, "high": 10}}))
+    for number in (b"1", b"10"):
+        assert isinstance(judge.judge({"answer.txt": number}, "test"), Grade)
+    for number in (b"0.9", b"10.1"):
+        outcome = judge.judge({"answer.txt": number}, "test")
+        assert isinstance(outcome, Failure)
+        assert outcome.cause is FailureCause.SCORER
+    other = judge_of(write({"metric": {"name": "loss", "direction": "lower"}}))
+    outcome = other.judge({"answer.txt": b"1"}, "test")
+    assert isinstance(outcome, Failure)
+    assert "the evaluator gave no 'loss'; got ['value']" in outcome.message
+
+
+def test_what_is_handed_in_are_the_files_that_are_named_up_to_their_size(write: Write) -> None:
+    fields = {"submission": {"files": ["answer.txt"], "optional": ["more.txt"], "largest": 10}}
+    folder = write(fields, {"starter/other.txt": "no"})
+    with workspace_of(folder) as workspace:
+        assert workspace.submission() == {"answer.txt": b"5\n"}
+        workspace.execute("echo 1 > more.txt")
+        assert workspace.submission() == {"answer.txt": b"5\n", "more.txt": b"1\n"}
+    judge = judge_of(folder)
+    assert isinstance(judge.judge({"answer.txt": b"5"}, "test"), Grade)
+    assert judge.judge({"more.txt": b"5"}, "test") == Unusable(
+        "the submission needs answer.txt; missing, or no plain files: answer.txt"
+    )
+    assert judge.judge({"answer.txt": b"5" * 11}, "test") == Unusable(
+        "the submission has more than 10 bytes, which are the most"
+    )
+
+
+def test_starter_evaluator_and_data_are_those_that_the_file_names(write: Write) -> None:
+    files = {
+        "begin/answer.txt": "2\n", "judge.py": EVALUATOR.replace("float(", "3 * float("),
+        "numbers.py": "def make(public, hidden, rng):\n    (public / 'a').write_text('seen')\n",
+        "data.py": "def make(public, hidden, rng): ...\n",
+    }  # fmt: skip
+    folder = write({"starter": "begin", "evaluator": "judge.py", "data": "numbers.py"}, files)
+    assert measured(folder).test.score == 6.0
+    with workspace_of(folder) as workspace:
+        assert workspace.execute("cat answer.txt /data/a").text == "2\nseen"
+
+
+# Baseline and reference
+
+
+def test_the_baseline_is_what_its_command_makes_and_the_reference_is_put_over_it(write: Write) -> None:
+    files = {"starter/make.py": "open('answer.txt', 'w').write('6')", "reference/make.py": "open('answer.txt', 'w').write('60')"}  # fmt: skip
+    folder = write({"baseline": "python3 make.py", "reference": "python3 make.py && echo 1 >> answer.txt"}, files)
+    assert measured(folder).test.score == 6.0
+    task, judge = load_task(folder), judge_of(folder)
+    good = measure(task, judge.sandbox, judge, task.reference, task.reference_files())
+    assert (good.test.score, good.files) == (601.0, {"answer.txt": "601\n"})
+
+
+@pytest.mark.parametrize(
+    ("fields", "files", "said"),
+    [
+        ({}, {"starter/answer.txt": ""}, "the starter files in task 'number' cannot be judged on the validation split: the evaluator of number broke: ValueError"),
+        ({"baseline": "true"}, {"starter/answer.txt": "x" * 40_000_000},
+         "what 'true' made in task 'number' cannot be judged on the validation split: the submission has more than"),
+        ({"baseline": "python3 make.py"}, {"starter/make.py": "1\n1 / 0\n"},
+         "'python3 make.py' of task 'number' failed (exit code 1): Traceback (most recent call last): File"),
+        ({}, {"evaluator.py": "def evaluate(evaluation):\n    return {\n"}, "evaluator.py cannot be imported: SyntaxError: "),
+        ({}, {"evaluator.py": "import math\nmath.sqrt(-1)\n"},
+         "evaluator.py cannot be imported: ValueError: math domain error (evaluator.py, line 2)"),
+        ({}, {"evaluator.py": "import no_such_package.part\n"},
+         "evaluator.py needs the package 'no_such_package', which is not installed; try: pip install no_such_package"),
+        ({}, {"evaluator.py": "import sys\nsys.exit(3)\n"}, "evaluator.py cannot be imported: SystemExit: 3 (evaluator.py, line 2)"),
+        ({}, {"evaluator.py": "def evalate(evaluation):\n    return {}\n"}, "evaluator.py must define the function evaluate"),
+        ({"data": "data.py"}, {"data.py": "def make(public, hidden, rng):\n    part(public)\n\n\ndef part(public):\n    public.write_text('')\n"},
+         "the data of task 'number' cannot be made: IsADirectoryError: "),
+        ({"data": "data.py"}, {"data.py": "def make(public, hidden, rng):\n    import yaml.no_such_part\n"},
+         "the data of task 'number' cannot be made: ModuleNotFoundError: No module named 'yaml.no_such_part' (data.py, line 2)"),
+        ({"data": "data.py"}, {"data.py": "def make(public, hidden, rng):\n    import no_such_package\n"},
+         "the data of task 'number' needs the package 'no_such_package', which is not installed"),
+    ],
+)  # fmt: skip
+def test_code_of_a_task_that_breaks_is_told_with_its_place_and_no_repr(
+    write: Write, fields: dict[str, Any], files: dict[str, str], said: str
+) -> None:
+    with pytest.raises(TaskError) as caught:
+        measured(write(fields, files))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "Failure(" not in str(caught.value)
+    assert "Unusable(" not in str(caught.value)
+
+
+# Limits
+
+
+def test_the_tasks_own_limits_hold_in_the_environment(write: Write) -> None:
+    limits = {"steps": 3, "seconds": 0.6, "validations": 1, "command_seconds": 20}
+    env = ResearchEnv(write({"limits": limits}))
+    assert (env.max_turns, env.max_seconds) == (3, 0.6)
+    env.reset(seed=0)
+    assert "0 validations left" in env.step("```\nvalidate\n```")[0].messages[-1].text
+    assert "All 1 validations are used" in env.step("```\nvalidate\n```")[0].messages[-1].text
+    assert env.step("```\ntrue\n```")[4]["stop_reason"] == "steps"
+    env.reset(seed=0)
+    info = env.step("```\nsleep 30\n```")[4]  # Cut by the episode's time, which is shorter than the command's.
+    assert info["stop_reason"] == "time"
+    env.close()
+    mine = ResearchEnv(env.task, max_turns=7, max_seconds=8.0)
+    assert (mine.max_turns, mine.max_seconds) == (7, 8.0)
+
+
+def test_limits_of_time_memory_and_processes_hold_in_the_workspace(write: Write) -> None:
+    limits = {"command_seconds": 1.0, "memory": 200 << 20, "processes": 12}
+    with workspace_of(write({"limits": limits})) as workspace:
+        large = workspace.execute("python3 -c 'len(bytearray(500 << 20))' && echo enough")
+        assert "enough" not in large.text
+        many = workspace.execute("for k in $(seq 30); do sleep 0.3 & done; wait; echo enough")
+        assert "enough" not in many.text
+    with workspace_of(write({"limits": limits})) as workspace:
+        late = workspace.execute("sleep 20; echo enough")
+        assert not late.ok
+        assert "ended after 1.0 s" in late.note
+        assert late.seconds < 10
+    with workspace_of(write()) as workspace:
+        fine = workspace.execute("python3 -c 'len(bytearray(500 << 20))' && for k in $(seq 30); do sleep 0 & done; wait; echo enough")  # fmt: skip
+        assert "enough" in fine.text
+
+
+def test_limits_hold_for_a_submission_that_is_judged(write: Write) -> None:
+    evaluator = (
+        "def evaluate(evaluation):\n"
+        "    argv = evaluation.text('answer.txt').split()\n"
+        "    return {'value': {'ok': 0, 'wall_time': 1}.get(evaluation.run(*argv).status.value, 9)}\n"
+    )
+    limits = {"evaluation_seconds": 1.0, "memory": 200 << 20, "processes": 12}
+    judge = judge_of(write({"limits": limits}, {"evaluator.py": evaluator}))
+    for command, value in ((b"true", 0.0), (b"sleep 20", 1.0)):
+        outcome = judge.judge({"answer.txt": command}, "test")
+        assert isinstance(outcome, Grade)
+        assert outcome.score == value
+    used = Evaluation(judge.task, {}, "test", judge.sandbox, judge.data, 0).limits()
+    assert (used.wall_seconds, used.memory, used.processes) == (1.0, 200 << 20, 12)
+
+
+# What is hidden, and what is needed
+
+
+def test_secrets_are_in_no_workspace_and_in_no_prompt(write: Write) -> None:
+    files = {"starter/key.txt": "KEY", "starter/answers/a.csv": "KEY", "starter/answers.csv": "shown"}
+    env = ResearchEnv(write({"secrets": ["key.txt", "answers"]}, files))
+    assert set(env.task.starter_files()) == {"answer.txt", "answers.csv"}
+    observation, _ = env.reset(seed=0)
+    told = observation.messages[-1].text
+    assert "answers.csv" in told
+    assert "key.txt" not in told
+    listed = env.step("```\nls -R; grep -r KEY . /data 2>/dev/null\n```")[0].messages[-1].text
+    env.close()
+    assert "answers.csv" in listed
+    assert "key.txt" not in listed
+    assert "KEY" not in listed
+
+
+def test_public_data_are_shown_and_hidden_data_are_not(write: Write) -> None:
+    make = (
+        "def make(public, hidden, rng):\n    (public / 'a').write_text('seen')\n    (hidden / 'b').write_text('KEY')\n"
+    )
+    folder = write({"data": "data.py"}, {"data.py": make})
+    with workspace_of(folder) as workspace:
+        assert workspace.execute("cat /data/*").text == "seen"
+        assert not workspace.execute("touch /data/c").ok
+    hidden = data_of(load_task(folder)).hidden
+    assert hidden is not None
+    assert (hidden / "b").read_text() == "KEY"
+
+
+def test_files_of_installed_packages_are_hidden(write: Write) -> None:
+    script = "python3 -c 'import yaml.loader' && echo there"
+    with workspace_of(write({"hide": ["yaml/loader.py", "no_such_package.part/x", "yaml/no_such_file"]})) as workspace:
+        assert "there" not in workspace.execute(script).text
+    with workspace_of(write()) as workspace:
+        assert "there" in workspace.execute(script).text
+
+
+def test_the_package_is_there_for_tasks_that_say_so_without_its_research(write: Write) -> None:
+    script = (
+        "python3 -c 'import palaestra.core.records' && echo there; python3 -c 'import palaestra.research' && echo tasks"
+    )
+    with workspace_of(write({"palaestra": True})) as workspace:
+        said = workspace.execute(script).text
+        assert said.startswith("there\n")
+        assert "tasks" not in said.splitlines()
+    with workspace_of(write()) as workspace:
+        assert "there" not in workspace.execute(script).text
+
+
+@pytest.mark.parametrize(
+    ("package", "said"),
+    [
+        ("no_such_package", "which is not installed; try: pip install no_such_package"),
+        (
+            "no.package",
+            "needs the package 'no.package', which is not installed; try: pip install no",
+        ),
+        ("yaml.no_part", "which is not installed; install it with: pip install 'palaestra[research]'"),
+        ("scikit-learn", "names the package 'scikit-learn', which Python imports as sklearn"),
+        ("", "needs the package ''"),
+    ],
+)
+def test_a_package_that_is_missing_is_named_with_what_installs_it(write: Write, package: str, said: str) -> None:
+    with pytest.raises(TaskError) as caught:
+        sandbox_for(load_task(write({"dependencies": ["numpy", package]})))
+    assert said in str(caught.value)
+    sandbox_for(load_task(write({"dependencies": ["numpy", "os.path", "yaml.loader"]})))
+
+
+def test_the_extra_has_what_is_said_of_it() -> None:
+    import tomllib
+    from importlib.metadata import packages_distributions
+
+    from palaestra.research.loading import EXTRA
+
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    wanted = {line.partition(">")[0] for line in project["optional-dependencies"]["research"]}
+    found = packages_distributions()
+    assert {found[name][0].lower() for name in EXTRA} == wanted
+
+
+# What was measured with other files does not hold
+
+
+def test_the_digest_changes_with_every_file_but_the_reference(write: Write) -> None:
+    folder = write({"data": "data.py"}, {"data.py": "def make(public, hidden, rng): ...\n"})
+    known = {load_task(folder).digest()}
+    for name, text in (
+        ("starter/answer.txt", "6\n"), ("starter/new.txt", ""), ("evaluator.py", EVALUATOR + "# better"),
+        ("data.py", "def make(public, hidden, rng): (public / 'a').touch()\n"), ("task.yaml", None), ("helper.py", ""),
+    ):  # fmt: skip
+        path = folder / name
+        path.write_text(path.read_text() + "tags: [new]\n" if text is None else text)
+        known.add(load_task(folder).digest())
+    assert len(known) == 7
+    for name in ("reference/answer.txt", "starter/__pycache__/a.pyc"):
+        (folder / name).parent.mkdir()
+        (folder / name).write_text("7")
+        known.add(load_task(folder).digest())
+    assert len(known) == 7
+
+
+def test_a_task_that_changed_is_measured_again_with_data_of_its_own(write: Write) -> None:
+    make = "def make(public, hidden, rng):\n    (public / 'a').write_text('{}')\n"
+    folder = write({"data": "data.py"}, {"data.py": make.format(1)})
+    assert kept_baseline(load_task(folder)) is None
+    assert measured(folder).test.score == 5.0
+    kept = kept_baseline(load_task(folder))
+    assert kept is not None
+    assert kept.test.score == 5.0
+    write({"data": "data.py"}, {"data.py": make.format(2), "starter/answer.txt": "8\n"})
+    assert kept_baseline(load_task(folder)) is None
+    assert measured(folder).test.score == 8.0
+    public = data_of(load_task(folder)).public
+    assert public is not None
+    assert (public / "a").read_text() == "2"
