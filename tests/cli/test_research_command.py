@@ -68,6 +68,40 @@ def test_a_bench_prints_its_standings_and_is_resumed(number: Path, tmp_path: Pat
     assert (tmp_path / "bench" / "summary.json").exists()
 
 
+PLUGIN = """
+import os
+from pathlib import Path
+from palaestra.core.records import Message
+from palaestra.research.agents import AGENTS, Agent
+
+class Fragile(Agent):
+    parser = "identity"
+
+    def act(self, conversation):
+        if not any(message.role == "assistant" for message in conversation.messages):
+            return Message("assistant", "echo 20 > answer.txt")
+        if not (mark := Path(__file__).with_suffix(".mark")).exists():
+            mark.touch()
+            os._exit(9)
+        return Message("assistant", "submit")
+
+AGENTS.register("fragile", Fragile, "dies once")
+"""
+
+
+def test_an_agent_of_a_file_plays_and_goes_on_from_another_folder(
+    number: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(PLUGIN)
+    monkeypatch.chdir(tmp_path)
+    result = palaestra("research", "--plugin", "mine.py", "--task", number, "--agent", "fragile", "--out", "run")
+    assert result.returncode == 9, result.stderr
+    monkeypatch.chdir(tmp_path.parent)
+    again = palaestra("resume", tmp_path / "run")
+    assert again.returncode == 0, again.stderr
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["best_submission"] == 21.0
+
+
 def test_the_tasks_are_listed_with_what_is_measured() -> None:
     result = palaestra("research", "tasks")
     assert result.returncode == 0, result.stderr

@@ -6,18 +6,25 @@ import copy
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tensordict import TensorDictBase
-from torchrl.envs import AsyncEnvPool, TransformedEnv
+from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import check_env_specs
+from torchrl_tasks import SUBMIT, WRAPPERS, answer, block, last, play, rewards, roles, told
 
-from palaestra.core.errors import EnvError, MissingExtraError, SandboxError, SettingsError, UnknownNameError
+from palaestra.core.errors import (
+    EnvError,
+    MissingExtraError,
+    RewardError,
+    SandboxError,
+    SettingsError,
+    UnknownNameError,
+)
 from palaestra.engines.shelf import Model
 from palaestra.integrations import torchrl as integration
 from palaestra.integrations.torchrl import (
@@ -27,113 +34,9 @@ from palaestra.integrations.torchrl import (
     MLGymRewardAssignment,
     MLGymWrapper,
     TaskSampler,
-    TemplateTransform,
     make_mlgym,
 )
 from palaestra.research.task import load_task
-
-EVALUATOR = """
-from palaestra.research.records import SubmissionError
-
-def evaluate(evaluation):
-    text = evaluation.text("answer.txt").split()[-1]
-    if text == "broken":
-        raise RuntimeError("the evaluator is at fault")
-    try:
-        return {"points": float(text) + (evaluation.split == "validation")}
-    except ValueError:
-        raise SubmissionError("answer.txt holds a number") from None
-"""
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-LLAMA = (
-    "<|begin_of_text|>{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content }}<|eot_id|>{% endfor %}"
-    "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
-)
-WRAPPERS = (
-    "ignore:size_average and reduce:UserWarning",
-    "ignore:The env passed to LLMCollector:FutureWarning",
-    "ignore:Creating .*WeightUpdater:DeprecationWarning",
-)
-"""What TorchRL's own wrapper and collector warn of."""
-
-
-def block(command: str) -> str:
-    return f"I try this.\n```\n{command}\n```"
-
-
-def answer(number: object) -> str:
-    return block(f"echo {number} > answer.txt")
-
-
-SUBMIT = block("submit")
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Two tasks in which a number is handed in: of `low` less is better, of `high` more. The baseline is 10."""
-    root = tmp_path_factory.mktemp("tasks")
-    for name, direction in (("low", "lower"), ("high", "higher")):
-        (root / name / "starter").mkdir(parents=True)
-        (root / name / "starter" / "answer.txt").write_text("10\n")
-        (root / name / "evaluator.py").write_text(EVALUATOR)
-        (root / name / "task.yaml").write_text(
-            f"name: {name}\ntitle: The task {name}\ndescription: Write a number.\n"
-            f"metric: {{name: points, direction: {direction}, scale: 4.0}}\nsubmission: {{files: [answer.txt]}}\n"
-            "limits: {steps: 4, seconds: 600, command_seconds: 20, validations: 2, evaluation_seconds: 20}\n"
-        )
-    (root / "prompts").mkdir()
-    (root / "prompts" / "system.md.j2").write_text("Give a command in a fenced block.")
-    (root / "prompts" / "task.md.j2").write_text("{{ task.title }}, {{ steps }} messages")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PALAESTRA_CACHE", str(root / "cache"))
-        yield root
-
-
-@pytest.fixture
-def make(place: Path) -> Iterator[Callable[..., TransformedEnv]]:
-    """Makes environments of the tasks above, with short prompts, and closes them."""
-    made: list[TransformedEnv] = []
-
-    def build(task: str | None = "low", **arguments: Any) -> TransformedEnv:
-        if task is not None:
-            arguments["task"] = place / task
-        made.append(make_mlgym(**{"prompts": place / "prompts", **arguments}))
-        return made[-1]
-
-    yield build
-    for env in made:
-        env.close()
-
-
-def told(tensordict: TensorDictBase, key: Any, slot: int = 0) -> Any:
-    return tensordict[slot][key]
-
-
-def roles(tensordict: TensorDictBase, slot: int = 0) -> list[str]:
-    return list(tensordict["history", "prompt"][slot].role)
-
-
-def last(tensordict: TensorDictBase, slot: int = 0) -> str:
-    return str(tensordict["history", "prompt"][slot].content[-1])
-
-
-def play(env: TransformedEnv, *messages: str | Sequence[str]) -> list[TensorDictBase]:
-    """What comes of each of these messages, from a reset on."""
-    tensordict, found = env.reset(), []
-    for said in messages:
-        tensordict["text", "response"] = [said] if isinstance(said, str) else list(said)
-        stepped = env.step(tensordict)
-        found.append(stepped["next"])
-        tensordict = env.step_mdp(stepped)
-    return found
-
-
-def rewards(steps: Sequence[TensorDictBase]) -> list[float]:
-    return [step["reward"][0].item() for step in steps]
-
 
 # The environment
 
@@ -239,6 +142,21 @@ def test_messages_in_a_row_that_cannot_be_read_end_the_episode(make: Callable[..
     assert not any(step["done"].item() for step in play(make(format_errors=0), "a", "b", "c", "d", "e"))
 
 
+def test_the_limit_of_time_holds_for_messages_that_cannot_be_read(make: Callable[..., TransformedEnv]) -> None:
+    env = make(num_envs=2, format_errors=0, reward_wrong_format=-0.5)
+    (step,) = play(env, [answer(8), "a"])
+    assert not step["done"].any()
+    env.base_env.slots[0].env.spend(601.0)
+    tensordict = step.exclude("reward").copy()
+    tensordict["text", "response"] = ["b", "b"]
+    step = env.step(tensordict)["next"]
+    assert step["truncated"].flatten().tolist() == [True, False]
+    assert [told(step, "stop_reason", slot) for slot in range(2)] == ["time", ""]
+    assert step["reward"].flatten().tolist() == [1.5, -0.5]
+    assert "A command in a fenced block is expected" in last(step)
+    assert "Handed in" in last(step)
+
+
 # The reward
 
 
@@ -266,6 +184,15 @@ def test_nothing_that_is_printed_is_a_reward(make: Callable[..., TransformedEnv]
     assert [step["done"].item() for step in steps] == [False, False, True]
 
 
+def test_scores_are_exact_and_a_reward_that_is_not_finite_is_never_paid(make: Callable[..., TransformedEnv]) -> None:
+    (_, step) = play(make("high"), answer(2**24 + 1), SUBMIT)
+    assert (step["score"].dtype, step["score"].item()) == (torch.float64, 2**24 + 1)
+    assert (step["reward"].dtype, step["reward"].item()) == (torch.float32, 2**24 - 9)
+    for arguments in ({}, {"scaled": True}):
+        with pytest.raises(RewardError, match=r"the work on 'high' is .*e\+299 ahead of the baseline"):
+            play(make("high", **arguments), answer(9e299), SUBMIT)
+
+
 def test_a_failure_of_the_evaluator_is_told_and_is_no_score(make: Callable[..., TransformedEnv]) -> None:
     steps = play(make(), answer("broken"), SUBMIT)
     assert "the evaluator is at fault" in told(steps[-1], "failure")
@@ -274,36 +201,6 @@ def test_a_failure_of_the_evaluator_is_told_and_is_no_score(make: Callable[..., 
     (unusable,) = play(make(), block("rm answer.txt; echo gone > answer.txt"), SUBMIT)[1:]
     assert not unusable["done"].item()
     assert "holds a number" in last(unusable)
-
-
-# Conversations as text
-
-
-@pytest.mark.parametrize(
-    ("template", "ending"), [("nano", "<|end|>"), (CHATML, "<|im_end|>"), (LLAMA, "<|eot_id|>"), (None, "<|end|>")]
-)
-def test_any_chat_template_gives_the_prompt_and_cuts_the_response(
-    make: Callable[..., TransformedEnv], nano: Model, template: str | None, ending: str
-) -> None:
-    tokenizer = copy.deepcopy(nano.tokenizer)
-    if template != "nano":
-        tokenizer.chat_template = template
-    env = make(tokenizer=tokenizer)
-    start = env.reset()
-    (step,) = play(env, f"{block('echo hello')}{ending}\nuser: {SUBMIT}")
-    prompt, grown = told(start, ("text", "prompt")), told(step, ("text", "prompt"))
-    history = [
-        {"role": role, "content": content}
-        for role, content in zip(roles(step), step["history", "prompt"][0].content, strict=True)
-    ]
-    assert [message["role"] for message in history] == ["system", "user", "assistant", "user"]
-    assert history[2]["content"] == block("echo hello")
-    assert last(step).startswith("hello\n")
-    if template is None:
-        assert grown == "".join(f"{message['content']}\n" for message in history)
-    else:
-        assert grown == tokenizer.apply_chat_template(history, tokenize=False, add_generation_prompt=True)
-    assert grown.startswith(prompt + block("echo hello"))
 
 
 # Tasks
@@ -324,7 +221,7 @@ def test_a_reset_draws_a_task_by_the_seed(make: Callable[..., TransformedEnv], p
 
 
 def test_each_task_is_judged_by_its_own_metric(make: Callable[..., TransformedEnv], place: Path) -> None:
-    env = make(None, tasks=[place / "low", place / "high"])
+    env = make(None, tasks=[place / "low", place / "high"], seed=0)
     seen = {}
     for _ in range(6):
         steps = play(env, answer(7), SUBMIT)
@@ -452,22 +349,6 @@ def test_a_policy_that_writes_only_the_history_is_understood(make: Callable[...,
     assert step["history", "prompt"][0].content[2] == answer(9)
 
 
-@pytest.mark.filterwarnings(*WRAPPERS)
-def test_a_collector_over_an_asynchronous_pool_runs_environments_side_by_side(place: Path) -> None:
-    from torchrl.collectors.llm import LLMCollector
-
-    def policy(tensordict: TensorDictBase) -> TensorDictBase:
-        tensordict["text", "response"] = [[SUBMIT]] * tensordict.shape[0]
-        return tensordict
-
-    pool = AsyncEnvPool([partial(make_mlgym, task=place / "low")] * 2, backend="threading")
-    collector = LLMCollector(
-        pool, policy=policy, dialog_turns_per_batch=2, total_dialog_turns=4, yield_completed_trajectories=True
-    )
-    assert [data["next", "score"].flatten().tolist() for data in collector] == [[10.0]] * 4
-    collector.shutdown()
-
-
 def test_two_environments_share_nothing_and_closing_ends_their_workspaces(make: Callable[..., TransformedEnv]) -> None:
     one, other = make(), make()
     first, second = one.reset(), other.reset()
@@ -528,8 +409,22 @@ def test_wrong_uses_are_refused(make: Callable[..., TransformedEnv], place: Path
         make(parser="tool_call")
     with pytest.raises(SettingsError, match="tools=True"):
         make(tools=True)
-    with pytest.raises(EnvError, match="at least one slot"):
-        make(num_envs=0)
+    for number in (0, 1.5):
+        with pytest.raises(EnvError, match="at least one slot"):
+            make(num_envs=number)
+    for penalty in ("x", float("nan")):
+        with pytest.raises(SettingsError, match="reward_wrong_format is a finite number"):
+            make(reward_wrong_format=penalty)
+    with pytest.raises(SettingsError, match="tasks is a list of them; got 'prisoners_dilemma'"):
+        make_mlgym(tasks="prisoners_dilemma")
+    with pytest.raises(SettingsError, match=r"take reward_wrong_format=-0\.5"):
+        make(format_penalty=0.5)
+    with pytest.raises(UnknownNameError, match="unknown argument of make_mlgym 'num_env'; did you mean 'num_envs'"):
+        make(num_env=2)
+    with pytest.raises(UnknownNameError, match="unknown argument of MLGymWrapper 'max_turn'; did you mean 'max_turns'"):
+        MLGymWrapper({"low": load_task(place / "low")}, max_turn=2)
+    with pytest.raises(EnvError, match="split is one of validation, test; got 'train'"):
+        make(split="train")
     with pytest.raises(EnvError, match="at least one task"):
         TaskSampler([])
     with pytest.raises(EnvError, match="over MLGymWrapper; got NoneType"):
@@ -553,24 +448,3 @@ def test_a_missing_torchrl_is_answered_with_the_command_that_installs_it(monkeyp
 def test_importing_loads_no_torchrl() -> None:
     code = "import palaestra, palaestra.integrations.torchrl, sys; assert not {'torchrl', 'tensordict', 'torch'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
-def test_a_template_that_refuses_system_messages_gets_it_in_the_users(
-    make: Callable[..., TransformedEnv], nano: Model
-) -> None:
-    tokenizer = copy.deepcopy(nano.tokenizer)
-    tokenizer.chat_template = (
-        "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
-        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
-    )
-    start = make(tokenizer=tokenizer).reset()
-    assert told(start, ("text", "prompt")) == "<user>Give a command in a fenced block.\n\nThe task low, 4 messages"
-    tokenizer.chat_template = "{{ raise_exception('never') }}"
-    with pytest.raises(Exception, match="never"):
-        make(tokenizer=tokenizer).reset()
-
-
-def test_a_template_of_ones_own_name_is_never_replaced_by_torchrls(nano: Model) -> None:
-    tokenizer = copy.deepcopy(nano.tokenizer)
-    tokenizer.chat_template, tokenizer.name_or_path = LLAMA, "some/llama-qwen"
-    assert TemplateTransform(tokenizer).endings == ("<|eot_id|>", "<|end|>")

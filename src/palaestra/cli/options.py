@@ -84,6 +84,7 @@ def _flag(name: str) -> str:
         "student_options": "student-option",
         "checks": "check",
         "commands": "command",
+        "plugins": "plugin",
     }.get(name, name.replace("_", "-"))
 
 
@@ -92,4 +93,4 @@ def _shown(default: Any) -> str:
         return "what suits"
     if default is None:
         return "none"
-    return "all" if default == () else repr(default) if default == "" else str(default)
+    return "none given" if default == () else repr(default) if default == "" else str(default)

@@ -80,14 +80,14 @@ def body(
         options["tools"] = json.loads(request.tools)
     return {
         "model": endpoint.model,
-        "messages": _messages(messages),
+        "messages": chat_messages(messages),
         dialect.limit: sampling.max_tokens,
         **{name: value for name, value in options.items() if name not in dialect.without},
     }
 
 
-def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """A conversation in the format, in which a tool's message must answer a call that was made before it.
+def chat_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """A conversation in the format, as plain dictionaries, in which a tool's message must answer a call that was made before it.
 
     One that answers none is to the model what it is told. Some servers refuse a call without an answer: those that
     the conversation leaves open are not sent.
@@ -120,6 +120,25 @@ def _message(message: Message, answered: Collection[str]) -> dict[str, Any]:
         for part in message.content
     ]
     return {"role": role, "content": parts}
+
+
+def assistant_message(said: Mapping[str, Any]) -> Message:
+    """An assistant's message from the format, as a server answers it.
+
+    Raises:
+        ValueError: it is none; says what is wrong with it.
+    """
+    try:
+        content = said.get("content")
+        if isinstance(content, list):
+            content = "".join(part["text"] for part in content)
+        if said["role"] != "assistant" or not isinstance(content, str | None):
+            raise TypeError(f"role '{said['role']}' with content of type {type(content).__name__}")
+        return Message("assistant", content or "", tuple(_call(call) for call in said.get("tool_calls") or ()))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"an assistant's message has the role 'assistant', a text and perhaps tool_calls; {type(error).__name__}: {error}"
+        ) from error
 
 
 def image_address(part: ImagePart) -> str:

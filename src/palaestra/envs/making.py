@@ -156,9 +156,9 @@ def _import(module: str) -> None:
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if os.getcwd() in sys.path or not (module == missing or module.startswith(f"{missing}.")):
-            raise  # It was found, and misses something itself.
-        # An installed command has its own folder on the path, and not that of its user. At the end, so that nothing
-        # there comes before what is found elsewhere.
+            raise  # It was looked for there already, or was found and misses something itself.
+        # An installed command has its own folder on the path, and not the one that it is called in. That one goes to the
+        # end, so that no file in it comes before what is found elsewhere.
         sys.path.append(os.getcwd())
         importlib.import_module(module)
 

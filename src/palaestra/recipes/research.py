@@ -46,6 +46,9 @@ class ResearchSettings:
         "",
         "The model of the agent, where it asks one: openai:MODEL, ADDRESS#MODEL, a folder, a hub id, a name of the shelf.",
     )
+    plugins: tuple[str, ...] = setting(
+        (), "Files (my_agent.py) or modules of one's own that register agents, commands, parsers or tasks."
+    )
     steps: int = setting(0, "Most messages of the agent; 0: as many as the task allows.")
     seconds: float = setting(0.0, "Most seconds of an episode; 0: as many as the task allows.")
     max_cost: float = setting(0.0, "Most dollars for the agent's model; 0: no limit.")
@@ -168,12 +171,18 @@ def settled(settings: ResearchSettings) -> ResearchSettings:
 
     Raises:
         UnknownNameError: there is no such agent.
+        SettingsError: a plugin cannot be imported.
     """
     from palaestra.research.agents import settled_agent, settled_path
     from palaestra.research.agents.model import ModelAgent
+    from palaestra.research.loading import load_plugins
     from palaestra.research.task import FILE
 
-    changes = {"agent": settled_agent(settings.agent), "model": ModelAgent.settled(settings.model)}
+    load_plugins(settings.plugins)  # One of them may be the agent's.
+    changes: dict[str, Any] = {
+        "agent": settled_agent(settings.agent), "model": ModelAgent.settled(settings.model),
+        "plugins": [settled_path(name) if name.endswith(".py") else name for name in settings.plugins],
+    }  # fmt: skip
     for name in PATHS:
         if (path := getattr(settings, name)) not in ("", ":memory:"):
             changes[name] = settled_path(path)
@@ -185,9 +194,11 @@ def settled(settings: ResearchSettings) -> ResearchSettings:
 def _checked(settings: ResearchSettings) -> tuple[Agent, ResearchEnv]:
     """The agent and the environment of a run, before either of them has begun."""
     from palaestra.research.agents import make_agent
+    from palaestra.research.loading import load_plugins
     from palaestra.research.parsing import PARSERS
     from palaestra.research.places import sandbox_for
 
+    load_plugins(settings.plugins)
     PARSERS.check(settings.parser)
     task = task_of(settings)
     agent = make_agent(settings.agent, outfit_of(settings, task))

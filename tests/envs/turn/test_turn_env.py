@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -199,3 +200,23 @@ def test_observations_are_values_that_later_turns_do_not_change() -> None:
     before = kept.messages
     env.step("hello")
     assert kept.messages == before and kept.state == {"turn": 0}  # noqa: PT018
+
+
+def test_a_conversation_goes_to_an_openai_client_and_its_answer_comes_back() -> None:
+    env = Echo()
+    observation, _ = env.reset(seed=0)
+    sent = json.loads(json.dumps(observation.openai()))
+    assert sent == [{"role": message.role, "content": message.text} for message in observation.messages]
+    call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
+    answer = {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None}
+    said = env.step(answer)[0].messages[2]
+    assert said == Message("assistant", "", (ToolCall("look", '{"at": 1}', "a"),))
+    for wrong in (
+        {"role": "user", "content": "x"},
+        {"content": "x"},
+        {"role": "assistant", "content": 3},
+        {"role": "assistant", "tool_calls": [{}]},
+    ):
+        env.reset(seed=0)
+        with pytest.raises(EnvError, match="an assistant's message has the role 'assistant'"):
+            env.step(wrong)

@@ -11,16 +11,17 @@ import gymnasium
 
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Failure, FailureCause, Message
+from palaestra.engines.wire import assistant_message
 from palaestra.envs.turn.records import AssistantSpace, Conversation, Reply, StopReason, observation_space
 
-Action = str | Message
+Action = str | Message | Mapping[str, Any]
 
 
 class TurnEnv(gymnasium.Env[Conversation, Action]):
     """An environment of conversations. Say what opens one and what answers a message; that is all.
 
-    An action is an assistant's text, or its whole `Message` where it calls tools. The observation is a `Conversation`: the
-    messages so far, which only ever grow at their end, and the environment's `state`. `step` returns the reward of
+    An action is an assistant's text, or its whole `Message` where it calls tools; OpenAI's dictionary of one will do. The
+    observation is a `Conversation`: the messages so far (`openai()` gives them as dictionaries), which only ever grow at their end, and the environment's `state`. `step` returns the reward of
     this turn in this very step. `terminated` and `truncated` follow from the `StopReason` in `info["stop_reason"]`.
 
     `info` holds `turn` (assistant messages so far), at the end `stop_reason`, and `failure` where something around the
@@ -90,6 +91,11 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
     def step(self, action: Action) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over; call reset() before step()")
+        if isinstance(action, Mapping):
+            try:
+                action = assistant_message(action)
+            except ValueError as error:
+                raise EnvError(f"an action is an assistant's text or message: {error}") from error
         if action not in self.action_space:
             got = f"a message of role '{action.role}'" if isinstance(action, Message) else type(action).__name__
             raise EnvError(f"an action is an assistant's text or message that can be written in UTF-8; got {got}")

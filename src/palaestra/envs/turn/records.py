@@ -11,6 +11,7 @@ import numpy as np
 
 from palaestra.core.records import Failure, ImagePart, Message, TextPart
 from palaestra.core.spaces import Choice, RecordSpace, Several, UnicodeText
+from palaestra.engines.wire import chat_messages
 
 TEXT_LIMIT = 1 << 24
 """The most characters of one message, an assistant's or the environment's."""
@@ -59,6 +60,10 @@ class Conversation:
 
     messages: tuple[Message, ...]
     state: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def openai(self) -> list[dict[str, Any]]:
+        """The messages as plain dictionaries, as a client of OpenAI's format takes them; images as `data:` addresses."""
+        return chat_messages(self.messages)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,188 @@
+"""Environments of research tasks side by side, by TorchRL's containers and ours, whose episodes differ in length."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensordict import TensorDictBase
+from torchrl.envs import SerialEnv
+from torchrl_tasks import SUBMIT, WRAPPERS, answer
+
+from palaestra.integrations.torchrl import MLGymPool, make_mlgym
+
+COMMANDS = {"low": 1, "high": 2}
+"""After so many the script hands in."""
+LENGTHS = {"low": [2, 4], "high": [2, 4, 6]}
+"""Of the conversations that it reads in an episode."""
+Maker = Callable[..., Any]
+
+
+@pytest.fixture
+def maker(place: Path) -> Maker:
+    """Gives what makes an environment of one of the tasks, or of both."""
+
+    def given(task: str = "") -> Maker:
+        of = {"task": place / task} if task else {"tasks": [place / "low", place / "high"]}
+        return partial(make_mlgym, prompts=place / "prompts", **of)
+
+    return given
+
+
+def policy(tensordict: TensorDictBase) -> TensorDictBase:
+    """As many commands as the task is worth, then the work is handed in."""
+    said = []
+    for member in tensordict["history", "prompt"].unbind(0):
+        roles, contents = list(member[0].role), list(member[0].content)
+        done = roles.count("assistant")
+        name = "low" if "low" in contents[1] else "high"
+        said.append([SUBMIT if done == COMMANDS[name] else answer(7 + done)])
+    tensordict["text", "response"] = said
+    return tensordict
+
+
+def lengths(steps: Sequence[TensorDictBase]) -> list[int]:
+    """Of the conversations at the beginning of some steps of one environment, each of which goes on where it was."""
+    found = []
+    for step in steps:
+        before, after = step["history", "prompt"], step["next", "history", "prompt"]
+        size = len(before.role)
+        assert list(after.content)[:size] == list(before.content)
+        assert list(after.role)[size:] == ["assistant", "user"]
+        assert after.content[size] == step["text", "response"]
+        found.append(size)
+    return found
+
+
+def workspaces() -> set[int]:
+    """The sandboxes that run below this process."""
+    parents = dict[int, tuple[int, str]]()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            pid, _, rest = stat.read_text().partition(" ")
+        except OSError:  # It has ended since.
+            continue
+        name, _, fields = rest[1:].rpartition(") ")
+        parents[int(pid)] = int(fields.split()[1]), name
+
+    def above(pid: int) -> Iterator[int]:
+        while pid in parents:
+            pid = parents[pid][0]
+            yield pid
+
+    return {pid for pid, (_, name) in parents.items() if name == "bwrap" and os.getpid() in above(pid)}
+
+
+def test_a_rollout_of_a_serial_environment_whose_episodes_differ_in_length(maker: Maker) -> None:
+    env = SerialEnv(2, [maker("low"), maker("high")])
+    data = env.rollout(5, policy, break_when_any_done=False, return_contiguous=False)
+    assert data.batch_size == (2, 1, 5)
+    steps = [[step[member][0] for step in data.unbind(-1)] for member in range(2)]
+    assert [lengths(each) for each in steps] == [[2, 4, 2, 4, 2], [2, 4, 6, 2, 4]]
+    assert data["next", "reward"].squeeze().tolist() == [[0, 3, 0, 3, 0], [0, 0, -2, 0, 0]]
+    assert data["next", "done"].squeeze().tolist() == [
+        [False, True, False, True, False],
+        [False, False, True, False, False],
+    ]
+    assert len(workspaces()) >= 2
+    env.close()
+    assert not workspaces()
+
+
+@pytest.mark.filterwarnings(*WRAPPERS)
+def test_a_collector_over_a_serial_environment_whose_episodes_differ_in_length(maker: Maker) -> None:
+    from torchrl.collectors.llm import LLMCollector
+
+    env = SerialEnv(2, [maker("low"), maker("high")])
+    collector = LLMCollector(env, policy=policy, dialog_turns_per_batch=6, total_dialog_turns=12)
+    found: list[list[int]] = [[], []]
+    for data in collector:
+        for member in range(2):
+            found[member] += lengths([step[member][0] for step in data.unbind(-1)])
+    assert found == [[2, 4, 2, 4, 2, 4], [2, 4, 6, 2, 4, 6]]
+    collector.shutdown()
+    assert not workspaces()
+
+
+@pytest.mark.filterwarnings(*WRAPPERS)
+def test_a_collector_over_a_pool_gives_whole_episodes_and_leaves_no_workspace_behind(maker: Maker) -> None:
+    from torchrl.collectors.llm import LLMCollector
+
+    pool = MLGymPool([maker("low"), maker("high")])
+    collector = LLMCollector(pool, policy=policy, dialog_turns_per_batch=1, yield_completed_trajectories=True)
+    rewards = dict[str, float]()
+    for data in collector:
+        name = "low" if "low" in data[0]["history", "prompt"].content[1] else "high"
+        assert lengths(list(data.unbind(0))) == LENGTHS[name]
+        rewards[name] = data["next", "reward"].sum().item()
+        if len(rewards) == 2:
+            break
+    assert rewards == {"low": 3.0, "high": -2.0}
+    assert len(workspaces()) >= 2
+    collector.shutdown()
+    assert pool.is_closed
+    assert not workspaces()
+
+
+def test_members_of_a_pool_that_answer_together_may_have_conversations_of_different_lengths(maker: Maker) -> None:
+    pool = MLGymPool([maker("low"), maker("high")])
+    tensordict, found = pool.reset(), list[TensorDictBase]()
+    for _ in range(5):
+        step, tensordict = pool.step_and_maybe_reset(policy(tensordict))
+        found.append(step)
+    assert [lengths([step[member][0] for step in found]) for member in range(2)] == [[2, 4, 2, 4, 2], [2, 4, 6, 2, 4]]
+    pool.close()
+    assert not workspaces()
+    pool.close()
+
+
+def test_closing_a_pool_closes_every_member_though_one_of_them_raises(
+    maker: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = MLGymPool([maker("low"), maker("high")])
+    pool.reset()
+    first = pool.envs[0].base_env
+    with monkeypatch.context() as patch:
+        patch.setattr(first, "close", lambda **_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            pool.close()
+    assert pool.envs[1].is_closed
+    first.close()
+    assert not workspaces()
+
+
+def test_members_that_are_made_alike_choose_for_themselves(maker: Maker) -> None:
+    make = maker()
+    assert make().base_env.seeds != make().base_env.seeds
+    assert make(seed=0).base_env.seeds == make(seed=0).base_env.seeds
+    env = make(seed=3)
+    env.set_seed(None)
+    assert env.base_env.seeds.root != 3
+
+
+@pytest.mark.parametrize("container", [partial(SerialEnv, 2), lambda made: MLGymPool([made] * 2)])
+def test_a_seed_makes_the_choices_of_all_members_exact(maker: Maker, container: Callable[[Maker], Any]) -> None:
+    def drawn() -> list[tuple[str, str]]:
+        env = container(maker())
+        following = env.set_seed(7)
+        assert isinstance(following, int)
+        assert following != 7
+        names = [tuple(str(name[0]) for name in env.reset()["task"]) for _ in range(6)]
+        env.close()
+        return names
+
+    first = drawn()
+    assert drawn() == first
+    assert any(one != other for one, other in first)
+    assert {name for pair in first for name in pair} == {"low", "high"}
+
+
+def test_a_static_seed_is_that_of_every_member(maker: Maker) -> None:
+    pool = MLGymPool([maker()] * 2)
+    assert pool.set_seed(7, static_seed=True) == 7
+    assert [env.base_env.seeds.root for env in pool.envs] == [7, 7]
+    pool.close()

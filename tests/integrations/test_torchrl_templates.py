@@ -1,0 +1,156 @@
+"""Conversations of research tasks as the text that a model reads, through chat templates of all kinds."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from torchrl.envs import TransformedEnv
+from torchrl_tasks import SUBMIT, block, last, play, roles, told
+
+from palaestra.core.errors import EnvError
+from palaestra.engines.shelf import Model
+from palaestra.integrations.torchrl import TemplateTransform
+from palaestra.integrations.torchrl.rendering import Renderer
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+LLAMA = (
+    "<|begin_of_text|>{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content }}<|eot_id|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
+)
+ALTERNATING = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+)
+WITHOUT_SYSTEM = (
+    "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+    "{% elif m.role == 'assistant' %}{{ m.content }}</s>{% endif %}{% endfor %}"
+)
+WITH_SYSTEM = (
+    "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}<|over|>{% endfor %}"
+)
+IN_PARTS = (
+    "{% for m in messages %}<{{ m.role }}>{% for part in m.content %}{{ part.text }}{% endfor %}<|over|>{% endfor %}"
+)
+IN_PARTS_WITHOUT_SYSTEM = (
+    "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content[0]['text'] + '<|over|>' }}{% endfor %}"
+)
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
+
+
+@pytest.fixture
+def with_template(nano: Model) -> Callable[[str | None], Any]:
+    """A tokenizer that has this chat template."""
+
+    def made(template: str | None) -> Any:
+        tokenizer = copy.deepcopy(nano.tokenizer)
+        tokenizer.chat_template = template
+        return tokenizer
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("template", "ending"), [("nano", "<|end|>"), (CHATML, "<|im_end|>"), (LLAMA, "<|eot_id|>"), (None, "<|end|>")]
+)
+def test_any_chat_template_gives_the_prompt_and_cuts_the_response(
+    make: Callable[..., TransformedEnv],
+    nano: Model,
+    with_template: Callable[..., Any],
+    template: str | None,
+    ending: str,
+) -> None:
+    tokenizer = nano.tokenizer if template == "nano" else with_template(template)
+    env = make(tokenizer=tokenizer)
+    start = env.reset()
+    (step,) = play(env, f"{block('echo hello')}{ending}\nuser: {SUBMIT}")
+    prompt, grown = told(start, ("text", "prompt")), told(step, ("text", "prompt"))
+    history = [
+        {"role": role, "content": content}
+        for role, content in zip(roles(step), step["history", "prompt"][0].content, strict=True)
+    ]
+    assert [message["role"] for message in history] == ["system", "user", "assistant", "user"]
+    assert history[2]["content"] == block("echo hello")
+    assert last(step).startswith("hello\n")
+    if template is None:
+        assert grown == "".join(f"{message['content']}\n" for message in history)
+    else:
+        assert grown == tokenizer.apply_chat_template(history, tokenize=False, add_generation_prompt=True)
+    assert grown.startswith(prompt + block("echo hello"))
+
+
+@pytest.mark.parametrize(
+    ("template", "text", "ending"),
+    [
+        (ALTERNATING, "<user>Be brief.\n\nWhy?", ""),
+        (WITHOUT_SYSTEM, "[INST] Be brief.\n\nWhy? [/INST]", "</s>"),
+        (WITH_SYSTEM, "<system>Be brief.<|over|><user>Why?<|over|>", "<|over|>"),
+        (IN_PARTS, "<system>Be brief.<|over|><user>Why?<|over|>", "<|over|>"),
+        (IN_PARTS_WITHOUT_SYSTEM, "<user>Be brief.\n\nWhy?<|over|>", "<|over|>"),
+    ],
+)
+def test_a_template_gets_a_conversation_in_the_form_that_leaves_nothing_out(
+    with_template: Callable[..., Any], template: str, text: str, ending: str
+) -> None:
+    render = Renderer(with_template(template))
+    assert render(CHAT) == text
+    assert render.ending == ending
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        (
+            "{% for m in messages if m.role == 'assistant' %}{{ m.content }}{% endfor %}",
+            "leaves out what the user says",
+        ),
+        (
+            "{% for m in messages if m.role != 'assistant' %}{{ m.content }}{% endfor %}",
+            "leaves out what the assistant says",
+        ),
+        ("{{ messages[-1].content }}", "leaves out what the assistant says"),
+        ("{{ raise_exception('never') }}", "refuses messages of system, user, assistant, user: never"),
+    ],
+)
+def test_a_template_that_leaves_out_what_somebody_says_is_refused_at_once(
+    make: Callable[..., TransformedEnv], with_template: Callable[..., Any], template: str, reason: str
+) -> None:
+    with pytest.raises(EnvError, match=f"the chat template {reason}; give the tokenizer another"):
+        make(tokenizer=with_template(template))
+
+
+def test_a_conversation_that_a_template_refuses_later_is_an_error_of_ours(with_template: Callable[..., Any]) -> None:
+    render = Renderer(
+        with_template("{% for m in messages %}{{ m.content or raise_exception('nothing said') }}{% endfor %}")
+    )
+    with pytest.raises(EnvError, match="refuses messages of user: nothing said"):
+        render([{"role": "user", "content": ""}])
+
+
+def test_a_template_that_takes_no_assistant_at_the_end_has_the_ending_of_the_tokenizer(
+    with_template: Callable[..., Any],
+) -> None:
+    template = "{% if messages[-1].role != 'user' %}{{ raise_exception('ask') }}{% endif %}" + CHATML
+    assert TemplateTransform(with_template(template)).endings == ("<|end|>",)
+
+
+def test_the_system_message_is_in_the_prompt_of_an_environment_whose_template_leaves_it_out(
+    make: Callable[..., TransformedEnv], with_template: Callable[..., Any]
+) -> None:
+    env = make(tokenizer=with_template(WITHOUT_SYSTEM))
+    opening = "[INST] Give a command in a fenced block.\n\nThe task low, 4 messages [/INST]"
+    assert told(env.reset(), ("text", "prompt")) == opening
+    (step,) = play(env, f"{block('echo hello')}</s>[INST] {SUBMIT}")
+    assert told(step, ("text", "prompt")).startswith(f"{opening}{block('echo hello')}</s>[INST] hello\n")
+
+
+def test_a_template_of_ones_own_name_is_never_replaced_by_torchrls(with_template: Callable[..., Any]) -> None:
+    tokenizer = with_template(LLAMA)
+    tokenizer.name_or_path = "some/llama-qwen"
+    assert TemplateTransform(tokenizer).endings == ("<|eot_id|>", "<|end|>")
