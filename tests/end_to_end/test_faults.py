@@ -1,4 +1,4 @@
-"""`docs/faults.md`: every fault of the predecessor has a test, and every test that the page names is there."""
+"""`docs/faults.md`: every fault of a predecessor has a test, and every test that the page names is there."""
 
 import ast
 import os
@@ -28,12 +28,19 @@ def test_every_test_that_the_page_names_is_there() -> None:
 
 
 def test_every_fault_of_the_page_has_a_test() -> None:
-    rows = [line.split("|")[1:4] for line in PAGE.splitlines() if line.startswith("|") and not line.startswith("|-")]
-    numbers = [int(number) for number, _, _ in rows if number.strip().isdigit()]
-    assert numbers == list(range(1, 11))
-    for _, fault, tests in rows[1:]:
-        assert "::test_" in tests, fault
-        assert re.sub(r"`tests/\S+\.py::test_\w+`", "", tests).strip(" ,") == "", tests
+    first, *sections = re.split(r"^## (.*)$", PAGE, flags=re.M)
+    assert "|" not in first
+    numbers: list[int] = []
+    for name, section in zip(sections[::2], sections[1::2], strict=True):
+        rows = [line.split("|")[1:4] for line in section.splitlines() if line.startswith("|")]
+        assert [cell.strip() for cell in rows[0]] == ["", "fault", "test"], name
+        assert len(rows) > 10, name
+        numbers += [int(number) for number, _, _ in rows if number.strip().isdigit()]
+        for _, fault, tests in rows[2:]:
+            assert "::test_" in tests, fault
+            assert re.sub(r"`tests/\S+\.py::test_\w+`", "", tests).strip(" ,") == "", tests
+    assert sections[::2] == ["DataEnvGym", "MLGym", "TorchRL's `make_mlgym`"]
+    assert numbers == list(range(1, 20))
 
 
 def test_one_command_runs_all_that_a_change_must_pass() -> None:

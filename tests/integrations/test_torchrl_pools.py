@@ -88,7 +88,6 @@ def test_a_rollout_of_a_serial_environment_whose_episodes_differ_in_length(maker
         [False, True, False, True, False],
         [False, False, True, False, False],
     ]
-    assert len(workspaces()) >= 2
     env.close()
     assert not workspaces()
 
@@ -113,7 +112,7 @@ def test_a_collector_over_a_pool_gives_whole_episodes_and_leaves_no_workspace_be
     from torchrl.collectors.llm import LLMCollector
 
     pool = MLGymPool([maker("low"), maker("high")])
-    collector = LLMCollector(pool, policy=policy, dialog_turns_per_batch=1, yield_completed_trajectories=True)
+    collector = LLMCollector(pool, policy=policy, dialog_turns_per_batch=2, yield_completed_trajectories=True)
     rewards = dict[str, float]()
     for data in collector:
         name = "low" if "low" in data[0]["history", "prompt"].content[1] else "high"
@@ -122,7 +121,6 @@ def test_a_collector_over_a_pool_gives_whole_episodes_and_leaves_no_workspace_be
         if len(rewards) == 2:
             break
     assert rewards == {"low": 3.0, "high": -2.0}
-    assert len(workspaces()) >= 2
     collector.shutdown()
     assert pool.is_closed
     assert not workspaces()
@@ -132,8 +130,10 @@ def test_members_of_a_pool_that_answer_together_may_have_conversations_of_differ
     pool = MLGymPool([maker("low"), maker("high")])
     tensordict, found = pool.reset(), list[TensorDictBase]()
     for _ in range(5):
-        step, tensordict = pool.step_and_maybe_reset(policy(tensordict))
+        pool.async_step_and_maybe_reset_send(policy(tensordict))
+        step, tensordict = pool.async_step_and_maybe_reset_recv(min_get=2)
         found.append(step)
+    assert len(workspaces()) >= 2
     assert [lengths([step[member][0] for step in found]) for member in range(2)] == [[2, 4, 2, 4, 2], [2, 4, 6, 2, 4]]
     pool.close()
     assert not workspaces()
