@@ -264,3 +264,19 @@ def test_a_plain_environment_of_tokens_is_recognised_and_made(
     assert env.step(np.full(3, 5))[1].tolist() == [1.0] * 3
     with pytest.raises(EnvError, match="does not take these options"):
         make_token_env(name, 3, {"sice": 6}, **own)
+
+
+def test_an_unknown_id_is_told_those_of_its_module_or_the_newest_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "its_games.py").write_text(
+        "import gymnasium\nfrom palaestra.envs.turn.games import GuessEnv\n\n\nclass Mine(GuessEnv):\n    pass\n\n\n"
+        'gymnasium.register("ItsGame-v0", Mine)\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UnknownNameError, match=r"Known: ItsGame-v0$"):
+        spec_of("its_games:ItsGames-v0")
+    with pytest.raises(UnknownNameError) as caught:
+        spec_of("Nothing-v0")
+    assert "Ant-v5" in str(caught.value)
+    assert "Ant-v4" not in str(caught.value)

@@ -40,8 +40,23 @@ def spec_of(env_id: str) -> Any:
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error:
-        known = [name for name in gymnasium.registry if not name.startswith(("phys2d", "tabular", "GymV"))]
-        raise UnknownNameError("environment", env_id, known) from None
+        raise UnknownNameError("environment", env_id, _known(module)) from None
+
+
+def _known(module: str) -> list[str]:
+    """The ids that somebody may have meant: those that a module registers, or the newest version of each."""
+    specs = {
+        name: spec for name, spec in gymnasium.registry.items() if not name.startswith(("phys2d", "tabular", "GymV"))
+    }
+    if module:
+        entries = {name: spec.entry_point for name, spec in specs.items()}
+        own = [n for n, e in entries.items() if str(getattr(e, "__module__", e)).partition(":")[0].startswith(module)]
+        if own:
+            return own
+    newest = {
+        (spec.namespace, spec.name): name for name, spec in sorted(specs.items(), key=lambda one: one[1].version or 0)
+    }
+    return list(newest.values())
 
 
 def kind_of(env_id: str, options: Mapping[str, Any]) -> Literal["token", "turn", "control"]:
@@ -177,9 +192,12 @@ def _call(env_id: str, make: Callable[..., Any], options: Mapping[str, Any], **o
     except TypeError as error:
         # Gymnasium repeats all arguments in its message; the cause is what was said first.
         said = str(error.__cause__ if isinstance(error.__cause__, TypeError) else error)
-        if "argument" not in said:
+        if "argument" in said:
+            raise EnvError(f"{env_id} does not take these options: {said.splitlines()[0]}") from error
+        if not options:
             raise  # A mistake inside the environment, which its traceback shows.
-        raise EnvError(f"{env_id} does not take these options: {said.splitlines()[0]}") from error
+        given = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        raise EnvError(f"{env_id} cannot be made with {given[:200]}: {said.splitlines()[0]}") from error
 
 
 def _taken(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:

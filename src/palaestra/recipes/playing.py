@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from palaestra.core.errors import EnvError
 from palaestra.core.events import Event, Listener
 from palaestra.core.records import Failure, Message
 from palaestra.core.seeding import Seeds
@@ -122,7 +123,7 @@ class Player:
         start, before = time.perf_counter(), len(observation.messages)
         said: Message | Halt
         try:
-            said = self.agent.act(observation)
+            said = _said(self.agent.act(observation))
         except KeyboardInterrupt:
             said = Halt(StopReason.INTERRUPTED, "interrupted at the keyboard")
         thought = time.perf_counter() - start
@@ -183,6 +184,15 @@ class Player:
         if step.stop_reason:
             figures["score"] = step.info.get("score")
         return Event(phase, self.env.turn, self.env.max_turns, step.episode, figures)
+
+
+def _said(answer: Any) -> Message | Halt:
+    """What an agent's `act` gave; a text will do."""
+    if isinstance(answer, str):
+        return Message("assistant", answer)
+    if isinstance(answer, Message | Halt):
+        return answer
+    raise EnvError(f"an agent's act gives a Message, a text or a Halt; got {type(answer).__name__}")
 
 
 def submission_folder(run: Run, episode: int) -> Path:
