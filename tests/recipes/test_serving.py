@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from number_task import number_task
 
 from palaestra.core.errors import MissingExtraError, TaskError
 from palaestra.core.events import Event
-from palaestra.recipes.research import ResearchResult, resume
+from palaestra.recipes.research import ResearchResult
 from palaestra.recipes.serving import serve_research
 from palaestra.research.commands import Outcome
 from palaestra.research.mcp import Line
@@ -135,8 +136,10 @@ def test_a_killed_run_is_ended_by_resume_with_what_its_client_had_done(number: P
 
     with pytest.raises(Killed):
         serve_research(task=str(number), out=tmp_path / "run", serving=client, listener=killed_after(2))
-    with Run.open(tmp_path / "run") as run:
-        s = resume(run).summary
+    command = [sys.executable, "-m", "palaestra.cli.main", "resume", str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)  # A process that was never told of MCP.
+    assert done.returncode == 130, done.stderr
+    s = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (s["stop_reason"], s["best_submission"], s["steps"], s["replayed"]) == ("interrupted", 21.0, 2, 3)
 
 
@@ -194,4 +197,4 @@ def test_the_result_is_that_of_any_run_and_what_evaluators_print_is_not_sent(
     assert isinstance(result, ResearchResult)
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == result.summary
     settings = json.loads((tmp_path / "run" / "settings.json").read_text())["settings"]
-    assert (settings["agent"], settings["tools"]) == ("mcp", True)
+    assert (settings["agent"], settings["tools"], settings["plugins"]) == ("mcp", True, ["palaestra.research.mcp"])

@@ -126,7 +126,8 @@ def test_an_evaluator_that_breaks_over_an_answer_tells_nothing_and_counts(env: R
     observation, _, _, _, info = env.step("submit")
     assert "7654321" not in observation.messages[-1].text
     assert info["failure"] == Failure(
-        FailureCause.SCORER, "the evaluator of doubled broke: RuntimeError: the evaluator broke over 7654321"
+        FailureCause.SCORER,
+        "the evaluator of doubled broke: RuntimeError: the evaluator broke over 7654321 (evaluator.py, line 10)",
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -14,10 +16,12 @@ import pytest
 from number_task import number_task
 
 from palaestra.core.errors import SettingsError
+from palaestra.core.records import FailureCause, Message
 from palaestra.recipes.research import research
 from palaestra.research.agents import AGENTS
 from palaestra.research.agents.history import HISTORIES
 from palaestra.research.commands import COMMANDS, Command, CommandError, load_commands
+from palaestra.research.env import ResearchEnv
 from palaestra.research.evaluation import Judge
 from palaestra.research.loading import load_plugins
 from palaestra.research.parsing import PARSERS
@@ -212,3 +216,42 @@ def test_what_is_registered_as_a_command_must_be_one_of_that_name(target: Any) -
     COMMANDS.register("boom", target)
     with pytest.raises(SettingsError, match="'boom' must be a Command of that name; got"):
         load_commands()
+
+
+def test_the_command_line_and_resume_find_a_loose_file_from_any_folder(tmp_path: Path) -> None:
+    (tmp_path / "my_research.py").write_text("\n\n".join(blocks("extend_research.md", "python")))
+    page_task(tmp_path / "guess_the_mean")
+    ((line,),) = ([one for one in text.splitlines() if "--plugin" in one] for text in blocks("extend_research.md", ""))
+    assert line.startswith("palaestra ")
+
+    def palaestra(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "palaestra.cli.main", *arguments]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder, env=environment)
+
+    done = palaestra(tmp_path, *line.split()[1:], "--out", "run")
+    assert done.returncode == 0, done.stderr
+    summary = tmp_path / "run" / "summary.json"
+    first = json.loads(summary.read_text())
+    assert (first["agent"], first["stop_reason"]) == ("averager", "submitted")
+    summary.unlink()
+    again = palaestra(Path("/"), "resume", str(tmp_path / "run"))
+    assert again.returncode == 0, again.stderr
+    assert json.loads(summary.read_text())["best_submission"] == first["best_submission"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"), [(lambda message: 1 / 0, "ZeroDivisionError"), (lambda message: None, "NoneType")]
+)
+def test_a_parser_of_ones_own_that_breaks_is_a_failure_and_no_traceback(
+    number: Path, broken: Callable[[Message], Any], said: str
+) -> None:
+    env = ResearchEnv(number)
+    try:
+        env.reset(seed=0)
+        env._parser = broken  # type: ignore[assignment]
+        _, reward, terminated, truncated, info = env.step("anything")
+        assert (reward, terminated or truncated, info["failure"].cause) == (0.0, True, FailureCause.ENVIRONMENT)
+        assert said in info["failure"].message
+    finally:
+        env.close()

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +48,10 @@ def serve_research(
     Raises:
         MissingExtraError: the package `mcp` is not installed.
     """
-    settings = settled(replace(given(ResearchSettings, settings, values), agent=AGENT, tools=True))
+    settings = given(ResearchSettings, settings, values)
+    # The agent is none that a user names: it comes with its module, for whoever resumes the run as well.
+    plugins = tuple(dict.fromkeys((*settings.plugins, Line.__module__)))
+    settings = settled(replace(settings, agent=AGENT, tools=True, plugins=plugins))
     line = Line(settings.commands)
     make_server(line)  # What cannot be served is said before anything is written.
 
@@ -64,15 +67,15 @@ def serve_research(
             raise
         return result
 
-    with ThreadPoolExecutor(1, "episode") as thread:
-        playing = thread.submit(copy_context().run, play)
+    with ExitStack() as behind, ThreadPoolExecutor(1, "episode") as thread:
         try:
             # What a task's own code prints is no part of the protocol. While it is served, the server sees to that.
             with redirect_stdout(sys.stderr):
+                playing = thread.submit(copy_context().run, play)
                 line.opened.wait()
             if not line.over:
                 serving(line, line.opening)
-        finally:
+        finally:  # Nobody listens any more.
+            behind.enter_context(redirect_stdout(behind.enter_context(open(os.devnull, "w"))))
             line.hang_up()
-        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):  # Nobody listens any more.
-            return playing.result()
+        return playing.result()

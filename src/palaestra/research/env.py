@@ -14,14 +14,21 @@ from typing import Any, ClassVar, get_args
 from palaestra.core.errors import EnvError, SandboxError
 from palaestra.core.prompts import Prompts
 from palaestra.core.records import Failure, FailureCause, Message, ToolCall
-from palaestra.envs.turn.base import TurnEnv
+from palaestra.envs.turn.base import TurnEnv, failed
 from palaestra.envs.turn.records import Reply, StopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
 from palaestra.research.baseline import Measured, baseline_of
-from palaestra.research.commands import Outcome, Session, documentation, load_commands, tool_schemas
+from palaestra.research.commands import (
+    BrokenCommandError,
+    Outcome,
+    Session,
+    documentation,
+    load_commands,
+    tool_schemas,
+)
 from palaestra.research.commands.text import clean
 from palaestra.research.evaluation import EvaluationSplit, Judge
-from palaestra.research.parsing import FormatError, make_parser
+from palaestra.research.parsing import Action, FormatError, make_parser
 from palaestra.research.places import sandbox_for
 from palaestra.research.records import Grade, Unusable
 from palaestra.research.records import Outcome as Judged
@@ -159,9 +166,15 @@ class ResearchEnv(TurnEnv):
 
     def respond(self, message: Message) -> Reply:
         assert self._session is not None
-        found = self._parser(message)
+        try:
+            found = self._parser(message)
+        except Exception as error:  # A parser of the user's: it may raise anything.
+            return Reply(failure=failed(error, FailureCause.ENVIRONMENT), info=self._figures())
         if isinstance(found, FormatError):
             return self._unread(found)
+        if not isinstance(found, Action):
+            said = f"the output parser gave {type(found).__name__}; expected an Action or a FormatError"
+            return Reply(failure=Failure(FailureCause.ENVIRONMENT, said), info=self._figures())
         self._unreadable = 0
         earned, validated = self._earned, len(self.attempts)
         action = found.text or "\n".join(f"{call.name} {call.arguments}" for call in found.calls)
@@ -174,7 +187,8 @@ class ResearchEnv(TurnEnv):
             for place, call in enumerate(found.calls):
                 replies.append(self._called(call, place))
         except SandboxError as error:
-            return Reply(failure=Failure(FailureCause.SANDBOX, str(error)), info=info | self._figures())
+            cause = FailureCause.ENVIRONMENT if isinstance(error, BrokenCommandError) else FailureCause.SANDBOX
+            return Reply(failure=Failure(cause, str(error)), info=info | self._figures())
         except KeyboardInterrupt:
             # Whoever catches it can end the episode with `stop`; the shell is not asked again, for its command still runs.
             self._over, self._interrupted = False, True

@@ -15,6 +15,7 @@ from palaestra.core.errors import PalaestraError, SandboxError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
 from palaestra.research.data import TaskData, data_of, function_of
+from palaestra.research.loading import told
 from palaestra.research.places import environment_of, read_only_of
 from palaestra.research.program import Program
 from palaestra.research.records import Grade, Outcome, SubmissionError, Unusable
@@ -148,7 +149,7 @@ class Judge:
             return Failure(FailureCause.SCORER, str(error))
         except (Exception, SystemExit) as error:  # An evaluator that breaks says nothing about the submission.
             return Failure(
-                FailureCause.SCORER, f"the evaluator of {self.task.name} broke: {type(error).__name__}: {error}"
+                FailureCause.SCORER, f"the evaluator of {self.task.name} broke: {told(error, self.task.folder)}"
             )
         finally:
             self.exposed = evaluation.exposed
