@@ -102,3 +102,27 @@ def test_to_a_template_that_knows_none_tools_are_described(nano: Model) -> None:
     engine = nano.engine()
     assert engine.prompt_tokens(ASKED) == len(prompt_ids(nano.tokenizer, ASKED.messages, TOOLS))
     assert engine.prompt_tokens(ASKED) > engine.prompt_tokens(replace(ASKED, tools=""))
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}",
+        "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}",
+    ],
+)
+def test_a_system_message_begins_the_users_where_a_template_has_none(nano: Model, template: str) -> None:
+    tokenizer, own = nano.tokenizer, nano.tokenizer.chat_template
+    asked = [
+        Message("system", "Be brief."),
+        Message("user", "Why?"),
+        Message("assistant", "So."),
+        Message("user", "And?"),
+    ]
+    try:
+        tokenizer.chat_template = template
+        assert tokenizer.decode(prompt_ids(tokenizer, asked)) == "<user>Be brief.\n\nWhy?<assistant>So.<user>And?"
+        tokenizer.chat_template = TEMPLATE
+        assert tokenizer.decode(prompt_ids(tokenizer, asked)).startswith("<system>Be brief.<user>Why?")
+    finally:
+        tokenizer.chat_template = own

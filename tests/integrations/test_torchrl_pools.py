@@ -37,12 +37,16 @@ def policy(tensordict: TensorDictBase) -> TensorDictBase:
     """As many commands as the task is worth, then the work is handed in."""
     said = []
     for member in tensordict["history", "prompt"].unbind(0):
-        roles, contents = list(member[0].role), list(member[0].content)
-        done = roles.count("assistant")
-        name = "low" if "low" in contents[1] else "high"
-        said.append([SUBMIT if done == COMMANDS[name] else answer(7 + done)])
+        conversation = member if member.ndim == 1 else member[0]
+        done = list(conversation.role).count("assistant")
+        text = SUBMIT if done == COMMANDS[task_of(conversation)] else answer(7 + done)
+        said.append(text if member.ndim == 1 else [text])
     tensordict["text", "response"] = said
     return tensordict
+
+
+def task_of(conversation: Any) -> str:
+    return "low" if "low" in conversation.content[1] else "high"
 
 
 def lengths(steps: Sequence[TensorDictBase]) -> list[int]:
@@ -75,6 +79,41 @@ def workspaces() -> set[int]:
             yield pid
 
     return {pid for pid, (_, name) in parents.items() if name == "bwrap" and os.getpid() in above(pid)}
+
+
+def test_a_rollout_ends_with_the_last_of_the_slots_where_that_was_asked(maker: Maker) -> None:
+    env = maker()(num_envs=2, seed=1)
+    data = env.rollout(9, policy, break_when_any_done=False, break_when_all_done=True, return_contiguous=False)
+    env.close()
+    assert [data[slot, 0]["task"] for slot in range(2)] == ["high", "low"]
+    assert data["next", "done"].squeeze(-1).tolist() == [[False, False, True], [False, True, True]]
+    # TorchRL fills up the shorter one with its last step, though it was paid once.
+    assert data["next", "reward"].squeeze(-1).tolist() == [[0, 0, -2], [0, 3, 3]]
+
+
+@pytest.mark.filterwarnings(*WRAPPERS)
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_collector_over_slots_whose_episodes_differ_in_length(maker: Maker, whole: bool) -> None:
+    from torchrl.collectors.llm import LLMCollector
+
+    env = maker()(num_envs=2, seed=1)
+    collector = LLMCollector(
+        env, policy=policy, dialog_turns_per_batch=8, total_dialog_turns=16, yield_completed_trajectories=whole
+    )
+    found: list[list[TensorDictBase]] = [[], []]
+    for data in collector:
+        for slot, row in enumerate([data] if whole else data.unbind(0)):
+            found[slot] += row.unbind(0)
+    collector.shutdown()
+    assert not workspaces()
+    seen = set()
+    for steps in found:
+        while steps:
+            name = task_of(steps[0]["history", "prompt"])
+            episode, steps = steps[: len(LENGTHS[name])], steps[len(LENGTHS[name]) :]
+            assert lengths(episode) == LENGTHS[name][: len(episode)]
+            seen.add(name)
+    assert seen == {"low", "high"}
 
 
 def test_a_rollout_of_a_serial_environment_whose_episodes_differ_in_length(maker: Maker) -> None:
@@ -115,7 +154,7 @@ def test_a_collector_over_a_pool_gives_whole_episodes_and_leaves_no_workspace_be
     collector = LLMCollector(pool, policy=policy, dialog_turns_per_batch=2, yield_completed_trajectories=True)
     rewards = dict[str, float]()
     for data in collector:
-        name = "low" if "low" in data[0]["history", "prompt"].content[1] else "high"
+        name = task_of(data[0]["history", "prompt"])
         assert lengths(list(data.unbind(0))) == LENGTHS[name]
         rewards[name] = data["next", "reward"].sum().item()
         if len(rewards) == 2:

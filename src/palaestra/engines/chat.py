@@ -20,6 +20,8 @@ A call is a JSON object with the name and the arguments, between tags:
 {{"name": "NAME", "arguments": {{...}}}}
 </tool_call>"""
 """How tools are offered to a model whose chat template knows nothing of them; the form that most others use."""
+MARK = "Seventeen grey herons."
+"""What is looked for in a rendered conversation."""
 
 
 def end_ids(weights: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
@@ -33,7 +35,8 @@ def end_ids(weights: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: str = "") -> list[int]:
     """The ids that ask the model for the next assistant message.
 
-    A tokenizer without a chat template gets the texts of the messages, a line each.
+    A tokenizer without a chat template gets the texts of the messages, a line each. What a template without system
+    messages would leave out, or refuse, begins the user's.
 
     Arguments:
         tools: what the model may call, as in `Request.tools`: by its chat template where that offers tools, and else in
@@ -44,6 +47,8 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], 
     if tokenizer.chat_template is None:
         text = "".join(f"{message.text}\n" for message in messages)
         return list(tokenizer.encode(text))
+    if any(message.role == "system" for message in messages) and not shows_system(tokenizer):
+        messages = without_system(messages)
     text = _rendered(tokenizer, messages, tools)
     return list(tokenizer.encode(text, add_special_tokens=False))
 
@@ -54,6 +59,37 @@ def offers_tools(tokenizer: PreTrainedTokenizerBase, tools: str) -> bool:
         return False
     probe = [Message("user", "question")]
     return _rendered(tokenizer, probe, tools) != _rendered(tokenizer, probe, "")
+
+
+def without_system(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The same conversation for a template without system messages: each is the beginning of the user's behind it.
+
+    >>> [message.text for message in without_system([Message("system", "Be brief."), Message("user", "Why?")])]
+    ['Be brief.\\n\\nWhy?']
+    """
+    found: list[Message] = []
+    waiting: list[str] = []
+    for message in messages:
+        if message.role == "system":
+            waiting.append(message.text)
+            continue
+        if waiting and message.role == "user":
+            message = Message("user", "\n\n".join((*waiting, message.text)))
+        elif waiting:
+            found.append(Message("user", "\n\n".join(waiting)))
+        waiting = []
+        found.append(message)
+    return (*found, Message("user", "\n\n".join(waiting))) if waiting else tuple(found)
+
+
+def shows_system(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the chat template shows a system message; some refuse the role, some leave the message out."""
+    from jinja2 import TemplateError
+
+    try:
+        return MARK in _rendered(tokenizer, [Message("system", MARK), Message("user", "question")], "")
+    except TemplateError:
+        return False
 
 
 def with_tools(messages: Sequence[Message], tools: str) -> tuple[Message, ...]:

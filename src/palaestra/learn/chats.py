@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from palaestra.core.errors import EnvError
 from palaestra.core.records import ImagePart, Message
-from palaestra.engines.chat import prompt_ids
+from palaestra.engines.chat import prompt_ids, without_system
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -217,24 +217,3 @@ class ChatEncoder:
             said, reply = Message("assistant", words), Message(role, "answer")  # type: ignore[arg-type]
             self.answer(before, said, [reply])
             before += [said, reply]
-
-
-def without_system(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The same conversation for a template without system messages: each is the beginning of the user's behind it.
-
-    >>> [message.text for message in without_system([Message("system", "Be brief."), Message("user", "Why?")])]
-    ['Be brief.\\n\\nWhy?']
-    """
-    found: list[Message] = []
-    waiting: list[str] = []
-    for message in messages:
-        if message.role == "system":
-            waiting.append(message.text)
-            continue
-        if waiting and message.role == "user":
-            message = Message("user", "\n\n".join((*waiting, message.text)))
-        elif waiting:
-            found.append(Message("user", "\n\n".join(waiting)))
-        waiting = []
-        found.append(message)
-    return (*found, Message("user", "\n\n".join(waiting))) if waiting else tuple(found)

@@ -17,8 +17,8 @@ class MLGymPool(ThreadingAsyncEnvPool):  # type: ignore[misc]  # TorchRL has no 
     no workspace is left, also where a collector does it (`LLMCollector.shutdown`).
 
     Arguments:
-        makers: what makes a member, for each of them; or the members.
-        arguments: of `AsyncEnvPool`.
+        env_makers: what makes a member, for each of them; or the members.
+        create_env_kwargs: arguments of all makers, or of each.
 
     Example:
         >>> pool = MLGymPool([partial(make_mlgym, tasks=["prisoners_dilemma", "grid_maze"])] * 8)  # doctest: +SKIP
@@ -26,9 +26,12 @@ class MLGymPool(ThreadingAsyncEnvPool):  # type: ignore[misc]  # TorchRL has no 
     """
 
     def __init__(
-        self, makers: Sequence[Callable[[], EnvBase] | EnvBase], *, stack: str = "lazy", **arguments: Any
+        self,
+        env_makers: Sequence[Callable[..., EnvBase] | EnvBase],
+        *,
+        create_env_kwargs: dict[str, Any] | list[dict[str, Any]] | None = None,
     ) -> None:
-        super().__init__(makers, stack=stack, **arguments)
+        super().__init__(env_makers, stack="lazy", create_env_kwargs=create_env_kwargs)
         self.is_closed = False  # A collector leaves alone what is closed, and TorchRL takes a pool for that.
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
