@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palaestra.research.commands import COMMANDS, NOTHING_REFUSED, Blocklist, Rule, documentation, tool_schemas
-from palaestra.research.commands.arguments import from_json, from_text
+from palaestra.research.commands.arguments import all_parameters, from_json, from_text
 from palaestra.research.commands.base import Command, CommandError, load_commands
 from palaestra.research.commands.lint import Finding, Findings, Linter, new_errors
 from palaestra.research.commands.words import simple_commands
@@ -168,7 +168,7 @@ def test_json_of_any_kind_is_arguments_or_an_error(value: object) -> None:
                 found = from_json(command, given_)  # type: ignore[arg-type]
             except CommandError:
                 continue
-            assert json.loads(json.dumps(found)).keys() <= {parameter.name for parameter in command.parameters}
+            assert json.loads(json.dumps(found)).keys() <= {parameter.name for parameter in all_parameters(command)}
 
 
 # Docs

@@ -224,6 +224,9 @@ def everywhere(data):
         # What the evaluator printed on the way is not its result.
         "def play(k):\n    if k:\n        raise SystemExit\n    return 999",
         "import sys\ndef play(k):\n    return 999 if k == 0 else sys.exit(0)",
+        # Code says itself which file it is from.
+        f"exec(compile('def play(k):\\n print({FORGED!r})\\n raise SystemExit(0)', '/usr/lib/x.py', 'exec'))",
+        f"from __main__ import print\ndef play(k):\n    print('{FORGED}')\n    raise SystemExit(0)",
     ],
 )
 def test_an_evaluator_that_did_not_come_to_its_end_gave_no_score(game: MLGymTask, target: str) -> None:
@@ -239,6 +242,8 @@ def test_an_evaluator_that_did_not_come_to_its_end_gave_no_score(game: MLGymTask
         "import hashlib, io, os\nhashlib.blake2b = io.StringIO = os.write = os._exit = lambda *a, **k: print(a, k)",
         "import os\nif not os.fork():\n    play = None",
         "import sys\nsys.stdout = sys.__stdout__ = None",
+        f"import __main__\n__main__.print('{FORGED}')\nexec('print(text)', vars(__main__), {{'text': '{FORGED}'}})",
+        f"import sys, __main__\nsys.setprofile(lambda frame, event, arg: __main__.print('{FORGED}') if event == 'return' else None)",
         "import gc, os, subprocess, sys\nfor file in range(3, 1024):\n    os.path.exists(f'/proc/self/fd/{file}') and "
         "subprocess.Popen([sys.executable, '-c', 'import os\\nfor k in range(1024):\\n try: os.write(k, b\"x\")\\n "
         "except OSError: pass'], close_fds=False).wait()",
@@ -445,3 +450,11 @@ def test_of_an_error_only_the_name_is_told() -> None:
     assert exception_in("Traceback\n  File\nValueError: secret 5417\n") == "ValueError"
     assert exception_in("[rank0]: KeyError: 'x'\nsome.where.ChildFailedError:\n====\n") == "KeyError"
     assert exception_in("KeyError5417: x\nsecret\nprint: x") == ""
+
+
+def test_a_score_whose_reward_has_no_end_is_none(game: MLGymTask) -> None:
+    assert isinstance(judged(game, "def play(k):\n    return 1.7e308\n"), Unusable)
+
+
+def test_only_what_begins_a_line_is_the_score_of_a_model() -> None:
+    assert scores_in('reading {"loss": 0.0}.yaml\n{"loss": 2}\n', "loss", first=True) == {"loss": 2.0}

@@ -66,6 +66,9 @@ class Attack:
 
 
 ATTACKS = [
+    # words from one sandbox to another, by the files that both see
+    Attack("watching files", "for name, *numbers in (('inotify_init1', 294, 26), ('preadv2', 327, 286)):\n"
+           "  print('refused' if call(*numbers, 0, 0, 0, 0, 0, 0) == 'EPERM' else 'ESCAPED', name)"),
     # more than its share
     # Bombs end at a thousand processes by themselves: a sandbox that fails here must not take the machine with it.
     Attack("fork bomb", "for _ in range(10):\n  try: os.fork()\n  except OSError: pass\ntime.sleep(9)", {Status.PROCESSES}),
@@ -265,6 +268,7 @@ SHELL_ATTACKS = [
     ("set -u", "set -u; echo $undefined", {1, 127}, True),
     ("SIGSTOP", "kill -STOP $$", {137}, True),
     ("SIGKILL", "kill -KILL $$", {137}, True),
+    ("interrupting the keeper", "trap - INT; kill -INT 1; kill -INT $$; sleep 0.2; (exit 3)", {3, 130}, None),
     ("SIGTERM to all", "trap '' TERM; kill -TERM -1; (exit 3)", {3}, False),
     ("SIGKILL to all", "kill -KILL -1; (exit 3)", {3}, False),
     ("new builtins", "read() { :; }; printf() { :; }; eval() { :; }; source() { :; }; (exit 3)", {3}, False),

@@ -248,7 +248,7 @@ class ResearchEnv(TurnEnv):
         outcome = files if isinstance(files, Unusable) else self.judge(files, "validation")
         counted = self._counted(outcome)
         if isinstance(outcome, Unusable):
-            return self._prompts.render("unusable", reason=outcome.reason, what="validated", **counted)
+            return self._prompts.render("unusable", reason=outcome.reason, what="validated", over=False, **counted)
         if isinstance(outcome, Failure):
             self.failures[outcome.cause] += 1
             return self._prompts.render(
@@ -266,20 +266,26 @@ class ResearchEnv(TurnEnv):
         )  # fmt: skip
 
     def submit(self) -> str:
-        """Hand in what is there; what the agent is told. The episode is over if it can be judged.
+        """Hand in what is there; what the agent is told.
 
-        Code that fails with hidden data before it uses up a validation. Where none is left, the episode is over too.
+        The episode is over if it can be judged, and also where its code failed with hidden data before it: there are more
+        ways to carry them away than words, and it would hand in again.
         """
-        files, left = self._files(), self._left()
+        files = self._files()
         outcome = files if isinstance(files, Unusable) else self.judge(files, self.split)
-        counted = {"counted": False} if isinstance(outcome, Grade) else self._counted(outcome)
+        if isinstance(outcome, Failure) and outcome.cause is FailureCause.SCORER and self._judge()[0].exposed:
+            self.failures[outcome.cause] += 1
+            # No failure of the episode: who can break an evaluator would be rid of a bad score.
+            outcome = Unusable("the evaluator broke over it", exposed=True)
         if isinstance(outcome, Unusable):
-            self._judged = outcome if counted["counted"] and not left else None
-            return self._prompts.render("unusable", reason=outcome.reason, what="handed in", **counted)
+            self._judged = outcome if outcome.exposed else None
+            return self._prompts.render(
+                "unusable", reason=outcome.reason, what="handed in", over=outcome.exposed, counted=False
+            )
         self._judged, self.handed_in = outcome, None if isinstance(files, Unusable) else files
         if isinstance(outcome, Failure):
             return self._prompts.render(
-                "failed", what="evaluation", cause=outcome.cause, reason=outcome.message, **counted
+                "failed", what="evaluation", cause=outcome.cause, reason=outcome.message, counted=False
             )
         metric, baseline = self.task.metric, self._reference(self.split)
         self._earned = metric.gain(outcome.score, baseline)

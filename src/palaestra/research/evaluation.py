@@ -50,11 +50,12 @@ class Evaluation:
     data: TaskData
     seed: int
     _programs: list[Program] = field(default_factory=list, init=False, repr=False)
+    _runs: list[str] = field(default_factory=list, init=False, repr=False)
 
     @property
     def exposed(self) -> bool:
-        """Whether code of the submission has been given anything of the hidden data."""
-        return any(program.called for program in self._programs)
+        """Whether code of the submission may have been given anything of the hidden data."""
+        return bool(self._runs) or any(program.called for program in self._programs)
 
     @property
     def public(self) -> Path:
@@ -96,6 +97,7 @@ class Evaluation:
 
     def run(self, *argv: str, seconds: float | None = None, read_back: tuple[str, ...] = ()) -> Result:
         """Run a command on the submission's files, in a sandbox of its own."""
+        self._runs.append(argv[0] if argv else "")
         return self.sandbox.run(
             argv, self.files, limits=self.limits(seconds), read_back=read_back,
             read_only=read_only_of(self.task, self.data, judging=True), env=environment_of(self.task),
@@ -142,15 +144,15 @@ class Judge:
         try:
             found = {name: float(value) for name, value in self._evaluate(evaluation).items()}
         except SubmissionError as error:
-            return self._refused(error, split) if evaluation.exposed else Unusable(str(error))
+            exposed = evaluation.exposed or error.exposed
+            return self._refused(error, split) if exposed else Unusable(str(error))
         except SandboxError as error:
             return Failure(FailureCause.SANDBOX, str(error))
         except PalaestraError as error:
             return Failure(FailureCause.SCORER, str(error))
         except (Exception, SystemExit) as error:  # An evaluator that breaks says nothing about the submission.
-            return Failure(
-                FailureCause.SCORER, f"the evaluator of {self.task.name} broke: {told(error, self.task.folder)}"
-            )
+            said = told(error, self.task.folder)
+            return Failure(FailureCause.SCORER, f"the evaluator of {self.task.name} broke: {said[: 2 * TOLD]}")
         finally:
             self.exposed = evaluation.exposed
         return self._graded(found, time.perf_counter() - start)
@@ -160,7 +162,9 @@ class Judge:
         if metric.name not in found:
             return Failure(FailureCause.SCORER, f"the evaluator gave no '{metric.name}'; got {sorted(found)}")
         score = found[metric.name]
-        if not math.isfinite(score):  # No failure: who hands in what leads to it would be rid of a bad score.
+        if not math.isfinite(
+            metric.gain(score, 0.0)
+        ):  # No failure: who hands in what leads to it would be rid of a bad score.
             return Unusable(f"its {metric.name} is {score}, which is no score", self.exposed)
         low = -math.inf if metric.low is None else metric.low
         high = math.inf if metric.high is None else metric.high

@@ -95,7 +95,7 @@ class Line:
         """The episode is over with this step."""
         said = [message.text for message in last.observation]
         if last.failure is not None:
-            said.append(f"The episode ended: something around you broke. {last.failure.message}")
+            said.append(f"The episode ended: something around you broke ({last.failure.cause}).")
         self.answer(Outcome("\n\n".join(said), ok=last.failure is None and bool(last.state.get("ok", True))), over=True)
 
 

@@ -46,10 +46,14 @@ class SubmissionError(Exception):
     Arguments:
         message: the reason in full.
         kind: the same in words that are not the submission's, told where `message` might hold hidden data.
+        exposed: this message itself tells something of them, so that it has to be counted.
     """
 
     def __init__(
-        self, message: str, kind: str = "it did not give what is asked for, in the form that is asked for"
+        self,
+        message: str,
+        kind: str = "it did not give what is asked for, in the form that is asked for",
+        exposed: bool = False,
     ) -> None:
         super().__init__(message)
-        self.kind = kind
+        self.kind, self.exposed = kind, exposed

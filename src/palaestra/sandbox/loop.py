@@ -45,6 +45,7 @@ set --
 # The first process of a sandbox, which nothing in it can end. Before it starts a new loop it can end all others; where
 # it is not the first process, "all others" would be those of the host.
 KEEPER = r"""
+trap : INT QUIT TERM HUP
 echo >&0
 while read -r what; do
   exec 2>/dev/null

@@ -45,6 +45,8 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "settimeofday": (164, 170), "clock_settime": (227, 112), "clock_adjtime": (305, 266), "adjtimex": (159, 171),
     "sethostname": (170, 161), "setdomainname": (171, 162), "vhangup": (153, 58), "nfsservctl": (180, 42),
     "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None), "uselib": (134, None),
+    # what others do with the files that all can see: words from one sandbox to another
+    "inotify_init": (253, None), "inotify_init1": (294, 26), "preadv2": (327, 286), "cachestat": (451, 451),
     # memory that belongs to no process and no folder, so that no limit would see it
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194),
 }  # fmt: skip

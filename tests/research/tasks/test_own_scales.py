@@ -70,7 +70,13 @@ def test_lessons_that_ask_the_hidden_problems_are_dropped_in_whatever_words() ->
     asked = [problem.messages[-1].text for problem in hidden]
     text = lessons(*({"question": question, "response": "Answer: 1"} for question in asked[:160]))
     outcome = judged("write_lessons", text, "test")
-    assert outcome == Unusable("every example asks what a hidden problem asks, so that none is left to train on")
+    # It tells that guesses were right, so it counts, and says no more than that.
+    none = "every example asks what a hidden problem asks, so that none is left to train on"
+    assert outcome == Unusable(f"on the test split {none}. More is told by validate, and by a trial of your own", True)
+    # What is wrong with an example is said before, whether or not it asks what is hidden.
+    too_long = [lessons({"question": question, "response": "%$&" * 190}) for question in (asked[0], "Why?")]
+    said = [judged("write_lessons", text, "test") for text in too_long]
+    assert all(isinstance(one, Unusable) and "nano cannot be trained" in one.reason and not one.exposed for one in said)
     without = part_of("write_lessons", "_without")
     own = Example((Message("user", "A basket holds 4441 pears and 4443 apples."),), "Answer: 1")
     several = [word for word in asked if sum(part.strip(".,?%").isdigit() for part in word.split()) >= 2]

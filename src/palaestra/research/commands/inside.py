@@ -88,7 +88,7 @@ class Inside:
         """The shell's current folder; asked for once after each command of the agent's."""
         if not self._folder:
             try:
-                answer = self.ask('__a=("$PWD")')
+                answer = self.ask('__a=("$PWD")', timeout=2.0)
             except CommandError:
                 answer = None
             self._folder = b"".join(answer or ()).decode("utf-8", "replace") or self.shell.workspace

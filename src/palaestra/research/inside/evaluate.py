@@ -51,7 +51,10 @@ def main() -> None:
     def tell(
         *values: object, sep: str | None = " ", end: str | None = "\n", file: object = None, flush: bool = False
     ) -> None:
-        if file is not None and file not in (sys.stdout, sys.__stdout__):
+        elsewhere = file is not None and file not in (sys.stdout, sys.__stdout__)
+        if not elsewhere and not heard(sys._getframe(1)):
+            file, elsewhere = sys.stderr, True
+        if elsewhere:
             plain(*values, sep=sep, end=end, file=file, flush=flush)  # type: ignore[call-overload]
             return
         text = StringIO()
@@ -59,8 +62,12 @@ def main() -> None:
         said.add(text.getvalue())
 
     module = ModuleType("__main__")
-    sys.stdout = Heard(lambda frame: called_by(vars(module), frame, here, trusted), otherwise)
-    code = run(script, module, {"print": tell}, here)
+
+    def heard(frame: FrameType | None) -> bool:
+        return called_by(vars(module), frame, here, trusted)
+
+    sys.stdout = Heard(heard, otherwise)
+    code = run(script, module, {"print": tell})
     # A process that the submission forked may come here as well.
     if code == 0 and getpid() == process:
         line = sealed(said.text if "{" in said.text else otherwise.text, key)
@@ -103,19 +110,26 @@ class Heard(io.TextIOWrapper):
 
 
 def called_by(names: dict[str, object], frame: FrameType | None, workspace: str, trusted: frozenset[str]) -> bool:
-    """Whether the module of these names is among the callers, and before it no file of the workspace that is not trusted."""
+    """Whether all callers are the module of these names, this file, libraries, or files of the workspace that are trusted.
+
+    By the module that a function belongs to: the name of its file is what whoever compiled it says.
+    """
+    found = False
     while frame is not None:
-        if frame.f_globals is names:
-            return True
-        file = frame.f_code.co_filename
-        inside = not file.startswith(("/", "<frozen ")) or file.startswith(f"{workspace}/")
-        if inside and file.removeprefix(f"{workspace}/") not in trusted:
-            return False
+        scope = frame.f_globals
+        found = found or scope is names
+        if scope is not names and scope is not globals():
+            module = sys.modules.get(str(scope.get("__name__")))
+            origin = str(getattr(getattr(module, "__spec__", None), "origin", None) or "")
+            if module is None or vars(module) is not scope or not origin:
+                return False
+            if origin.startswith(f"{workspace}/") and origin.removeprefix(f"{workspace}/") not in trusted:
+                return False
         frame = frame.f_back
-    return False
+    return found
 
 
-def run(script: str, module: ModuleType, names: dict[str, object], workspace: str) -> int:
+def run(script: str, module: ModuleType, names: dict[str, object]) -> int:
     """Run a file as Python would, as this module with these names in it; its exit code."""
     vars(module).update(names, __file__=os.path.abspath(script))
     sys.modules["__main__"] = module
@@ -124,7 +138,7 @@ def run(script: str, module: ModuleType, names: dict[str, object], workspace: st
             compiled = compile(source.read(), script, "exec", dont_inherit=True)
         exec(compiled, vars(module))
     except SystemExit as error:
-        if not error.code and raised_by(vars(module), error.__traceback__, workspace):
+        if not error.code and raised_by(vars(module), error.__traceback__):
             return 0
         traceback.print_exc()
         return error.code if isinstance(error.code, int) and 0 < error.code < 256 else 1
@@ -134,15 +148,11 @@ def run(script: str, module: ModuleType, names: dict[str, object], workspace: st
     return 0
 
 
-def raised_by(names: dict[str, object], trace: TracebackType | None, workspace: str) -> bool:
-    """Whether something was raised in the module of these names, or in a library that it called; not in the submission."""
+def raised_by(names: dict[str, object], trace: TracebackType | None) -> bool:
+    """Whether something was raised in the module of these names itself."""
     last = None
     while trace is not None:
-        frame, trace = trace.tb_frame, trace.tb_next
-        file = frame.f_code.co_filename
-        library = file.startswith("<frozen ") or (file.startswith("/") and not file.startswith(f"{workspace}/"))
-        if frame.f_globals is names or not library:
-            last = frame.f_globals
+        last, trace = trace.tb_frame.f_globals, trace.tb_next
     return last is names
 
 

@@ -120,7 +120,7 @@ class MLGymJudge(Judge):
         if value is None:
             got = "" if self.exposed else f"; got {sorted(found)}"
             return Failure(FailureCause.SCORER, f"the evaluator gave no '{name}'{got}")
-        if not math.isfinite(value):
+        if not math.isfinite(self.task.metric.gain(value, 0.0)):
             # No failure, as the submission led to it; and it counts, as the answers may be guessed by it one after the other.
             return Unusable(f"its {name} is {value}, which is no score", exposed=True)
         return Grade(

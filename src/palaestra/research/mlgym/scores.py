@@ -17,6 +17,7 @@ LOOKED_AT = KEPT
 EFFORT = 32 * LOOKED_AT
 """Characters that are read in vain before it is given up."""
 OBJECT = re.compile(r'\{\s*"')
+LINE = re.compile(r'^\{\s*"', re.M)
 LAST_LINES = 200
 SEALED = re.compile(re.escape(MARK) + rb"[0-9a-f]{64}:([0-9a-f]*)\n")
 RAISED = re.compile(r"(?:\[rank\d+\]: ?)?(\w+)(?::|\s*$)")
@@ -39,7 +40,7 @@ def scores_in(text: str, metric: str = "", first: bool = False) -> dict[str, flo
     """The scores in what an evaluator printed: the last JSON object, of those with that metric if there are any.
 
     Arguments:
-        first: the first of them instead.
+        first: the first of them instead, of those that begin a line.
 
     Looks at the end of a long text only, and gives up on one that is full of objects without an end.
 
@@ -49,7 +50,8 @@ def scores_in(text: str, metric: str = "", first: bool = False) -> dict[str, flo
     text = text[-LOOKED_AT:]
     found: dict[str, float] | None = None
     fits: dict[str, float] | None = None
-    decoder, start, effort = json.JSONDecoder(), OBJECT.search(text), 0
+    begins = LINE if first else OBJECT
+    decoder, start, effort = json.JSONDecoder(), begins.search(text), 0
     while start is not None:
         rest = text[start.start() :]  # By itself: an error counts the lines from the beginning.
         try:
@@ -66,7 +68,7 @@ def scores_in(text: str, metric: str = "", first: bool = False) -> dict[str, flo
                 fits = numbers
                 if first:
                     break
-        start = OBJECT.search(text, start.start() + end)
+        start = begins.search(text, start.start() + end)
     return fits or found
 
 

@@ -39,14 +39,15 @@ def evaluate(evaluation: Evaluation) -> dict[str, float]:
         split: task.problems(split, PROBLEMS, seeds.derive(split, "problems").integer(), SKILLS)
         for split in (Split.VALIDATION, Split.TEST)
     }
-    kept = _without(lessons, [*problems[Split.VALIDATION], *problems[Split.TEST]])
-    if not kept:
-        raise SubmissionError("every example asks what a hidden problem asks, so that none is left to train on")
     student = SupervisedStudent(load("nano"), Supervision("full", EPOCHS, BATCH, RATE))
     try:
-        student.check(kept)
+        student.check(lessons)  # All of them: which are dropped is not to be told by what is wrong with the others.
     except LessonError as error:
         raise SubmissionError(f"nano cannot be trained on {FILE}: {error}") from None
+    kept = _without(lessons, [*problems[Split.VALIDATION], *problems[Split.TEST]])
+    if not kept:
+        none = "every example asks what a hidden problem asks, so that none is left to train on"
+        raise SubmissionError(none, none, exposed=True)
     student.learn(kept, seeds.derive("training"))
     asked = problems[Split(evaluation.split)]
     attempts = ask(task, asked, student.engine, sampling=Sampling(max_tokens=72, temperature=0.0))
@@ -90,7 +91,7 @@ def _without(lessons: Sequence[Example], problems: Sequence[Problem]) -> list[Ex
     """The examples that ask for nothing that is asked in the end, in whatever words.
 
     The same numbers, two or more, are taken for the same problem. That drops a few examples that mean something else,
-    and nobody gains by other words for a hidden problem.
+    and nobody gains by other words alone for a hidden problem.
     """
     texts = {_plain(problem.messages[-1].text) for problem in problems}
     numbers = {_numbers(problem.messages[-1].text) for problem in problems}
