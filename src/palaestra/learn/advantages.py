@@ -95,11 +95,15 @@ def leave_one_out_GK(returns_GK: torch.Tensor, valid_GK: torch.Tensor | None = N
 
 
 def _known(returns_GK: torch.Tensor, valid_GK: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The returns that count (0 for the others), which they are, and how many of a group, with 64 bits."""
-    valid_GK = torch.ones_like(returns_GK) if valid_GK is None else valid_GK
-    valid_GK = valid_GK.to(torch.float64)
-    known_GK = torch.where(valid_GK > 0, returns_GK.to(torch.float64), 0.0)
+    """The returns that count (0 for the others), which they are, and how many of a group; see `precise`."""
+    valid_GK = precise(torch.ones_like(returns_GK) if valid_GK is None else valid_GK.to(returns_GK.dtype))
+    known_GK = torch.where(valid_GK > 0, precise(returns_GK), 0.0)
     return known_GK, valid_GK, valid_GK.sum(-1, keepdim=True)
+
+
+def precise(values: torch.Tensor) -> torch.Tensor:
+    """Values with 64 bits, in which the mean of equal ones is their value; Apple's GPUs have 32 at most."""
+    return values if values.device.type == "mps" else values.double()
 
 
 def _unlike_G1(returns_GK: torch.Tensor, valid_GK: torch.Tensor) -> torch.Tensor:

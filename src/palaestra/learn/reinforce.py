@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from palaestra.core.errors import SettingsError
-from palaestra.learn.advantages import discounted_returns_BT, explained_variance, normalised
+from palaestra.learn.advantages import discounted_returns_BT, explained_variance, normalised, precise
 from palaestra.learn.algorithms import Algorithm
 from palaestra.learn.losses import clipped_value_loss
 from palaestra.learn.rollouts import Rollout, Selection, everything, lane_selection
@@ -84,7 +84,7 @@ class REINFORCE(Algorithm):
             advantages_BT = returns_BT - values_BT
         elif config.baseline == "batch":
             # With 64 bits the mean of equal returns is their value, and what is left of them nothing.
-            mean_T = (returns_BT.double() * mask_BT).sum(0) / mask_BT.sum(0).clamp(min=1)
+            mean_T = (precise(returns_BT) * mask_BT).sum(0) / mask_BT.sum(0).clamp(min=1)
             advantages_BT = returns_BT - mean_T.to(returns_BT.dtype)
         if config.normalise_advantages:
             advantages_BT = normalised(advantages_BT, mask_BT)
