@@ -499,6 +499,8 @@ def test_programs_that_the_agent_put_in_the_way_break_nothing(session: Session) 
     session.run("PATH=/workspace/bin:$PATH")
     wrong(session.run("open big.txt"), "cannot be looked at")
     wrong(session.run("open /data/table.csv"), "cannot be looked at")
+    session.run("rm bin/wc; hash -r")
+    assert "9000 lines" in good(session.run("open big.txt"))
 
 
 def test_a_command_of_the_agent_leaves_nothing_behind_in_its_shell(session: Session) -> None:

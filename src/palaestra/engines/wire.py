@@ -103,10 +103,7 @@ def _message(message: Message, answered: Collection[str]) -> dict[str, Any]:
         return {
             "role": message.role,
             "content": message.text or None,
-            "tool_calls": [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-                for call in calls
-            ],
+            "tool_calls": [chat_call(call) for call in calls],
         }
     if message.role == "tool" and message.tool_call_id in answered:
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": message.text}
@@ -120,6 +117,11 @@ def _message(message: Message, answered: Collection[str]) -> dict[str, Any]:
         for part in message.content
     ]
     return {"role": role, "content": parts}
+
+
+def chat_call(call: ToolCall) -> dict[str, Any]:
+    """A call of a tool in the format."""
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 def assistant_message(said: Mapping[str, Any]) -> Message:

@@ -9,6 +9,7 @@ from typing import Any
 
 from palaestra.core.events import Event, Listener
 from palaestra.core.records import Failure, Message
+from palaestra.engines.wire import chat_call
 from palaestra.envs.turn.records import StopReason
 from palaestra.recipes.playing import WORKSPACE, read_submission
 from palaestra.recipes.research import RECIPE, ResearchSettings
@@ -138,10 +139,8 @@ def exported(summary: dict[str, Any], steps: Sequence[Step]) -> dict[str, Any]:
 
 
 def _spoken(message: Message) -> dict[str, Any]:
+    """As it was said: what goes to a server (`wire.chat_messages`) leaves out calls that nobody answered."""
     said: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.tool_calls:
-        said["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.tool_calls
-        ]
+        said["tool_calls"] = [chat_call(call) for call in message.tool_calls]
     return said | ({"tool_call_id": message.tool_call_id} if message.tool_call_id else {})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from palaestra.research.evaluation import Evaluation
+from palaestra.research.records import SubmissionError
 
 Move = TypeVar("Move")
 
@@ -52,3 +53,28 @@ def play_field(
                 theirs.append(other)
     means: np.ndarray = (points / np.array(lengths)).reshape(-1, games).mean(1)
     return means
+
+
+def settled_with_slips(
+    function: str, points: Mapping[tuple[str, str], float], slip: float
+) -> Callable[[Any, str, np.random.Generator], tuple[str, str, float]]:
+    """`settle` of a game of two moves, in which each of both now and then does the other one by accident.
+
+    Arguments:
+        function: of the submission, for the error where what it returned is no move.
+        points: by what both really did, the submission's move first.
+        slip: the chance of an accident.
+    """
+    one, two = sorted({move for move, _ in points})
+    other = {one: two, two: one}
+
+    def slipped(move: str, rng: np.random.Generator) -> str:
+        return other[move] if rng.random() < slip else move
+
+    def settle(choice: Any, reply: str, rng: np.random.Generator) -> tuple[str, str, float]:
+        if choice not in (one, two):
+            raise SubmissionError(f"{function} must return '{one}' or '{two}'; got {str(choice)[:60]!r}")
+        ours, theirs = slipped(choice, rng), slipped(reply, rng)
+        return ours, theirs, points[ours, theirs]
+
+    return settle

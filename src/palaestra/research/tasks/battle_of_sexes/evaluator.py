@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from palaestra.research.evaluation import Evaluation
-from palaestra.research.matches import play_field
-from palaestra.research.records import SubmissionError
+from palaestra.research.matches import play_field, settled_with_slips
 
 POINTS = {("A", "A"): 3, ("B", "B"): 2, ("A", "B"): 0, ("B", "A"): 0}
 OTHER = {"A": "B", "B": "A"}
@@ -102,18 +100,6 @@ def field(rng: np.random.Generator) -> list[Partner]:
 
 
 def evaluate(evaluation: Evaluation) -> dict[str, float]:
-    field_ = field(evaluation.generator("field"))
+    field_, settle = field(evaluation.generator("field")), settled_with_slips("choose", POINTS, SLIP)
     points = play_field(evaluation, "partner.py", "choose", field_, settle, games=GAMES, rounds=(60, 120))
     return {"points": float(points.mean()), "worst": float(points.min())}
-
-
-def settle(choice: Any, reply: str, rng: np.random.Generator) -> tuple[str, str, float]:
-    """Where both really went, after accidents, and the points."""
-    if choice not in ("A", "B"):
-        raise SubmissionError(f"choose must return 'A' or 'B'; got {str(choice)[:60]!r}")
-    ours, theirs = _slipped(choice, rng), _slipped(reply, rng)
-    return ours, theirs, POINTS[ours, theirs]
-
-
-def _slipped(choice: str, rng: np.random.Generator) -> str:
-    return OTHER[choice] if rng.random() < SLIP else choice

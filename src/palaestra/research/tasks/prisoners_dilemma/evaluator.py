@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from palaestra.research.evaluation import Evaluation
-from palaestra.research.matches import play_field
-from palaestra.research.records import SubmissionError
+from palaestra.research.matches import play_field, settled_with_slips
 
 POINTS = {("C", "C"): 3, ("D", "D"): 1, ("D", "C"): 5, ("C", "D"): 0}
 SLIP = 0.02
@@ -69,20 +67,6 @@ def field(rng: np.random.Generator) -> list[Opponent]:
 
 
 def evaluate(evaluation: Evaluation) -> dict[str, float]:
-    field_ = field(evaluation.generator("field"))
+    field_, settle = field(evaluation.generator("field")), settled_with_slips("choose", POINTS, SLIP)
     points = play_field(evaluation, "strategy.py", "choose", field_, settle, games=GAMES, rounds=(60, 140))
     return {"points": float(points.mean()), "worst": float(points.min())}
-
-
-def settle(choice: Any, answer: str, rng: np.random.Generator) -> tuple[str, str, float]:
-    """What was really played, after accidents, and the points."""
-    if choice not in ("C", "D"):
-        raise SubmissionError(f"choose must return 'C' or 'D'; got {str(choice)[:60]!r}")
-    ours, theirs = _slipped(choice, rng), _slipped(answer, rng)
-    return ours, theirs, POINTS[ours, theirs]
-
-
-def _slipped(choice: str, rng: np.random.Generator) -> str:
-    if rng.random() < SLIP:
-        return "D" if choice == "C" else "C"
-    return choice
