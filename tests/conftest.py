@@ -11,8 +11,14 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("PALAESTRA_RESEARCH_SEED", "0")  # The same hidden problems on every machine.
 
 import pytest
+from hypothesis import settings
 
 from palaestra.engines.shelf import Model
+
+# The same examples in every run; HYPOTHESIS_PROFILE=search looks for new ones.
+settings.register_profile("repeat", derandomize=True)
+settings.register_profile("search", print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 
 @pytest.fixture(autouse=True)

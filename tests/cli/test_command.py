@@ -7,18 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 TEACH = ["teach", "--skill", "addition", "--skill", "geometry", "--rounds", "1", "--lesson-size", "12", "--validation", "2", "--test", "3", "--epochs", "1", "--threads", "1"]  # fmt: skip
 
 
-def palaestra(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "palaestra.cli.main", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=cwd, timeout=300, env=os.environ | {"COLUMNS": "100"}
-    )
+def palaestra(*arguments: str | Path, cwd: Path | None = None) -> warm.Completed:
+    return warm.command(*arguments, cwd=cwd, env={"COLUMNS": "100"})
 
 
-def refused(result: subprocess.CompletedProcess[str]) -> str:
+def refused(result: warm.Completed) -> str:
     """The one line of an error that a user can act on."""
     assert result.returncode == 2, result
     lines = result.stderr.strip().splitlines()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 from number_task import number_task
 from typer.testing import CliRunner
 
@@ -18,10 +16,8 @@ from palaestra.core.errors import SettingsError
 from palaestra.research.task import task_names
 
 
-def palaestra(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "palaestra.cli.main", *map(str, arguments)]
-    environment = os.environ | {"COLUMNS": "100", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+def palaestra(*arguments: str | Path) -> warm.Completed:
+    return warm.command(*arguments, env={"COLUMNS": "100", "OMP_NUM_THREADS": "1"})
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,8 @@
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 ROOT = Path(__file__).parents[2]
 EXPECTED = {
@@ -31,8 +29,7 @@ def test_every_example_is_run_here() -> None:
 
 @pytest.mark.parametrize("name", list(EXPECTED))
 def test_an_example_runs(name: str, tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "examples" / name), *ARGUMENTS.get(name, [])]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, env=os.environ)
+    result = warm.script(ROOT / "examples" / name, *ARGUMENTS.get(name, []), cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-2000:]
     assert re.search(EXPECTED[name], result.stdout), result.stdout
 

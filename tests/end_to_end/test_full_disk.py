@@ -4,11 +4,11 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import warm
 
 TEACH = ["teach", "--skill", "geometry", "--skill", "addition", "--rounds", "2", "--lesson-size", "16", "--validation", "2", "--test", "3", "--epochs", "1", "--threads", "1"]  # fmt: skip
 
@@ -33,9 +33,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def palaestra(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "palaestra.cli.main", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+def palaestra(*arguments: str | Path) -> warm.Completed:
+    return warm.command(*arguments)
 
 
 def test_a_disk_that_fills_up_during_a_checkpoint_loses_nothing_and_the_run_goes_on(disk: Path, tmp_path: Path) -> None:

@@ -1,19 +1,13 @@
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+import warm
 
 from palaestra.runs.run import Run
 
 
 def test_a_run_killed_at_twenty_random_instants_ends_as_the_one_left_alone(tmp_path: Path) -> None:
-    script = Path(__file__).with_name("killing.py")
-    result = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script), str(tmp_path), "20", "7"],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    result = warm.script(Path(__file__).with_name("killing.py"), tmp_path, "20", "7")
     assert result.returncode == 0, result.stderr[-3000:]
     outcome = json.loads(result.stdout.strip().splitlines()[-1])
     assert outcome["kills"] == 20
@@ -31,9 +25,7 @@ def test_a_run_killed_at_twenty_random_instants_ends_as_the_one_left_alone(tmp_p
 
 
 def test_a_killed_training_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
-    script = Path(__file__).with_name("killing_train.py")
-    command = [sys.executable, "-W", "ignore", str(script), str(tmp_path), "4"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    result = warm.script(Path(__file__).with_name("killing_train.py"), tmp_path, "4")
     assert result.returncode == 0, result.stderr[-3000:]
     for name, outcome in json.loads(result.stdout.strip().splitlines()[-1]).items():
         assert outcome["kills"] >= 1, name

@@ -1,9 +1,8 @@
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
+import warm
 from chat_server import Call, Reply, Server
 from skilled_model import SHY, question_of, skilled, stage_of
 
@@ -39,8 +38,7 @@ def test_killed_in_every_stage_of_a_discovery_it_ends_as_if_it_had_not_been(tmp_
 
     with Server(script) as server:
         driver = Path(__file__).with_name("killing_discovery.py")
-        command = [sys.executable, "-W", "ignore", str(driver), str(tmp_path), server.url, json.dumps(SETTINGS)]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        result = warm.script(driver, tmp_path, server.url, json.dumps(SETTINGS))
         assert result.returncode == 0, result.stderr[-3000:]
         asked = {name: Counter(json.dumps(call.body | {"model": ""}) for call in server.calls
                                if call.body["model"] == name) for name in ("alone", "disturbed")}  # fmt: skip

@@ -2,8 +2,6 @@ import hashlib
 import json
 import re
 import sqlite3
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import closing
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from chat_server import Call, Reply, Server
 
 from palaestra.core.records import Lesson
@@ -82,10 +81,8 @@ def test_a_run_with_a_model_as_its_writer_is_killed_and_asks_nothing_twice_that_
     the ledger counts it as unmeasured. Which process makes a call, the server knows by its key.
     """
     with Server(writer) as server:
-        command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("killing_writer.py")), str(tmp_path)]
-        result = subprocess.run(
-            [*command, server.model, str(kills), str(seed), *teacher], capture_output=True, text=True, timeout=600
-        )
+        driver = Path(__file__).with_name("killing_writer.py")
+        result = warm.script(driver, tmp_path, server.model, str(kills), str(seed), *teacher)
         assert result.returncode == 0, result.stderr[-3000:]
         asked: dict[str, list[str]] = defaultdict(list)
         for call in server.calls:

@@ -1,10 +1,8 @@
 """Every example of the lesson scale, really run at a tiny size: by the task's own generators, and by a language model."""
 
 import json
-import os
 import re
 import runpy
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import warm
 from chat_server import Call, Reply, Server
 
 from palaestra.tasks.base import make_task
@@ -75,8 +74,7 @@ def test_an_example_without_a_run_measures_a_gain_and_keeps_every_lesson(
 
 def test_an_example_is_a_script(tmp_path: Path) -> None:
     """In a process of its own, from any folder, with a new run folder below it."""
-    command = [sys.executable, str(FOLDER / f"{WITH_A_REPORT[0]}.py"), *TINY]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, env=os.environ)
+    result = warm.script(FOLDER / f"{WITH_A_REPORT[0]}.py", *TINY, cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-2000:]
     assert SAID.search(result.stdout), result.stdout
     (folder,) = (tmp_path / "runs").iterdir()

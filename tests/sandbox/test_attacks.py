@@ -69,6 +69,9 @@ ATTACKS = [
     # words from one sandbox to another, by the files that both see
     Attack("watching files", "for name, *numbers in (('inotify_init1', 294, 26), ('preadv2', 327, 286)):\n"
            "  print('refused' if call(*numbers, 0, 0, 0, 0, 0, 0) == 'EPERM' else 'ESCAPED', name)"),
+    Attack("being told who opens a file", "import fcntl\nfolder, own = os.open('.', os.O_RDONLY), os.open('own', os.O_CREAT | os.O_RDWR)\n"
+           "refused('F_NOTIFY', lambda: fcntl.fcntl(folder, fcntl.F_NOTIFY, fcntl.DN_ACCESS))\n"
+           "refused('F_SETLEASE', lambda: fcntl.fcntl(own, fcntl.F_SETLEASE, fcntl.F_WRLCK))"),
     # more than its share
     # Bombs end at a thousand processes by themselves: a sandbox that fails here must not take the machine with it.
     Attack("fork bomb", "for _ in range(10):\n  try: os.fork()\n  except OSError: pass\ntime.sleep(9)", {Status.PROCESSES}),
@@ -252,6 +255,42 @@ def test_what_a_double_fork_started_is_dead(bubblewrap: Bubblewrap, host: Host, 
         if "TOKEN" in one.program:
             attack(bubblewrap, host, one)
             assert gone("77" + token, 0.5)
+
+
+HOLD = 'import fcntl; held = open("/shared/file"); fcntl.{}(held, fcntl.LOCK_SH); print("held", flush=True); input()'
+LOCKS = {
+    "flock": "fcntl.flock(open('/shared/file'), fcntl.LOCK_EX | fcntl.LOCK_NB)",
+    # The lock of a writer wants a file that is open for writing, which nothing shared is; to ask for one does not.
+    "lockf": "found = fcntl.fcntl(open('/shared/file'), fcntl.F_GETLK, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 0, 0, 0)); "
+    "assert struct.unpack('hhqqi4x', found)[0] == fcntl.F_UNLCK",
+}
+
+
+@pytest.mark.parametrize("kind", list(LOCKS))
+def test_a_program_says_nothing_to_a_shell_by_locks(bubblewrap: Bubblewrap, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "file").touch()
+    shared, hold, results = {"/shared": str(tmp_path)}, HOLD.format(kind), list[Result]()
+    ours, theirs = socket.socketpair()
+    program = threading.Thread(
+        target=lambda: results.append(
+            bubblewrap.run([sys.executable, "-I", "-c", hold], stdin=theirs, limits=SMALL, read_only=shared)
+        )
+    )
+    with ours, theirs, bubblewrap.shell(read_only=shared) as shell, bubblewrap.shell(read_only=shared) as other:
+
+        def seen() -> bool:
+            return shell.execute(f'python3 -c "import fcntl, struct; {LOCKS[kind]}"').exit_code != 0
+
+        ours.settimeout(10)
+        program.start()
+        assert ours.recv(5) == b"held\n"
+        assert not seen()
+        ours.sendall(b"\n")
+        program.join()
+        assert results[0].ok, results[0]
+        # Shells do have locks, and that is how one would be seen.
+        other.execute(f"python3 -c '{hold}' < <(sleep 9) > said & until [ -s said ]; do :; done")
+        assert seen()
 
 
 # The persistent shell

@@ -247,7 +247,8 @@ def test_any_text_passes_through_a_quoted_heredoc(shell: BashShell, text: str) -
 def test_after_any_nonsense_the_shell_answers(shell: BashShell, command: str) -> None:
     result = shell.execute(command, 0.3)
     assert 0 <= result.exit_code <= 255
-    assert shell.execute("echo well", 5).output.endswith(b"well\n")
+    # What it left in the background may print meanwhile, before and after.
+    assert b"well\n" in shell.execute("echo well", 5).output
 
 
 def test_a_shell_command_and_true_are_fast_enough(bubblewrap: Bubblewrap) -> None:

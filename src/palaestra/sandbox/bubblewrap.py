@@ -2,7 +2,8 @@
 
 A program sees a system that is read-only, an interpreter, and folders in memory that vanish with it. It has no
 network, no capability, none of the host's files, environment, processes or sockets, and no way to get any: see
-`seccomp`. Everything that it starts is in one process namespace; when the first process there dies, the kernel kills
+`seccomp`. Its locks on files seem to be had and are none, but in a shell that stays: who sees the same files would see
+them. Everything that it starts is in one process namespace; when the first process there dies, the kernel kills
 the rest, and it dies when we say so, when the program ends, or when we die.
 """
 
@@ -206,7 +207,7 @@ class Bubblewrap:
         found = [*_namespaces(), *_system()]
         for name, text in USERS.items():
             found += ["--file", file_with(text.encode()), f"/etc/{name}"]
-        if (rules := _filter()) is not None:
+        if (rules := _filter(locks=bash)) is not None:
             found += ["--seccomp", file_with(rules)]
         shown, private = dict(read_only), [*PRIVATE]
         if workspace is None:
@@ -323,8 +324,8 @@ def _inside(hide: Sequence[str], shown: Mapping[str, str]) -> list[Hidden]:
 
 
 @cache
-def _filter() -> bytes | None:
-    return seccomp_filter()
+def _filter(locks: bool) -> bytes | None:
+    return seccomp_filter(locks=locks)
 
 
 @cache

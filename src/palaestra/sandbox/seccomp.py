@@ -74,6 +74,8 @@ REFUSED_BITS: tuple[tuple[tuple[int | None, int | None], tuple[tuple[int, int], 
 )
 SOCKET, SOCKETS = (41, 198), (1, 2, 10, 16)  # unix, IPv4, IPv6, netlink; vsock, for one, knows no namespaces
 IOCTL, TERMINAL = (16, 29), (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX type into the terminal
+FCNTL, WATCHES = (72, 25), (1024, 1026)  # F_SETLEASE and F_NOTIFY tell who else opens a file
+FLOCK, LOCKS = (73, 32), (6, 7, 37, 38)  # F_SETLK and F_SETLKW, of a process and of an open file
 
 X32 = 0x40000000
 LOAD, EQUAL, AT_LEAST, COMMON_BITS, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -83,15 +85,20 @@ NUMBER, ARCHITECTURE = 0, 4
 Instruction = tuple[int, int, int, int]  # the operation, how far to jump if true, if false, and its operand
 
 
-def seccomp_filter(machine: str | None = None) -> bytes | None:
-    """The filter in the form that `bwrap --seccomp` reads; None for a processor family that is not in the tables."""
+def seccomp_filter(machine: str | None = None, locks: bool = True) -> bytes | None:
+    """The filter in the form that `bwrap --seccomp` reads; None for a processor family that is not in the tables.
+
+    Arguments:
+        locks: whether files can be locked. A lock on a file that several sandboxes see is a word from one to another.
+            Without, every lock seems to be had and none is taken.
+    """
     found = MACHINES.get(machine or platform.machine())
     if found is None:
         return None
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in _program(found))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in _program(found, locks))
 
 
-def _program(machine: Machine) -> Iterator[Instruction]:
+def _program(machine: Machine, locks: bool) -> Iterator[Instruction]:
     column = machine.column
     yield LOAD, 0, 0, ARCHITECTURE
     yield EQUAL, 1, 0, machine.audit
@@ -114,8 +121,11 @@ def _program(machine: Machine) -> Iterator[Instruction]:
     yield from _only_for(
         SOCKET[column], [(LOAD, 0, 0, _low_half(0)), *allowed, _refuse(errno.EAFNOSUPPORT), (LOAD, 0, 0, NUMBER)]
     )
-    typed = [one for request in TERMINAL for one in ((EQUAL, 0, 1, request), _refuse(errno.EPERM))]
-    yield from _only_for(IOCTL[column], [(LOAD, 0, 0, _low_half(1)), *typed])
+    yield from _only_for(IOCTL[column], [(LOAD, 0, 0, _low_half(1)), *_each(TERMINAL, errno.EPERM)])
+    pretended = [] if locks else [*_each(LOCKS, 0)]
+    yield from _only_for(FCNTL[column], [(LOAD, 0, 0, _low_half(1)), *_each(WATCHES, errno.EPERM), *pretended])
+    if not locks:
+        yield from _only_for(FLOCK[column], [_refuse(0)])
     yield RETURN, 0, 0, ALLOW
 
 
@@ -126,7 +136,14 @@ def _only_for(number: int, checks: list[Instruction]) -> Iterator[Instruction]:
     yield from checks
 
 
+def _each(values: tuple[int, ...], error: int) -> Iterator[Instruction]:
+    for value in values:
+        yield EQUAL, 0, 1, value
+        yield _refuse(error)
+
+
 def _refuse(error: int) -> Instruction:
+    """The call is not made and gives this error; 0 is success."""
     return RETURN, 0, 0, REFUSE | error
 
 
