@@ -151,6 +151,8 @@ def test_only_the_skills_that_were_asked_for_are_drawn_and_training_never_sees_t
     assert texts[Split.TRAIN].isdisjoint(texts[Split.TEST] | texts[Split.VALIDATION])
     other = CoTVectorEnv(skills="addition", problems=40, problem_seed=1, tokenizer=nano.tokenizer)
     assert one.items != other.items
+    few = CoTVectorEnv(split="test", skills="percent", tokenizer=nano.tokenizer)
+    assert 20 < len(few.items) < 200, "all that there are, where nobody says how many"
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_only_the_skills_that_were_asked_for_are_drawn_and_training_never_sees_t
         ({"format_reward": -0.1}, "format_reward is a share from 0 to 1"),
         ({"format": "("}, "format is answer, tags or a regular expression; got '('"),
         ({"problems": 10_000_000, "skills": ["addition"]}, "ask for fewer"),
-        ({"problems": 0}, "draws its problems, without end; expected at least 1 a skill, got 0"),
+        ({"problems": 0}, "problems is how many a skill, at least 1 for math-skills; got 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(nano: Model, arguments: dict[str, Any], message: str) -> None:

@@ -5,12 +5,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from chat_server import Call, Reply, Server
+from chat_server import Call, Reply, Server, error
 
 from palaestra import compare, evaluate
 from palaestra.core.errors import RunError, SettingsError, TaskError
+from palaestra.core.events import Event
 from palaestra.core.records import Split
 from palaestra.core.statistics import pass_at_k
+from palaestra.engines.retry import AGAIN
 from palaestra.recipes import evaluate as recipe
 from palaestra.report import write_comparison, write_report
 from palaestra.runs.run import Run
@@ -154,14 +156,18 @@ def test_a_model_behind_a_service_is_asked_scored_and_paid_for(tmp_path: Path, m
 
     def script(call: Call, times: int) -> Reply:
         wrong = call.asked == next(iter(problems))
+        if wrong and times == 0:
+            return error(503, "come back later")
         return Reply("no idea" if wrong else f"Answer: {problems[call.asked]}")
 
     with Server(script) as server:
         (tmp_path / "prices.json").write_text(json.dumps({server.model: [1.0, 2.0]}))
         monkeypatch.setenv("PALAESTRA_PRICES", str(tmp_path / "prices.json"))
-        result = evaluate(out=tmp_path / "run", model=server.model, skills=SKILLS, problems=3)
+        told: list[Event] = []
+        result = evaluate(out=tmp_path / "run", model=server.model, skills=SKILLS, problems=3, listener=told.append)
         with pytest.raises(SettingsError, match="applies its own chat template"):
             evaluate(out=tmp_path / "plain", model=server.model, prompt="plain")
+    assert ["come back later" in event.figures["reason"] for event in told if event.phase == AGAIN] == [True]
     summary = result.summary
     assert (summary["report"]["correct"], summary["report"]["count"]) == (5, 6)
     expected = (summary["prompt_tokens"] + 2 * summary["completion_tokens"]) / 1e6

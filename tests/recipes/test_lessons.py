@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_server import Call, Reply, Server
+from chat_server import Call, Reply, Server, error
 
 from palaestra.core.errors import BudgetSpentError, SettingsError
+from palaestra.core.events import Event
+from palaestra.engines.retry import AGAIN
 from palaestra.recipes import teach
 from palaestra.report import write_report
 from palaestra.runs.run import Run
@@ -101,9 +103,11 @@ def test_a_spent_budget_stops_cleanly_and_goes_on_with_a_larger_one(tmp_path: Pa
 
 
 def test_several_calls_of_the_teacher_make_one_lesson_and_the_state_may_be_hidden(tmp_path: Path) -> None:
-    with Server(sums) as server:
-        result = run_of(server, tmp_path / "run", accumulate=2, state="off", quality="off")
+    told: list[Event] = []
+    with Server(lambda call, times: sums(call, times) if len(server.calls) > 1 else error(503, "later")) as server:
+        result = run_of(server, tmp_path / "run", accumulate=2, state="off", quality="off", listener=told.append)
         asked = "\n".join(call.asked for call in server.calls)
+    assert ["later" in event.figures["reason"] for event in told if event.phase == AGAIN] == [True]
     assert result.summary["examples"] == 12
     assert "It answered" not in asked
     assert "kept" not in result.summary

@@ -40,8 +40,8 @@ class CallSettings(Protocol):
 class Calls:
     """Opens the models of a run. All of them draw on its budget; make one with `calls_of`."""
 
-    def __init__(self, settings: CallSettings, cache: Cache, owner: str, budget: Budget) -> None:
-        self.settings, self.cache, self.owner, self.budget = settings, cache, owner, budget
+    def __init__(self, settings: CallSettings, cache: Cache, owner: str, budget: Budget, listener: Listener) -> None:
+        self.settings, self.cache, self.owner, self.budget, self.listener = settings, cache, owner, budget, listener
 
     def engine(self, name: str, opened: Engine | None = None) -> CachedEngine:
         """The model of that name: `openai:MODEL`, `ADDRESS#MODEL`, a folder, or what the shelf knows.
@@ -53,7 +53,9 @@ class Calls:
         from palaestra.engines.opening import open_cached
 
         service: dict[str, Any] = {"in_flight": self.settings.in_flight} if is_remote(name) else {}
-        return open_cached(name, self.cache, engine=opened, budget=self.budget, owner=self.owner, **service)
+        return open_cached(
+            name, self.cache, engine=opened, budget=self.budget, owner=self.owner, listener=self.listener, **service
+        )
 
     def spent(self) -> Spending:
         """What the run's calls have cost so far, before a kill too."""
@@ -82,12 +84,19 @@ def check_price(name: str) -> None:
 
 
 @contextmanager
-def calls_of(run: Run, settings: CallSettings, within: Budget | None = None, resumable: bool = True) -> Iterator[Calls]:
+def calls_of(
+    run: Run,
+    settings: CallSettings,
+    within: Budget | None = None,
+    resumable: bool = True,
+    listener: Listener = ignore,
+) -> Iterator[Calls]:
     """The calls of a run, with its cache open; what the run has spent before counts.
 
     Arguments:
         within: the budget of several runs, of which this is one.
         resumable: whether the run can go on with other limits, where it has reached one.
+        listener: is told of weights that are fetched, and of calls that are made again.
     """
     from palaestra.engines.budget import Budget
 
@@ -98,7 +107,7 @@ def calls_of(run: Run, settings: CallSettings, within: Budget | None = None, res
             max_tokens=settings.max_tokens or None, spent=cache.spent(owner), within=within,
             resumable=resumable,
         )  # fmt: skip
-        yield Calls(settings, cache, owner, budget)
+        yield Calls(settings, cache, owner, budget, listener)
 
 
 class Engines:

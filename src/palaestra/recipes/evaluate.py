@@ -131,7 +131,7 @@ def _load(settings: EvaluateSettings, listener: Listener) -> Engine:
 
     listener(Event("load"))
     if is_remote(settings.model):
-        return open_engine(settings.model)
+        return open_engine(settings.model, listener=listener)
     model = shelf.load(settings.model, device=settings.device, listener=listener)
     return model.engine(settings.engine_batch, plain=settings.prompt == "plain")
 

@@ -123,7 +123,7 @@ class Lessons:
 
 
 @contextmanager
-def lessons_of(run: Run, settings: TeachSettings, task: Task) -> Iterator[Lessons]:
+def lessons_of(run: Run, settings: TeachSettings, task: Task, listener: Listener = ignore) -> Iterator[Lessons]:
     """The lessons of a run, with its calls open as long as they may be needed."""
     from palaestra.teachers.base import make_teacher
 
@@ -135,7 +135,7 @@ def lessons_of(run: Run, settings: TeachSettings, task: Task) -> Iterator[Lesson
     from palaestra.teachers.model_writer import ModelWriter
     from palaestra.teachers.prompts import Prompts
 
-    with calls_of(run, settings) as calls:
+    with calls_of(run, settings, listener=listener) as calls:
         prompts = Prompts(Path(settings.prompts) if settings.prompts else None)
         engine = planner = writer = None
         if settings.writer != OWN:

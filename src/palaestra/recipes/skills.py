@@ -108,7 +108,7 @@ def _found(run: Run, settings: TeachSettings, task: Task, listener: Listener) ->
     if TEST in stages:
         return stages[TEST]  # From here on the student is asked: what could not be placed stays so.
     known = stages.get(last_stage(stages))
-    with calls_of(run, settings) as calls:
+    with calls_of(run, settings, listener=listener) as calls:
         engine = calls.engine(settings.discover).at(DISCOVERY)
         return _Stages(run, settings, task, engine, listener).discover(known)
 

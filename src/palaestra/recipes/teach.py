@@ -268,7 +268,7 @@ def _play(run: Run, settings: TeachSettings, student: Student, started: float, l
     clock.lap("load")
     state, info = env.reset(seed=settings.seed)
     rewards, infos, terminated, truncated = [], [], False, False
-    with lessons_of(run, settings, task) as lessons:
+    with lessons_of(run, settings, task, listener) as lessons:
         while not (terminated or truncated):
             lesson = lessons.write(env, state, listener)
             told = {"decisions": lesson.decisions}

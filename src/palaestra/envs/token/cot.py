@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palaestra.core.errors import EnvError, RewardError
-from palaestra.core.records import Completion, Failure, Problem, Split
+from palaestra.core.records import Completion, Failure, Problem
+from palaestra.envs.problems import problems_of
 from palaestra.envs.token.base import TokenVectorEnv
 from palaestra.envs.token.prompts import Response
 from palaestra.envs.token.single import TokenEnv
-from palaestra.tasks.base import Task, check_skills, make_task
+from palaestra.tasks.base import Task, make_task
 
 FORMATS = {
     "answer": r"(?s).*\bAnswer: \S.*",
@@ -29,7 +30,8 @@ class CoTVectorEnv(TokenVectorEnv):
     Arguments:
         task: a name (`palaestra list tasks`), or a task.
         split: which problems; the train split is disjoint from those that results are measured on.
-        problems: how many problems a skill; 0 takes all of a published data set.
+        problems: how many a skill, 0 for all of a published data set; by default 200, or all that a skill has if those
+            are fewer.
         skills: only these; all if none is given.
         format_reward: the share `f`, from 0 to 1.
         format: `"answer"`, `"tags"`, or a regular expression that the whole response must match.
@@ -43,7 +45,7 @@ class CoTVectorEnv(TokenVectorEnv):
         task: str | Task = "math-skills",
         *,
         split: str = "train",
-        problems: int = 200,
+        problems: int | None = None,
         skills: str | Sequence[str] = (),
         format_reward: float = 0.0,
         format: str = "answer",
@@ -55,16 +57,12 @@ class CoTVectorEnv(TokenVectorEnv):
         if not 0.0 <= format_reward <= 1.0:
             raise EnvError(f"format_reward is a share from 0 to 1; got {format_reward}")
         self.task = make_task(task, **(task_options or {})) if isinstance(task, str) else task
-        skills = [skills] if isinstance(skills, str) else list(skills)
-        check_skills(self.task, skills)
-        if split not in list(Split):
-            raise EnvError(f"split is one of {', '.join(Split)}; got {split!r}")
+        drawn = problems_of(self.task, split, problems, skills, problem_seed)
         self.format_reward = format_reward
         try:
             self._format = re.compile(FORMATS.get(format, format))
         except re.error as error:
             raise EnvError(f"format is answer, tags or a regular expression; got {format!r}: {error}") from error
-        drawn = self.task.problems(Split(split), problems, problem_seed, skills)
         super().__init__(drawn, max_tokens=max_tokens, **arguments)
 
     def reward(self, response: Response) -> float:

@@ -6,15 +6,14 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from palaestra.core.errors import EnvError, TooFewProblemsError
-from palaestra.core.records import Completion, Failure, FailureCause, Message, Problem, Score, Split
+from palaestra.core.errors import EnvError
+from palaestra.core.records import Completion, Failure, FailureCause, Message, Problem, Score
+from palaestra.envs.problems import problems_of
 from palaestra.envs.turn.base import TurnEnv, failed
 from palaestra.envs.turn.records import Reply, StopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
-from palaestra.tasks.base import EVERY, Task, check_skills, is_drawn, make_task
+from palaestra.tasks.base import Task, make_task
 
-ENOUGH = 200
-"""Problems of a skill, where nobody says how many."""
 TOLD = 200
 """Characters of an answer that its feedback repeats."""
 
@@ -42,18 +41,7 @@ class ProblemSet:
         task_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.task = make_task(task, **(task_options or {})) if isinstance(task, str) else task
-        skills = [skills] if isinstance(skills, str) else list(skills)
-        check_skills(self.task, skills)
-        if split not in list(Split):
-            raise EnvError(f"split is one of {', '.join(Split)}; got {split!r}")
-        if problems is None:
-            self.problems = _up_to(ENOUGH, self.task, Split(split), problem_seed, skills)
-        elif problems < 0 or (problems == EVERY and is_drawn(self.task)):
-            raise EnvError(f"problems is how many a skill, at least 1 for {self.task.name}; got {problems}")
-        else:
-            self.problems = self.task.problems(Split(split), problems, problem_seed, skills)
-        if not self.problems:
-            raise EnvError(f"task {self.task.name} has no {split} problems")
+        self.problems = problems_of(self.task, split, problems, skills, problem_seed)
         # Scorers are written for one caller at a time.
         self._lock = threading.Lock()
 
@@ -188,20 +176,6 @@ class TaskVectorEnv(TurnVectorEnv):
         super().close_extras(**kwargs)
         if self._owned:
             self.problem_set.close()
-
-
-def _up_to(most: int, task: Task, split: Split, seed: int, skills: Sequence[str]) -> list[Problem]:
-    """`most` problems of each skill, or as many as it has; a skill that has none is left out unless it was asked for."""
-    found: list[Problem] = []
-    for skill in skills or task.skills():
-        try:
-            found += task.problems(split, most, seed, [skill])
-        except TooFewProblemsError as error:
-            if error.available:
-                found += task.problems(split, error.available, seed, [skill])
-            elif skills:
-                raise
-    return found
 
 
 def feedback(score: Score) -> str:
