@@ -7,56 +7,57 @@ from palaestra.core.records import Completion, Example, Failure, Message, Proble
 from palaestra.core.seeding import Seeds
 from palaestra.tasks.base import TASKS, split_of
 
+DIVISORS = {"tens": 10, "hundreds": 100}
 
-class Reversal:
-    """Write a word backwards."""
 
-    name = "reversal"
+class Remainders:
+    """What is left of a division."""
+
+    name = "remainders"
     drawn = True  # without end, so that a number of problems must be given or is 25
     max_tokens = 32  # of an answer
 
     def skills(self):
-        return {"reversal": ("short", "long")}
+        return {"remainders": tuple(DIVISORS)}
 
     def _draw(self, part, split, generator):
         while True:
-            size = 3 if part == "short" else 6
-            word = "".join(generator.choice(list("abcdefgh"), size))
-            if split_of(word) is split:  # the split belongs to the problem, not to the seed
-                return word
+            number = int(generator.integers(1000, 100_000))
+            question = f"What is {number} modulo {DIVISORS[part]}?"
+            if split_of(question) is split:  # the split belongs to the problem, not to the seed
+                return question, str(number % DIVISORS[part])
 
     def problems(self, split, per_skill, seed, skills=()):
         generator = Seeds(seed).derive(self.name, split).generator()
-        words: dict[str, str] = {}
-        if per_skill > 50:
-            raise TaskError(f"{self.name} has 50 problems a split; asked for {per_skill}")
-        while len(words) < per_skill:
-            part = ("short", "long")[len(words) % 2]
-            words.setdefault(self._draw(part, split, generator), part)
-        return [
-            Problem(f"{self.name}/{word}", (Message("user", f"Reverse {word}"),), word[::-1], "reversal", part)
-            for word, part in words.items()
-        ]
+        found: dict[str, Problem] = {}
+        if per_skill > 1000:
+            raise TaskError(f"{self.name} has 1000 problems a split; asked for {per_skill}")
+        while len(found) < per_skill:
+            part = tuple(DIVISORS)[len(found) % 2]
+            question, answer = self._draw(part, split, generator)
+            found[question] = Problem(question, (Message("user", question),), answer, "remainders", part)
+        return list(found.values())
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         said = completion.text.split(":")[-1].strip()
         return Score(float(said == problem.reference), {"extracted": said})
 
     def write_examples(self, skill, subskill, count, generator: np.random.Generator):
-        parts = [subskill] if subskill else ["short", "long"]
-        words = [
-            (parts[k % len(parts)], self._draw(parts[k % len(parts)], Split.TRAIN, generator)) for k in range(count)
-        ]
-        return [Example((Message("user", f"Reverse {w}"),), f"Answer: {w[::-1]}", "reversal", p) for p, w in words]
+        examples = []
+        for k in range(count):
+            part = subskill or tuple(DIVISORS)[k % 2]
+            question, answer = self._draw(part, Split.TRAIN, generator)
+            examples.append(Example((Message("user", question),), f"Answer: {answer}", "remainders", part))
+        return examples
 
 
-TASKS.register("reversal", Reversal, "write a word backwards")
+TASKS.register("remainders", Remainders, "what is left of a division")
 
 
 if __name__ == "__main__":
     from palaestra import teach
 
     summary = teach(
-        task="reversal", teacher="no_state", rounds=1, lesson_size=120, validation=10, test=20, epochs=4
+        task="remainders", teacher="no_state", rounds=1, lesson_size=120, validation=10, test=40, epochs=4
     ).summary
     print(f"{summary['test_before']} -> {summary['test_after']} % of {summary['problems']} test problems")

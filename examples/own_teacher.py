@@ -4,27 +4,31 @@ from palaestra.core.records import Decision, Lesson
 from palaestra.teachers.base import TEACHERS, write_from_task
 
 
-class WeakestFirst:
-    """Puts the whole lesson into the three weakest skills."""
+class ByErrors:
+    """Shares the lesson out by the errors on validation; a skill without any is kept alive by a few examples."""
 
     def __init__(self, task, skills=()):
         self.task = task
 
     def write(self, state, size, generator):
-        weakest = sorted((p for p in state.report.slices if p.count), key=lambda part: part.correct / part.count)[:3]
-        allocation = {part.name: {"": -(-size // 3)} for part in weakest}  # "" means all subskills in turn
+        weights = {part.name: 1 + part.count - part.correct for part in state.report.slices}
+        total = sum(weights.values())
+        shares = {name: size * weight // total for name, weight in weights.items()}
         decisions = tuple(
-            Decision(p.name, "drill", f"{p.accuracy:.0%} on validation", {"all": -(-size // 3)}) for p in weakest
+            Decision(part.name, "drill", f"{part.accuracy:.0%} on validation", {"all": shares[part.name]})
+            for part in state.report.slices
         )
-        return Lesson(write_from_task(self.task, allocation, generator)[:size], decisions)
+        allocation = {name: {"": share} for name, share in shares.items()}  # "" means all subskills in turn
+        return Lesson(write_from_task(self.task, allocation, generator), decisions)
 
 
-TEACHERS.register("weakest_first", WeakestFirst, "the three weakest skills")
+TEACHERS.register("by_errors", ByErrors, "shares the lesson out by the errors")
 
 
 if __name__ == "__main__":
     from palaestra import teach
 
-    summary = teach(teacher="weakest_first", rounds=1, lesson_size=60, validation=5, test=8).summary
-    print(f"{summary['test_before']} -> {summary['test_after']} %, examples by skill:")
+    skills = ("addition", "clock", "geometry", "sequences")
+    summary = teach(teacher="by_errors", skills=skills, rounds=1, lesson_size=100, validation=10, test=20).summary
+    print(f"{summary['test_before']} -> {summary['test_after']} % of {summary['problems']}, examples by skill:")
     print({skill: row["examples"] for skill, row in summary["by_skill"].items() if row["examples"]})

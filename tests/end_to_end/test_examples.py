@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 EXPECTED = {
     "teach_nano.py": r"gain -?[\d.]+ points",
     "lesson_by_hand.py": r"after: \d+% of 36 test problems",
-    "own_task.py": r"% of 20 test problems",
+    "own_task.py": r"^(\d|1\d)\.\d -> [5-9]\d\.\d % of 40 test problems",
     "own_teacher.py": r"examples by skill",
     "reward_model.py": r"after: [\d.]+ % of \d+ held-out pairs",
     "cartpole.py": r"of the first 20 episodes \d+, of all 120 \d+",
