@@ -39,6 +39,22 @@ def test_a_run_prints_its_steps_its_scores_and_its_folder(number: Path, tmp_path
     assert (tmp_path / "run" / "report.html").exists()
 
 
+def test_a_script_without_marks_between_its_actions_gets_a_note_and_plays(number: Path, tmp_path: Path) -> None:
+    (tmp_path / "script.txt").write_text("echo 20 > answer.txt\nvalidate\nsubmit\n")
+    result = palaestra(
+        "research", "--task", number, "--agent", f"script {tmp_path}/script.txt", "--out", tmp_path / "run"
+    )
+    assert result.returncode == 0, result.stderr
+    notes = [line for line in result.stdout.splitlines() if "note: " in line]
+    assert len(notes) == 1
+    assert notes[0].endswith("with 'validate' in a line of its own; actions are separated by a line %%")
+    (tmp_path / "script.txt").write_text("echo 20 > answer.txt\n%%\nsubmit\n")
+    bench = ["--tasks", number, "--agents", f"script {tmp_path}/script.txt", "--out", tmp_path / "bench"]
+    result = palaestra("research", "bench", *bench)
+    assert result.returncode == 0, result.stderr
+    assert "note: " not in result.stdout
+
+
 def test_a_bench_prints_its_standings_and_is_resumed(number: Path, tmp_path: Path) -> None:
     arguments = [
         "--tasks",

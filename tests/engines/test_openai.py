@@ -310,6 +310,22 @@ def test_nobody_at_the_address_is_one_line_and_not_a_failure_each() -> None:
         OpenAIEngine(gone, patience=QUICK).generate([ask(f"q{k}") for k in range(100)])
 
 
+def test_who_was_never_met_is_given_up_early_and_who_had_answered_is_waited_for() -> None:
+    patience = Patience(first=0.05, longest=0.05, total=1.0, tries=1000, unreached=0.2)
+    with Server(echo) as server:
+        asked = OpenAIEngine(server.model, patience=patience)
+        asked.generate([ask("q")])
+
+    def waited(engine: OpenAIEngine) -> float:
+        start = time.monotonic()
+        with pytest.raises(EngineError, match="nobody answers at http://127"):
+            engine.generate([ask("r")])
+        return time.monotonic() - start
+
+    assert 0.15 < waited(OpenAIEngine(server.model, patience=patience)) < 0.7
+    assert waited(asked) > 0.7
+
+
 @pytest.mark.parametrize(
     ("name", "variable"), [("openai:gpt-4o-mini", "OPENAI_API_KEY"), ("azure:mine", "AZURE_OPENAI_ENDPOINT")]
 )

@@ -47,6 +47,15 @@ def test_patience_ends_by_tries_by_time_and_at_a_wish_beyond_it() -> None:
     assert patience.wait(1, 0.0, 10.1, Seeds(0)) is None
 
 
+def test_an_address_at_which_nobody_ever_was_is_tried_for_a_short_time() -> None:
+    patience, elapsed, tried = Patience(), 0.0, 1
+    while (wait := patience.wait(tried, elapsed, None, Seeds(0), False)) is not None:
+        elapsed, tried = elapsed + wait, tried + 1
+    assert 9.5 <= elapsed <= 10.0
+    assert Patience(total=3.0).wait(1, 3.1, None, Seeds(0), False) is None
+    assert patience.wait(5, 9.9, None, Seeds(0)) is not None
+
+
 def test_patience_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(SettingsError, match="at least 1 try"):
         Patience(tries=0)

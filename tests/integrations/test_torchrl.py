@@ -36,6 +36,7 @@ from palaestra.integrations.torchrl import (
     TaskSampler,
     make_mlgym,
 )
+from palaestra.research.env import ResearchEnv
 from palaestra.research.task import load_task
 
 # The environment
@@ -403,17 +404,35 @@ def test_wrong_uses_are_refused(make: Callable[..., TransformedEnv], place: Path
         make(tokenizer=object())
     with pytest.raises(SettingsError, match="got 'low' twice"):
         make(None, tasks=[place / "low", load_task(place / "low")])
-    with pytest.raises(SettingsError, match="format_errors is at least 0"):
-        make(format_errors=-1)
+    for wrong in (-1, 1.5, True, "3", None):
+        with pytest.raises(EnvError, match="format_errors is a whole number of at least 0; got"):
+            make(format_errors=wrong)
     with pytest.raises(SettingsError, match="tool_call"):
         make(parser="tool_call")
     with pytest.raises(SettingsError, match="tools=True"):
         make(tools=True)
-    for number in (0, 1.5):
-        with pytest.raises(EnvError, match="at least one slot"):
+    for number in (0, 1.5, True, "2"):
+        with pytest.raises(EnvError, match="num_envs is a whole number of at least 1; got"):
             make(num_envs=number)
+    for seed in ("a", 1.5, -1, True):
+        with pytest.raises(EnvError, match="seed is a whole number of at least 0; got"):
+            make(seed=seed)
+    for device in ("quantum", object()):
+        with pytest.raises(EnvError, match="device is one that torch has here, such as 'cpu'; got"):
+            make(device=device)
+    for tasks in ({"task": 5}, {"task": ["low"]}, {"task": ""}, {"tasks": [None]}, {"tasks": {"mine": 5}}):
+        with pytest.raises(EnvError, match="a task is the name of one, its folder or a ResearchTask; got"):
+            make_mlgym(**tasks)
+    with pytest.raises(EnvError, match="tasks are names, folders or ResearchTasks; got 5"):
+        make_mlgym(tasks=5)  # type: ignore[arg-type]
+    with pytest.raises(EnvError, match="max_turns is a whole number of at least 0; got"):
+        make(max_turns=1.5)
+    with pytest.raises(EnvError, match="at least one task is needed; got none"):
+        MLGymWrapper([])
+    with pytest.raises(EnvError, match="a research task is the name of one, its folder or a ResearchTask; got 5"):
+        ResearchEnv(5)  # type: ignore[arg-type]
     for penalty in ("x", float("nan")):
-        with pytest.raises(SettingsError, match="reward_wrong_format is a finite number"):
+        with pytest.raises(EnvError, match="reward_wrong_format is a finite number"):
             make(reward_wrong_format=penalty)
     with pytest.raises(SettingsError, match="tasks is a list of them; got 'prisoners_dilemma'"):
         make_mlgym(tasks="prisoners_dilemma")

@@ -235,11 +235,23 @@ def test_a_demonstration_a_strategy_and_own_prompts_are_told(number: Path, tmp_p
         ({"prompts": "/nowhere"}, "no folder of prompts"),
         ({"demonstration": "/nowhere"}, "no file and no run folder"),
         ({"steps": -1}, "at least 0"),
+        ({"seconds": float("inf")}, "setting 'seconds': expected a finite number; got inf"),
+        ({"history": ("nope",)}, "unknown history processor 'nope'"),
+        ({"history": ("last",)}, "last:N with N of at least 1; got 'last'"),
+        ({"history": ("last:x",)}, "got 'last:x'"),
+        ({"history": ("last:-1",)}, "got 'last:-1'"),
+        ({"history": ("last:0",)}, "got 'last:0'"),
+        ({"cache": "/tmp"}, "setting 'cache': expected a file; /tmp is a folder"),
+        ({"cache": f"{__file__}/calls"}, r"test_research\.py is none"),
+        ({"cache": __file__}, "is no cache, or damaged"),
+        ({"memory": "/tmp"}, "the memory is a file; /tmp is a folder"),
+        ({"memory": f"{__file__}/notes"}, r"test_research\.py is none"),
+        ({"memory": __file__}, "no line of it is a note"),
         ({"task_options": ("a=1",)}, "only tasks of a checkout"),
     ],
 )
 def test_wrong_settings_are_said_before_anything_is_written(tmp_path: Path, values: dict[str, Any], said: str) -> None:
-    with pytest.raises((SettingsError, UnknownNameError), match=said):
+    with pytest.raises((SettingsError, UnknownNameError, RunError), match=said):
         research(**({"agent": "baseline"} | values), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -91,6 +91,24 @@ def test_what_was_not_done_is_told_as_an_error(
     assert serve_research(task=str(number), out=tmp_path / "run", serving=client).summary["steps"] == 2
 
 
+def test_a_validation_or_submission_without_a_score_is_an_error_and_nothing_else_changes(
+    number: Path, tmp_path: Path
+) -> None:
+    def client(line: Line, instructions: str) -> None:
+        line.call("bash", {"command": "echo word > answer.txt"})
+        for name, said in (("validate", "Nothing was validated"), ("submit", "Nothing was handed in")):
+            outcome = line.call(name, {})
+            assert not outcome.ok
+            assert f"{said}. It was not counted." in outcome.text
+        line.call("bash", WRITE)
+        assert [line.call("validate", {}).ok for _ in range(4)] == [True, True, True, False]
+        line.call("bash", {"command": "echo break > answer.txt"})
+        assert not line.call("submit", {}).ok
+
+    s = serve_research(task=str(number), out=tmp_path / "run", serving=client, steps=20).summary
+    assert (s["validations"], s["stop_reason"]) == (3, "failed")
+
+
 @pytest.mark.parametrize(
     ("command", "values", "reason", "score"),
     [

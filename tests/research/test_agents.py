@@ -127,6 +127,9 @@ def test_an_agent_is_settled_for_a_process_in_another_folder(tmp_path: Path, mon
     (tmp_path / "nano").mkdir()
     for spec, settled in (
         ("script:a/{task}.txt", f"script:{tmp_path}/a/{{task}}.txt"),
+        ("script a/b c.txt", f"script:{tmp_path}/a/b c.txt"),
+        ("replay runs/1", f"replay:{tmp_path}/runs/1"),
+        ("best_of:2:script b.txt", f"best_of:2:script:{tmp_path}/b.txt"),
         ("best_of:2:script:~/b.txt", f"best_of:2:script:{Path.home()}/b.txt"),
         ("replay:runs/1", f"replay:{tmp_path}/runs/1"),
         ("model:weights", f"model:{tmp_path}/weights"),
@@ -241,6 +244,32 @@ def played_by_hand(number: Path, folder: Path, typed: Any) -> tuple[dict[str, An
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recipe, "outfit_of", dressed)
         return research(task=str(number), agent="human", out=folder / "run").summary, shown
+
+
+def test_without_bash_among_its_commands_an_agent_has_none_and_baselines_are_handed_in_all_the_same(
+    play: Play, tmp_path: Path
+) -> None:
+    s = play(
+        script(tmp_path, "echo 30 > answer.txt", "create answer.txt\n20\nend_of_file", "submit"),
+        commands=["create", "submit"],
+    )
+    assert (s["best_submission"], s["steps"]) == (21.0, 3)
+    with Run.open(tmp_path / "0", read_only=True) as run:
+        steps = run.store.steps(Step, 0)
+    assert "one of these. Its output" in steps[0].observation[0].text
+    assert steps[1].state["ok"] is False
+    assert (
+        "there is no command 'echo', and no bash; a message is one of: create, submit" in steps[1].observation[0].text
+    )
+    assert play("reference", commands=["create", "submit"])["best_submission"] == 51.0
+    assert play(f"replay:{tmp_path / '1'}", commands=["open"])["best_submission"] == 51.0
+
+
+def test_the_reward_of_a_run_is_the_sum_of_its_episodes_rewards(play: Play, tmp_path: Path) -> None:
+    assert play(script(tmp_path, "echo 26 > answer.txt", "submit"))["reward"] == pytest.approx(2.1)
+    assert play("best_of:2:" + script(tmp_path, "echo 26 > answer.txt", "submit"))["reward"] == pytest.approx(2.1)
+    assert play(script(tmp_path, "rm answer.txt", "submit"))["reward"] == 0.0  # Nothing was handed in.
+    assert play(script(tmp_path, "echo break > answer.txt", "submit"))["reward"] is None  # Nobody's score.
 
 
 def test_scripts_are_texts_or_calls_of_tools(play: Play, tmp_path: Path) -> None:

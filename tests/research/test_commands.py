@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from palaestra.core.errors import SandboxError, UnknownNameError
-from palaestra.research.commands import Command, Outcome, Session, load_commands
+from palaestra.research.commands import Command, Outcome, Session, documentation, load_commands, tool_schemas
 from palaestra.research.commands.editing import LEVELS
 from palaestra.research.commands.files import WHOLE
 from palaestra.research.commands.text import Text
@@ -550,8 +550,29 @@ def test_a_session_has_the_commands_that_it_is_given(shell: Shell, hooks: Counti
     wrong(session.call("submit", {}), "there is no tool 'submit'")
     with pytest.raises(UnknownNameError, match="did you mean 'open'"):
         Session(shell, hooks, commands=["opne"])
+    without = Session(shell, hooks, commands=["open", "submit"])
+    for text in ("touch made.txt", "", "submit; touch made.txt"):
+        wrong(without.run(text), "and no bash; a message is one of: open, submit")
+    assert "made.txt" not in good(session.run("ls -a"))
     assert list(load_commands())[-1] == "bash"
     assert all(isinstance(command, Command) for command in load_commands().values())
+
+
+def test_quotes_around_the_term_of_a_tool_call_are_taken_off_where_nothing_holds_them(session: Session) -> None:
+    session.run("mkdir d; echo 'learning rate = 1' > d/a.py; echo 'say \"so it\" ' > b.txt")
+    assert "[1 lines with 'learning rate' in the current folder]\nd/a.py:1:" in good(
+        session.call("search_dir", {"term": '"learning rate"'})
+    )
+    for file in ("d/a.py", "/workspace/d/a.py"):
+        assert "1:learning rate" in good(session.call("search_file", {"term": "'learning rate'", "file": file}))
+    assert "d/a.py" in good(session.call("find_file", {"name": "'*.py'"}))
+    assert """lines with '"so it"' in""" in good(session.call("search_dir", {"term": '"so it"'}))  # as it stands
+    for term in ("''", '"nowhere"', "'learning rate\""):
+        assert f"holds '{term}'" in good(session.call("search_dir", {"term": term}))
+    assert "holds '\"learning rate\"'" in good(session.run("search_dir '\"learning rate\"'"))  # a text can mean it
+    schemas = {schema["function"]["name"]: schema["function"] for schema in tool_schemas()}
+    assert "quotes" not in str([schemas[name] for name in ("search_dir", "search_file", "find_file")])
+    assert "TERM: the text, in quotes if it has spaces" in documentation(["search_dir"])
 
 
 # Whatever comes

@@ -12,6 +12,8 @@ from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.core.records import Failure
 from palaestra.research.baseline import baseline_of, measure
 from palaestra.research.mlgym import MLGymTask, load_mlgym, mlgym_names
+from palaestra.research.mlgym.directions import direction_of
+from palaestra.research.mlgym.files import EntryPoint
 from palaestra.research.mlgym.scores import scores_in
 from palaestra.research.places import sandbox_for
 from palaestra.research.records import Grade, Unusable
@@ -114,7 +116,7 @@ def judged(task: MLGymTask, *commands: str) -> Grade | Unusable | Failure:
 def test_a_csv_task_runs_where_its_evaluator_expects_it_and_its_answers_are_out_of_sight(checkout: Path) -> None:
     task = load_mlgym(checkout, "rows", metric="accuracy")
     assert (task.name, task.metric.direction.value, task.submission.files) == (
-        "rowstask",
+        "rows",
         "higher",
         ("submission.csv",),
     )
@@ -212,10 +214,6 @@ def test_what_is_missing_or_wrong_is_said(checkout: Path, tmp_path: Path) -> Non
         load_mlgym(checkout, "gane")
     with pytest.raises(TaskError, match="is no checkout of MLGym"):
         load_mlgym(tmp_path / "data", "game")
-    with pytest.raises(SettingsError, match="records no baseline scores"):
-        load_mlgym(checkout, "rows")
-    with pytest.raises(UnknownNameError, match="unknown metric 'Skore'"):
-        load_mlgym(checkout, "game", metric="Skore")
     (checkout / "data/rows/public/rows.csv").unlink()
     (checkout / "data/rows/public").rmdir()
     with pytest.raises(TaskError, match="fetch them as its README says"):
@@ -237,6 +235,133 @@ def test_scores_are_found_among_other_words() -> None:
     assert scores_in("") is None
     assert scores_in('x {"a": 1}\n{"b": 2,\n "c": 3.5}\n{broken') == {"b": 2.0, "c": 3.5}
     assert scores_in(json.dumps({"text": "no number"})) is None
+
+
+def test_of_scores_that_differ_none_is_taken_and_words_within_a_line_are_no_score() -> None:
+    """Both may be words of the submission, which the evaluator repeats."""
+    scores = '{"r2": 0.5, "rmse": 2.0}\n'
+    assert scores_in(f'first row: {{"r2": 999}}\n{scores}last row: {{"r2": 999}}\n', "r2") == {"r2": 0.5, "rmse": 2.0}
+    assert scores_in(f'{scores}{{"r2": 999}}\n', "r2") is None
+    assert scores_in(f'{scores}  {{"r2":\n 0.5}}\n', "r2") == {"r2": 0.5}
+    assert scores_in('scores: {"r2": 0.5}', "r2") == {"r2": 0.5}
+    assert scores_in('scores: {"r2": 0.5}, {"r2": 0.6}', "r2") is None
+
+
+@pytest.mark.parametrize(
+    ("way", "names"),
+    [
+        ("lower", "loss val_loss valLoss MSE mse_test MAE_valid Test_MSE_mean rmse cross_entropy mape rmsle brier FID "
+                  "bits_per_byte cost n_decisions runtime_seconds Time error_rate perplexity"),
+        ("higher", "accuracy Score sentiment_accuracy power exact_answer apples lossless_accuracy neg_loss time_survived "
+                   "reward R2 r2 BLEU f1_macro win_rate"),
+    ],
+)  # fmt: skip
+def test_the_direction_goes_by_the_words_of_a_name(way: str, names: str) -> None:
+    assert {name: str(direction_of(name)) for name in names.split()} == dict.fromkeys(names.split(), way)
+
+
+def change(checkout: Path, task: str, *pairs: tuple[str, str]) -> None:
+    """Put other words into a task file."""
+    path = checkout / f"configs/tasks/{task}.yaml"
+    text = path.read_text()
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+
+
+def test_a_metric_that_no_file_names_is_the_one_that_the_baseline_gets(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PALAESTRA_CACHE", str(checkout / "cache"))
+    task = load_mlgym(checkout, "rows")
+    assert (task.metric.name, task.name) == ("accuracy", "rows")
+    evaluator = checkout / "data/rows/evaluate.py"
+    evaluator.write_text(evaluator.read_text().replace('"accuracy":', '"rmse": 3.5, "accuracy":'))
+    with pytest.raises(SettingsError, match=r"its evaluator gives rmse, accuracy; say which one counts"):
+        load_mlgym(checkout, "rows")
+    for metric, value in (("rmse", 3.5), ("accuracy", 0.5)):  # Measured once, and each by its own.
+        task = load_mlgym(checkout, "rows", metric=metric)
+        sandbox = sandbox_for(task)
+        assert baseline_of(task, sandbox, task.judge(sandbox)).test.score == value
+    assert len(list((checkout / "cache" / "research").glob("*.json"))) == 2
+    task = load_mlgym(checkout, "rows", metric="bleu")
+    with pytest.raises(TaskError, match="gives no 'bleu'; it gives the first score, rmse, accuracy"):
+        baseline_of(task, sandbox, task.judge(sandbox))
+
+
+def test_a_task_is_called_as_it_was_asked_for(checkout: Path) -> None:
+    names = ["game", "game.yaml", "tasks/game.yaml", "gameTask"]
+    assert [load_mlgym(checkout, name).name for name in names] == ["game", "game", "game", "gameTask"]
+
+
+def test_a_baseline_in_a_folder_is_run_there_and_that_of_a_language_model_by_torchrun(checkout: Path) -> None:
+    write(checkout, {"data/rows/base/make.py": "", "data/rows/other.py": ""})
+    change(checkout, "rows", ("data/rows/baseline.py", "data/rows/base\n  - data/rows/other.py"))
+    for named, command in (("base/make.py", "base/make.py"), ("data/rows/base/make.py", "base/make.py"),
+                           ("data/rows/other.py", "other.py"), ("gone/away.py", "away.py")):  # fmt: skip
+        text = (checkout / "configs/tasks/rows.yaml").read_text()
+        change(checkout, "rows", ("baseline_paths:\n", f"baseline_paths:\n  - {named}\n"))
+        assert load_mlgym(checkout, "rows", metric="accuracy").baseline == f"python {command}"
+        (checkout / "configs/tasks/rows.yaml").write_text(text)
+    change(checkout, "lm", ("baseline_scores", "baseline_paths:\n  - train.py\nbaseline_scores"))
+    assert load_mlgym(checkout, "lm").baseline == "torchrun --nproc_per_node=1 --standalone train.py"
+
+
+def test_the_configuration_of_a_model_may_lie_beside_its_checkpoint(checkout: Path) -> None:
+    put = "mkdir checkpoints; echo '1 1 3' > checkpoints/w.txt; echo 'weights: w.txt' > checkpoints/config.yaml"
+    outcome = judged(load_mlgym(checkout, "model"), put)
+    assert isinstance(outcome, Grade)
+    assert outcome.score == 4.0
+
+
+def test_data_of_a_hub_that_are_not_there_are_said_and_those_that_are_are_shown(checkout: Path) -> None:
+    path = checkout / "configs/datasets/rows.yaml"
+    path.write_text(path.read_text().replace("is_local: true\n", ""))
+    assert "a hub" not in load_mlgym(checkout, "rows", metric="accuracy").description
+    path.write_text(path.read_text().replace("data/rows/public", "someone/rows"))
+    task = load_mlgym(checkout, "rows", metric="accuracy")
+    assert task.description.endswith("Data of a hub that are not here, and there is no network: someone/rows.")
+    outside = checkout.parent / "outside"
+    outside.mkdir(exist_ok=True)
+    path.write_text(path.read_text().replace("someone/rows", "data/link") + "is_local: true\n")
+    (checkout / "data/link").symlink_to(outside)
+    with pytest.raises(TaskError, match="leads out of the checkout"):
+        load_mlgym(checkout, "rows", metric="accuracy")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("training_timeout: 60", "training_timeout: -5", "training_timeout"),
+        ("training_timeout: 60", "training_timeout: .nan", "training_timeout"),
+        ("Score: 0.5", "Score: .nan", "baseline_scores"),
+        (
+            "evaluation_paths:\n  - evaluate.py",
+            "evaluation_paths: []",
+            "needs an evaluator .* evaluation_paths has nothing",
+        ),
+        ("evaluation_paths:\n  - evaluate.py", "evaluation_paths: [judge.py]", "evaluation_paths has judge.py"),
+        ("training_timeout: 60", "secret_files: ['***']", r"secret_files: '\*\*\*' is no path and no pattern"),
+    ],
+)
+def test_a_task_file_with_what_cannot_be_is_one_line(checkout: Path, old: str, new: str, said: str) -> None:
+    change(checkout, "game", (old, new))
+    with pytest.raises(TaskError, match=said) as caught:
+        load_mlgym(checkout, "game")
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_no_utf_8_are_no_obstacle(checkout: Path) -> None:
+    (checkout / "configs/tasks/another.yaml").write_bytes(b"id: \xff\xfe\n")
+    (checkout / "needs.txt").write_bytes(b"numpy\n\xff\xfe\nno-such-package-here\n")
+    change(checkout, "game", ("training_timeout: 60", "requirements_path: needs.txt"))
+    assert "no-such-package-here" in load_mlgym(checkout, "gameTask").description
+
+
+def test_an_entry_point_that_is_left_out_reads_a_table(checkout: Path) -> None:
+    change(checkout, "rows", ("task_entrypoint: CSVSubmissionTasks\n", ""))
+    assert load_mlgym(checkout, "rows", metric="accuracy").file.task_entrypoint is EntryPoint.CSV
 
 
 def evaluator_of(checkout: Path, text: str) -> MLGymTask:
@@ -276,5 +401,6 @@ def test_evaluators_are_heard_however_they_write_and_their_own_modules_are_their
 def test_the_first_line_with_the_metric_is_the_score_of_a_model() -> None:
     text = '{"step": 1}\n{"loss": 0.25}\n{"samples": 200}\n{"Loss": 3}\n'
     assert scores_in(text, "loss", first=True) == {"loss": 0.25}
-    assert scores_in(text, "loss") == {"Loss": 3.0}
+    assert scores_in(text, "loss") == {"loss": 0.25}
+    assert scores_in(text, "LOSS", first=True) == {"loss": 0.25}
     assert scores_in(text, "accuracy") == {"Loss": 3.0}

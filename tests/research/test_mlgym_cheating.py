@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,6 +114,14 @@ def judged(task: MLGymTask, target: str, **more: str) -> Outcome:
     return task.judge(sandbox_for(task)).judge({name: text.encode() for name, text in files.items()}, "test")
 
 
+def judged_together(task: MLGymTask, target: str, **more: str) -> Outcome:
+    """The same, in one process with the evaluator, as where the evaluator cannot do without."""
+    judge = task.judge(sandbox_for(task))
+    judge.together = True
+    files = {"target.py": target, **{f"{name}.py": text for name, text in more.items()}}
+    return judge.judge({name: text.encode() for name, text in files.items()}, "test")
+
+
 def handed_in(task: MLGymTask, command: str) -> Outcome:
     """What is judged after a command in a fresh workspace."""
     judge = task.judge(sandbox_for(task))
@@ -174,7 +184,7 @@ def test_a_crowd_around_a_secret_file_is_shown_as_it_is_with_nothing_in_its_plac
 def test_what_the_code_of_the_agent_says_while_it_is_judged_is_not_told_and_it_counts(
     game: MLGymTask, ending: str, told: str
 ) -> None:
-    made = judged(
+    made = judged_together(
         game,
         "import os, sys\nsecret = open('answers.txt').read()\n"
         f"def play(k):\n    print(secret, file=sys.stderr, flush=True)\n    {ending}\n",
@@ -230,7 +240,7 @@ def everywhere(data):
     ],
 )
 def test_an_evaluator_that_did_not_come_to_its_end_gave_no_score(game: MLGymTask, target: str) -> None:
-    made = judged(game, target)
+    made = judged_together(game, target)
     assert isinstance(made, Unusable), made
     assert made.exposed
 
@@ -250,7 +260,7 @@ def test_an_evaluator_that_did_not_come_to_its_end_gave_no_score(game: MLGymTask
     ],
 )
 def test_what_a_submission_does_to_files_modules_and_processes_changes_no_score(game: MLGymTask, target: str) -> None:
-    made = judged(game, f"{target}\ndef play(k):\n    return 0.125\n")
+    made = judged_together(game, f"{target}\ndef play(k):\n    return 0.125\n")
     assert isinstance(made, Grade), made
     assert made.score == 0.125
 
@@ -270,7 +280,7 @@ for file in range(3, 1024):
 def play(k):
     return 0.125
 """
-    made = judged(game, thief)
+    made = judged_together(game, thief)
     assert isinstance(made, Unusable) or made == Grade(0.125, {"Score": 0.125}, pytest.approx(0, abs=30)), made
 
 
@@ -289,7 +299,7 @@ if {os.path.getsize(file) for file in files if "/lib/" not in file and os.access
 def play(k):
     return 0.125
 """
-    made = judged(game, looked)
+    made = judged_together(game, looked)
     assert isinstance(made, Grade), made
 
 
@@ -306,9 +316,83 @@ def test_language_models_are_judged_by_what_the_evaluator_said_at_its_end(checko
     assert judge.judge({"model.py": right.encode()}, "test") == Grade(3.5, {"loss": 3.5}, pytest.approx(0, abs=60))
 
 
+MODEL = "import json, pickle\n{}model = pickle.load(open('weights', 'rb'))\nprint(json.dumps({{'loss': float(model)}}))\nexit()\n"
+IN_PYTHON = "from pickle import _loads; pickle.load = lambda file: _loads(file.read())\n"
+FORGE = """print('{"loss": 0.0}')"""
+
+
+@pytest.mark.parametrize(
+    ("reader", "called"),
+    [
+        ("", (print, '{"loss": 0.0}')),
+        (IN_PYTHON, (print, '{"loss": 0.0}')),
+        ("", (exec, FORGE)),
+        ("", (exec, FORGE.replace("print(", "import sys; sys.stdout.write("))),
+        ("", (exec, f"__import__('sys').modules['__main__'].{FORGE}")),
+        ("", (exec, f"exec({FORGE + '; raise SystemExit(0)'!r}, vars(__import__('sys').modules['__main__']))")),
+    ],
+)
+def test_a_checkpoint_that_prints_while_it_is_read_says_nothing(
+    checkout: Path, reader: str, called: tuple[Any, str]
+) -> None:
+    """Neither by code that it brings, nor by calling the evaluator's own `print`."""
+
+    class Hostile:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return called[0], called[1:]
+
+    (checkout / "data/model/evaluate.py").write_text(MODEL.format(reader))
+    file = checkout / "configs/tasks/model.yaml"
+    file.write_text(file.read_text().replace("LMSubmissionTasks", "ModelSubmissionTasks"))
+    task = load_mlgym(checkout, "model")
+    judge = task.judge(sandbox_for(task))
+    honest = judge.judge({"weights": pickle.dumps(2.5), "config.yaml": b""}, "test")
+    assert honest == Grade(2.5, {"loss": 2.5}, pytest.approx(0, abs=60))
+    made = judge.judge({"weights": pickle.dumps(Hostile()), "config.yaml": b""}, "test")
+    assert isinstance(made, Unusable), made
+
+
+def test_a_helper_that_was_left_as_it_was_is_heard_and_one_that_was_changed_is_not(checkout: Path) -> None:
+    (checkout / "data/model/evaluate.py").write_text("import tell\ntell.loss(3.5)\n")
+    (checkout / "data/model/tell.py").write_text("import json\ndef loss(x):\n    print(json.dumps({'loss': x}))\n")
+    file = checkout / "configs/tasks/model.yaml"
+    text = file.read_text().replace("data/model/evaluate.py", "data/model/evaluate.py, data/model/tell.py")
+    file.write_text(text.replace("LMSubmissionTasks", "ModelSubmissionTasks"))
+    task = load_mlgym(checkout, "model")
+    own = (checkout / "data/model/tell.py").read_bytes()
+    judge = task.judge(sandbox_for(task))
+    assert isinstance(judge.judge({"tell.py": own, "config.yaml": b""}, "test"), Grade)
+    changed = own.replace(b"x}", b"0.0}")
+    assert isinstance(judge.judge({"tell.py": changed, "config.yaml": b""}, "test"), Unusable)
+
+
+def test_a_secret_hides_the_file_that_it_names_and_takes_no_place_of_a_submission(checkout: Path) -> None:
+    for name in ("train", "test"):
+        path = checkout / f"data/game/public/{name}/labels.csv"
+        path.parent.mkdir()
+        path.write_text(f"5417 {name}")
+    (checkout / "data/game/solution").mkdir()
+    (checkout / "data/game/solution/target.py").write_text("def play(k):\n    return 99\n")
+    file = checkout / "configs/tasks/game.yaml"
+    more = "data/game/public/test/labels.csv, data/game/solution/target.py"
+    file.write_text(file.read_text().replace("data/game/vault]", f"data/game/vault, {more}]"))
+    task = load_mlgym(checkout, "game")
+    judge = task.judge(sandbox_for(task))
+    with Workspace(task, judge.sandbox, judge.data) as workspace:
+        assert workspace.execute("cat data/*/labels.csv").text == "5417 train"
+        files = workspace.submission()
+    assert isinstance(files, dict)
+    assert judge.judge(files, "test") == Grade(0.25, {"Score": 0.25}, pytest.approx(0, abs=30))
+    file.write_text(file.read_text().replace("data/game/public/test/labels.csv", "labels.csv"))
+    shown = load_mlgym(checkout, "game").shown(judge.data, judging=False)
+    assert not [path for path in shown.values() if "labels.csv" in path or path.endswith(("train", "test"))]
+
+
 @pytest.mark.parametrize("name", ["runpy", "hashlib", "os", "fcntl", "json", "sitecustomize", "evaluate"])
 def test_no_file_of_the_workspace_stands_in_for_a_library_of_the_runner(game: MLGymTask, name: str) -> None:
-    made = judged(game, "def play(k):\n    return 0.125\n", **{name: f"print('{FORGED}')\nimport sys; sys.exit(0)"})
+    made = judged_together(
+        game, "def play(k):\n    return 0.125\n", **{name: f"print('{FORGED}')\nimport sys; sys.exit(0)"}
+    )
     assert isinstance(made, Grade), made
     assert made.score == 0.125
 

@@ -61,6 +61,15 @@ def test_a_served_model_works_submits_and_is_paid_for(play: Play, tmp_path: Path
     assert exported["rewards"][-1] == s["reward"] == 1.5
 
 
+def test_penalties_are_a_part_of_the_reward_of_a_run(play: Play) -> None:
+    def script(call: Call, before: int) -> Reply:
+        return Reply("No command." if len(call.body["messages"]) > 2 else "```\nrm answer.txt\n```")
+
+    with Server(script) as server:
+        s = play(server, format_penalty=0.5)
+    assert (s["stop_reason"], s["reward"], s["best_submission"], s["format_errors"]) == ("format", -1.5, None, 3)
+
+
 def test_a_served_model_calls_tools_and_is_answered_by_number(play: Play) -> None:
     turns = [
         calling("bash", '{"command": "echo 30 > answer.txt"}', text="I write it."),

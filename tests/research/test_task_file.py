@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,17 @@ def test_a_task_is_found_by_its_folder_and_by_the_name_of_a_package_that_has_it(
         ({"evaluator": "judge.py"}, "names judge.py, which is not in its folder"),
         ({"data": "data.py"}, "names data.py, which is not in its folder"),
         ({"starter": "begin"}, "names the starter folder begin, which is not there"),
+        ({"starter": "."}, "starter: a relative path without '..' is expected; got '.'"),
+        ({"starter": ".."}, "starter: a relative path"),
+        ({"evaluator": "/etc/passwd"}, "evaluator: a relative path without '..' is expected; got '/etc/passwd'"),
+        ({"evaluator": ""}, "evaluator: a relative path"),
+        ({"data": "../data.py"}, "data: a relative path"),
+        ({"evaluator": "starter/answer.txt"}, "starter: every agent would see starter/answer.txt (evaluator), which lies in starter"),
+        ({"data": "starter/answer.txt"}, "every agent would see starter/answer.txt (data)"),
+        *(({"limits": {name: number}}, f"limits.{name}: Input should be a finite number")
+          for name in ("seconds", "command_seconds", "evaluation_seconds", "steps") for number in (math.inf, math.nan)),
+        *(({"metric": {"name": "v", "direction": "lower", name: number}}, f"metric.{name}: Input should be a finite number")
+          for name in ("low", "high", "scale") for number in (math.inf, math.nan)),
         ({"secrets": ["key.txt"]}, "names the secret key.txt, which is not in starter: nothing would be hidden"),
     ],
 )  # fmt: skip
@@ -151,6 +163,17 @@ def test_a_mistake_is_named_in_one_line(write: Write, fields: dict[str, Any], sa
     assert "\n" not in str(caught.value)
     assert "task.yaml" in str(caught.value)
     assert SHORT["description"] not in str(caught.value)  # Nobody wants to read the file again.
+
+
+def test_a_link_from_the_starter_folder_to_what_is_hidden_is_refused(write: Write) -> None:
+    folder = write(files={"reference/answer.txt": "50\n"})
+    link = folder / "starter" / "link"
+    for target, said in (("evaluator.py", r"evaluator\.py \(evaluator\)"), ("reference/answer.txt", r"\(reference\)")):
+        link.symlink_to(folder / target)
+        with pytest.raises(TaskError, match=said):
+            load_task(folder)
+        link.unlink()
+    load_task(folder)
 
 
 @pytest.mark.parametrize(
@@ -210,6 +233,36 @@ def test_a_score_beyond_its_bounds_was_judged_wrongly(write: Write) -> None:
     outcome = other.judge({"answer.txt": b"1"}, "test")
     assert isinstance(outcome, Failure)
     assert "the evaluator gave no 'loss'; got ['value']" in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("given", "score"),
+    [("5", 5.0), ("np.float32(0.5)", 0.5), ("np.int64(3)", 3.0), ("np.array([2.0, 4.0]).mean()", 3.0)],
+)
+def test_a_score_is_an_int_or_a_float(write: Write, given: str, score: float) -> None:
+    evaluator = f"import numpy as np\n\n\ndef evaluate(evaluation):\n    return {{'value': {given}}}\n"
+    found = judge_of(write(files={"evaluator.py": evaluator})).judge({"answer.txt": b"1"}, "test")
+    assert isinstance(found, Grade)
+    assert found.score == score
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("{'value': True}", "gives numbers, int or float; got value of the type bool"),
+        ("{'value': np.bool_(1)}", "of the type bool"),
+        ("{'value': '0.5'}", "got value of the type str"),
+        ("{'value': 1.0, 'note': None}", "got note of the type NoneType"),
+        ("{'value': np.array([1.0])}", "got value of the type ndarray"),
+        ("5", "gives a mapping of names to numbers; got int"),
+    ],
+)
+def test_anything_else_is_a_failure_of_the_evaluator(write: Write, given: str, said: str) -> None:
+    evaluator = f"import numpy as np\n\n\ndef evaluate(evaluation):\n    return {given}\n"
+    found = judge_of(write(files={"evaluator.py": evaluator})).judge({"answer.txt": b"1"}, "test")
+    assert isinstance(found, Failure)
+    assert found.cause is FailureCause.SCORER
+    assert said in found.message
 
 
 def test_what_is_handed_in_are_the_files_that_are_named_up_to_their_size(write: Write) -> None:

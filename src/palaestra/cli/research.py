@@ -55,7 +55,11 @@ class ResearchProgress(RunProgress):
 
     def __call__(self, event: Event) -> None:
         from palaestra.recipes.outcome import is_silent
+        from palaestra.recipes.research import NOTE
 
+        if event.phase == NOTE:
+            self._tell(f"note: {event.figures['text']}")
+            return
         if event.phase in ("step", "play again"):
             self._say(event)
         elif event.phase == "bench":

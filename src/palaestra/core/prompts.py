@@ -8,6 +8,7 @@ A variable that a template uses and is not given is an error, never nothing.
 
 from __future__ import annotations
 
+import copy
 import re
 import traceback
 from functools import cached_property
@@ -36,6 +37,7 @@ class Prompts:
 
     def __init__(self, base: Path, folder: Path | None = None) -> None:
         self.base, self.folder = base, folder
+        self._shared: dict[str, Any] = {}
         if folder is None:
             return
         if not folder.is_dir():
@@ -65,6 +67,38 @@ class Prompts:
         """The names that can be rendered, for example `"open_ended/write"`."""
         return list(self._names)
 
+    def given(self, **variables: Any) -> Prompts:
+        """The same templates, all of which may use these too; what `render` is given comes before them."""
+        other = copy.copy(self)
+        other._shared = {**self._shared, **variables}
+        return other
+
+    def shared(self, name: str) -> Any:
+        """What `given` was given under that name; `None` for nothing."""
+        return self._shared.get(name)
+
+    def variables(self, name: str) -> set[str]:
+        """The variables that a template needs, those that it asks for whether they are there left out.
+
+        Raises:
+            PromptError: as `render`.
+        """
+        from jinja2 import TemplateError, meta, nodes
+
+        environment = self._environment
+        try:
+            assert environment.loader is not None
+            parsed = environment.parse(environment.loader.get_source(environment, name + SUFFIX)[0])
+        except (TemplateError, ValueError, OSError):
+            self.render(name)  # Says what is wrong, and where.
+            raise
+        optional = (
+            node.node.name
+            for node in parsed.find_all((nodes.Test, nodes.Filter))
+            if node.name in ("defined", "undefined", "default", "d") and isinstance(node.node, nodes.Name)
+        )
+        return meta.find_undeclared_variables(parsed) - set(optional)
+
     def render(self, name: str, **variables: Any) -> str:
         """The text of a template.
 
@@ -73,6 +107,7 @@ class Prompts:
         """
         from jinja2 import TemplateError, TemplateNotFound, TemplateSyntaxError, UndefinedError
 
+        variables = {**self._shared, **variables}
         try:
             return self._environment.get_template(name + SUFFIX).render(**variables).strip()
         except TemplateNotFound as error:
@@ -85,7 +120,7 @@ class Prompts:
             variable = re.match(r"'(\w+)' is undefined", said)
             hint = f"; {suggest(variable[1], variables)}" if variable else ""
             raise PromptError(f"the prompt {self._place(name, error)}: {said}{hint}") from error
-        except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
+        except (TemplateError, TypeError, ValueError, ArithmeticError, OSError, RecursionError) as error:
             raise PromptError(f"the prompt {self._place(name, error)}: {type(error).__name__}: {error}") from error
 
     def messages(self, name: str, **variables: Any) -> tuple[Message, ...]:

@@ -95,6 +95,8 @@ class OpenAIEngine:
         self.identity = identity or self.endpoint.identity + settings
         self.endpoint.check()  # A missing key or package is better known now than at the first call.
         self._dialect = Dialect(limit=LIMITS[1] if self.endpoint.kind == "url" else LIMITS[0])
+        self._reached = False
+        """Whether there was ever somebody at the address."""
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
         return self.generate_watched(requests, _Nobody())
@@ -148,10 +150,10 @@ class OpenAIEngine:
                 raise
             seconds = time.monotonic() - start
             if not isinstance(outcome, Trouble):
-                batch.reached = True
+                batch.reached = self._reached = True
                 batch.watch.after(slot, usage, seconds, outcome)
                 return outcome
-            batch.reached = batch.reached or outcome.connected
+            batch.reached, self._reached = batch.reached or outcome.connected, self._reached or outcome.connected
             adapted = self._adapt(dialect, outcome.refused)
             wait = None if adapted or not outcome.again else self._wait(batch, outcome, tried, first, seeds)
             last = not adapted and wait is None
@@ -169,7 +171,7 @@ class OpenAIEngine:
                 await asyncio.sleep(wait)
 
     def _wait(self, batch: _Batch, outcome: Trouble, tried: int, first: float, seeds: Seeds) -> float | None:
-        wait = self.patience.wait(tried, time.monotonic() - first, outcome.wish, seeds)
+        wait = self.patience.wait(tried, time.monotonic() - first, outcome.wish, seeds, self._reached)
         if wait is not None and outcome.wish is not None:
             # The server wants fewer calls, not this one later: nobody starts before its time.
             batch.quiet_until = max(batch.quiet_until, time.monotonic() + outcome.wish)

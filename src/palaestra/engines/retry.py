@@ -25,18 +25,21 @@ class Patience:
         longest: most seconds between two tries. A server that names its own wish is given that instead.
         total: most seconds from the first try to the last. A wish beyond that ends the trying at once.
         tries: most calls for one answer.
+        unreached: most seconds where nobody was ever met at the address, which is more often wrong than asleep.
     """
 
     first: float = 0.5
     longest: float = 60.0
     total: float = 600.0
     tries: int = 10
+    unreached: float = 10.0
 
     def __post_init__(self) -> None:
-        if not (self.first >= 0 and self.longest >= 0 and self.total >= 0 and self.tries >= 1):
+        seconds = (self.first, self.longest, self.total, self.unreached)
+        if not (all(one >= 0 for one in seconds) and self.tries >= 1):
             raise SettingsError(f"patience needs seconds of 0 or more and at least 1 try; got {self}")
 
-    def wait(self, tried: int, elapsed: float, wish: float | None, seeds: Seeds) -> float | None:
+    def wait(self, tried: int, elapsed: float, wish: float | None, seeds: Seeds, reached: bool = True) -> float | None:
         """Seconds until the next try; `None` where there is to be none.
 
         Arguments:
@@ -44,6 +47,7 @@ class Patience:
             elapsed: seconds since the first of them.
             wish: what the server asked for, if it did.
             seeds: whose chance it is.
+            reached: whether there was ever somebody at the other end.
 
         >>> Patience(first=1.0, total=30.0).wait(1, 0.0, 7.0, Seeds(0))
         7.0
@@ -57,7 +61,10 @@ class Patience:
         else:
             chance = seeds.derive("retry", tried).generator().random()
             seconds = min(self.longest, self.first * 2.0 ** min(tried - 1, 60)) * (1.0 - 0.5 * float(chance))
-        return seconds if elapsed + seconds <= self.total else None
+        left = (self.total if reached else min(self.total, self.unreached)) - elapsed
+        if not reached and left >= self.first:
+            seconds = min(seconds, left)  # One last time, when its time is over.
+        return seconds if seconds <= left else None
 
 
 def server_wish(headers: Mapping[str, str], now: float | None = None) -> float | None:

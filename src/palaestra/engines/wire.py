@@ -143,6 +143,35 @@ def assistant_message(said: Mapping[str, Any]) -> Message:
         ) from error
 
 
+def message_of(said: Mapping[str, Any]) -> Message:
+    """A message of any role from the format, as `chat_messages` writes it.
+
+    Raises:
+        ValueError: it is none; says what is wrong with it.
+    """
+    role, content = said.get("role"), said.get("content")
+    if role == "assistant":
+        return assistant_message(said)
+    if role not in ("system", "user", "tool"):
+        raise ValueError(f"a message has the role system, user, assistant or tool; got {role!r}")
+    if isinstance(content, (list, tuple)):
+        parts = tuple(_part(part) for part in content)
+        texts = [part.text for part in parts if isinstance(part, TextPart)]
+        content = "".join(texts) if len(texts) == len(parts) else parts
+    if not isinstance(content, (str, tuple)):
+        raise ValueError(f"a message of the {role} has a text, or a list of parts; got {type(content).__name__}")
+    return Message(role, content, tool_call_id=str(said.get("tool_call_id") or ""))
+
+
+def _part(said: Any) -> TextPart | ImagePart:
+    match said:
+        case {"type": "text", "text": str(text)}:
+            return TextPart(text)
+        case {"type": "image_url", "image_url": {"url": str(url)}}:
+            return ImagePart(url)
+    raise ValueError("a part of a message is of the type text, with its text, or image_url, with its url")
+
+
 def image_address(part: ImagePart) -> str:
     """The image as an address that a server far away can read: a file becomes a `data:` address.
 

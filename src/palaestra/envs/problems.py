@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from palaestra.core.checks import short, whole
 from palaestra.core.errors import EnvError, TooFewProblemsError
 from palaestra.core.records import Problem, Split
-from palaestra.tasks.base import EVERY, Task, check_skills, is_drawn
+from palaestra.tasks.base import EVERY, Task, check_skills, is_drawn, make_task
 
 ENOUGH = 200
 """Problems of a skill, where nobody says how many."""
+
+
+def task_of(task: Any, options: Mapping[str, Any] | None = None) -> Task:
+    """A task, or the one of that name.
+
+    Arguments:
+        options: of a task that is given by its name.
+
+    Raises:
+        EnvError: it is neither, or the options are no options.
+    """
+    if not isinstance(options, Mapping | None):
+        raise EnvError(f"task_options is a mapping of names to values; got {short(options)}")
+    if isinstance(task, str):
+        return make_task(task, **(options or {}))
+    if not all(callable(getattr(task, name, None)) for name in ("skills", "problems", "score")):
+        raise EnvError(f"task is the name of one, or a Task; got {short(task)}")
+    found: Task = task
+    return found
 
 
 def problems_of(
@@ -25,13 +46,18 @@ def problems_of(
     Raises:
         EnvError, TaskError: there are no such problems, or not so many.
     """
-    skills = [skills] if isinstance(skills, str) else list(skills)
+    if isinstance(skills, str):
+        skills = [skills]
+    names = list(skills) if isinstance(skills, Iterable) else [skills]
+    if not all(isinstance(name, str) for name in names):
+        raise EnvError(f"skills is the name of one, or a list of names; got {short(skills)}")
+    skills, seed = names, whole("problem_seed", seed)
     check_skills(task, skills)
     if split not in list(Split):
         raise EnvError(f"split is one of {', '.join(Split)}; got {split!r}")
     if per_skill is None:
         found = _up_to(ENOUGH, task, Split(split), seed, skills)
-    elif per_skill < 0 or (per_skill == EVERY and is_drawn(task)):
+    elif whole("problems", per_skill) < 0 or (per_skill == EVERY and is_drawn(task)):
         raise EnvError(f"problems is how many a skill, at least 1 for {task.name}; got {per_skill}")
     else:
         found = task.problems(Split(split), per_skill, seed, skills)

@@ -13,6 +13,7 @@ report.html             the same to look at
 from __future__ import annotations
 
 import csv
+import math
 import threading
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
@@ -126,10 +127,10 @@ def bench(
     """
     settings = settings or ResearchSettings()
     require(seeds >= 1 and workers >= 1, f"a bench needs at least 1 seed and 1 worker; got {seeds} and {workers}")
-    require(total_cost >= 0, f"total_cost must be 0 or more; got {total_cost}")
+    require(0 <= total_cost < math.inf, f"total_cost must be 0 or more, and finite; got {total_cost}")
     _once("agent", agents)
     every = range(settings.seed, settings.seed + seeds)
-    names, places = _places(replace(settings, max_cost=settings.max_cost or total_cost), tasks, agents)
+    names, places, notes = _places(replace(settings, max_cost=settings.max_cost or total_cost), tasks, agents)
     folder = Path(out) if out else new_folder(RECIPE)
     _check_folder(folder)
     common = to_plain(research.settled(settings))
@@ -147,6 +148,8 @@ def bench(
     with guarded(folder, "making the bench's folder"):
         folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / PLAN, plan)
+    for note in notes:
+        listener(Event(research.NOTE, figures={"text": note}))
     return _play(folder, listener)
 
 
@@ -309,14 +312,18 @@ def _budget(found: BenchResult) -> Budget | None:
 
 def _places(
     settings: ResearchSettings, tasks: Sequence[str], agents: Sequence[str]
-) -> tuple[list[str], dict[str, str]]:
-    """The names of the tasks, and of those and of the agents where they lie; raises for whatever cannot be played."""
+) -> tuple[list[str], dict[str, str], list[str]]:
+    """The names of the tasks, of those and of the agents where they lie, and what the agents have to say before they
+    begin; raises for whatever cannot be played."""
     names: dict[str, str] = {}
     places: dict[str, str] = {}
+    notes: dict[str, None] = {}
     for task in tasks:
         for agent in agents:
             one = research.settled(replace(settings, task=task, agent=agent))
-            if research.check(one).interactive:
+            checked = research.check(one)
+            notes |= {checked.note: None} if checked.note else {}
+            if checked.interactive:
                 raise SettingsError(f"a bench plays by itself; a person plays with: palaestra research --agent {agent}")
             if one.agent != agent:
                 places[agent] = one.agent
@@ -324,7 +331,7 @@ def _places(
         if one.task != names[task]:
             places[names[task]] = one.task
     _once("task", [names[task] for task in tasks])
-    return list(names.values()), places
+    return list(names.values()), places, list(notes)
 
 
 def _check_folder(folder: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from palaestra.core.events import Event, Listener, ignore
+from palaestra.recipes.settings import require
 
 if TYPE_CHECKING:
     from palaestra.engines.base import Answer, Engine, Request
@@ -72,6 +73,23 @@ def open_cache(path: str = "") -> Cache:
     with guarded(where, "opening the cache of calls"):
         where.parent.mkdir(parents=True, exist_ok=True)
     return Cache(where)
+
+
+def check_cache(path: str) -> None:
+    """Raise where the answers of models cannot be kept there, as far as that is known without making anything.
+
+    Raises:
+        SettingsError: a folder is named, or lies below a file.
+        RunError: it is a file of something else.
+    """
+    if path in ("", ":memory:"):
+        return
+    where = Path(path).expanduser()
+    above = next(folder for folder in where.parents if folder.exists())
+    require(not where.is_dir(), f"setting 'cache': expected a file; {where} is a folder")
+    require(above.is_dir(), f"setting 'cache': expected a file in a folder; {above} is none")
+    if where.exists():
+        open_cache(path).close()
 
 
 def check_price(name: str) -> None:

@@ -82,7 +82,8 @@ def _turn_loop(settings: TrainSettings, listener: Listener) -> TurnLoop:
     policy = _language_model(settings, loaded.weights, vocabulary_of(loaded.tokenizer), listener)
     group = settings.group_size if ALGORITHMS.get(settings.algorithm).groups else 1
     own: dict[str, Any] = {"autoreset": False, "failures": "mark"}
-    env = make_turn_env(settings.env, min(settings.slots, settings.episodes), options, group_size=group, **own)
+    # No group size: whoever collects seeds every episode by its group's number, so slots need not be whole groups.
+    env = make_turn_env(settings.env, min(settings.slots, settings.episodes), options, **own)
     held_out = None
     if settings.evaluation:
         slots = min(settings.slots, settings.evaluation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -96,7 +97,7 @@ def summarise(
         "baseline_validation": measured.validation.score,
         "best_attempt": metric.best(attempts),
         "best_submission": result.score,
-        "reward": None if result.score is None else metric.gain(result.score, measured.test.score),
+        "reward": None if failure is not None else _reward(env, episodes[result.episode], result.score),
         "scores": result.scores,
         "attempts": attempts,
         "steps": sum(step.message is not None for step in steps),
@@ -111,6 +112,7 @@ def summarise(
         "kept_episode": result.episode,
         "parser": str(kind.get("parser", settings.parser)),
         "tools": bool(kind.get("tools", settings.tools)),
+        "commands": list(kind.get("commands", settings.commands)),
         "replayed": len(played),
         "different": played.count("different"),
         "calls": total.calls,
@@ -120,6 +122,16 @@ def summarise(
         "cost": total.money,
         "seconds": round(total.seconds, 1),
     }
+
+
+def _reward(env: ResearchEnv, steps: Sequence[Step], score: float | None) -> float:
+    """The sum of an episode's rewards, penalties among them. One of several was paid by the validation split: what it
+    handed in counts by the test split instead, as its score does."""
+    total, metric, paid = math.fsum(step.reward for step in steps), env.task.metric, steps[-1].info.get("score")
+    if env.split == "validation" and paid is not None:
+        total -= metric.gain(float(paid), env.baseline.validation.score)
+        total += 0.0 if score is None else metric.gain(score, env.baseline.test.score)
+    return total
 
 
 def is_silent(summary: Mapping[str, Any]) -> bool:

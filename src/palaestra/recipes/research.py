@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.seeding import Seeds
 from palaestra.envs.turn.records import StopReason
-from palaestra.recipes.calls import Calls, Engines, calls_of, check_price
-from palaestra.recipes.settings import at_least, build, given, named_values, of_run, require, setting, to_plain
+from palaestra.recipes.calls import Calls, Engines, calls_of, check_cache, check_price
+from palaestra.recipes.settings import at_least, build, finite, given, named_values, of_run, require, setting, to_plain
 from palaestra.runs.files import write_json
 from palaestra.runs.run import Run, new_folder
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from palaestra.research.task import ResearchTask
 
 RECIPE = "research"
+NOTE = "note"
+"""The phase of an event: its figures have a `text` for whoever started the run."""
 PATHS = ("mlgym", "prompts", "memory", "demonstration", "cache")
 """Settings that are paths."""
 
@@ -80,6 +82,7 @@ class ResearchSettings:
     seed: int = setting(0, "Seed of the agent's random choices.")
 
     def __post_init__(self) -> None:
+        finite(self, "seconds", "max_cost", "temperature", "top_p", "format_penalty")
         at_least(self, 1, "answer_tokens")
         at_least(self, 0, "steps", "seconds", "max_cost", "max_calls", "max_tokens", "context", "temperature", "seed")
         at_least(self, 0, "format_errors", "format_penalty")
@@ -194,12 +197,16 @@ def settled(settings: ResearchSettings) -> ResearchSettings:
 def _checked(settings: ResearchSettings) -> tuple[Agent, ResearchEnv]:
     """The agent and the environment of a run, before either of them has begun."""
     from palaestra.research.agents import make_agent
+    from palaestra.research.agents.history import make_history
     from palaestra.research.loading import load_plugins
     from palaestra.research.parsing import PARSERS
     from palaestra.research.places import sandbox_for
 
     load_plugins(settings.plugins)
     PARSERS.check(settings.parser)
+    for spec in settings.history:
+        make_history(spec)
+    check_cache(settings.cache)
     task = task_of(settings)
     agent = make_agent(settings.agent, outfit_of(settings, task))
     if agent.model and settings.max_cost:
@@ -211,7 +218,9 @@ def _checked(settings: ResearchSettings) -> tuple[Agent, ResearchEnv]:
 
 def _measured(settings: ResearchSettings, listener: Listener) -> ResearchEnv:
     """The environment of a run, whose evaluator, data and baseline are there: what is broken in them is known now."""
-    env = _checked(settings)[1]
+    agent, env = _checked(settings)
+    if agent.note:
+        listener(Event(NOTE, figures={"text": agent.note}))
     listener(Event("baseline"))
     env.baseline  # noqa: B018  (measured now where it never was)
     return env
@@ -241,6 +250,7 @@ def outfit_of(
     """What the agent of a run is made with; without `calls` it can be made, and not play."""
     from palaestra.engines.base import Sampling
     from palaestra.research.agents import Outfit
+    from palaestra.research.commands import documentation, load_commands
 
     own: dict[str, Any] = {} if baseline is None else {"baseline": baseline}
     if calls is not None:
@@ -248,7 +258,8 @@ def outfit_of(
         own["engine"] = lambda name: calls.engine(name, opened.get(name))
     return Outfit(
         task, settings.model, sampling=Sampling(settings.answer_tokens, settings.temperature, settings.top_p),
-        history=settings.history, context=settings.context, prompts=_prompts(settings), **own,
+        history=settings.history, context=settings.context, prompts=_prompts(settings),
+        command_docs="" if settings.tools else documentation(load_commands(settings.commands)), **own,
     )  # fmt: skip
 
 

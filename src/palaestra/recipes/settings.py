@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, field, fields
 from pathlib import Path
@@ -112,6 +113,13 @@ def named_values(texts: Sequence[str], name: str) -> dict[str, Any]:
         except ValueError:
             found[key] = value
     return found
+
+
+def finite(settings: Any, *names: str) -> None:
+    """Raise `SettingsError` for the first of the named settings that is infinite, or no number."""
+    for name in names:
+        value = getattr(settings, name)
+        require(math.isfinite(value), f"setting '{name}': expected a finite number; got {value}")
 
 
 def at_least(settings: Any, minimum: int, *names: str) -> None:

@@ -7,7 +7,7 @@ import platform
 import tempfile
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from palaestra.core.errors import TaskError
@@ -52,7 +52,7 @@ def baseline_of(task: ResearchTask, sandbox: Sandbox, judge: Judge) -> Measured:
     with _measuring:  # Once for all threads; two processes may both measure, and find the same.
         kept = kept_baseline(task)
         if kept is not None:
-            return kept
+            return _counted(task, kept)
         found = measure(task, sandbox, judge, task.baseline, {})
         with guarded(path, "keeping the baseline's score"):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,20 @@ def baseline_of(task: ResearchTask, sandbox: Sandbox, judge: Judge) -> Measured:
             with os.fdopen(handle, "w", encoding="utf-8") as out:
                 out.write(to_json(found))
             Path(partial).replace(path)
-    return found
+    return _counted(task, found)
+
+
+def _counted(task: ResearchTask, measured: Measured) -> Measured:
+    """By the metric that counts now: what is kept has all that the evaluator gave."""
+    name = task.metric.name
+    grades = [measured.validation, measured.test]
+    for grade in grades:
+        if name not in grade.scores:
+            raise TaskError(
+                f"the evaluator of task '{task.name}' gives no '{name}'; it gives {', '.join(grade.scores)}"
+            )
+    validation, test = (replace(grade, score=grade.scores[name]) for grade in grades)
+    return replace(measured, validation=validation, test=test)
 
 
 def kept_baseline(task: ResearchTask) -> Measured | None:

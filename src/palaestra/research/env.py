@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
+from palaestra.core.checks import finite, whole
 from palaestra.core.errors import EnvError, SandboxError
 from palaestra.core.prompts import Prompts
 from palaestra.core.records import Failure, FailureCause, Message, ToolCall
@@ -26,6 +27,7 @@ from palaestra.research.commands import (
     load_commands,
     tool_schemas,
 )
+from palaestra.research.commands.memory import check_memory
 from palaestra.research.commands.text import clean
 from palaestra.research.evaluation import EvaluationSplit, Judge
 from palaestra.research.parsing import Action, FormatError, make_parser
@@ -33,6 +35,7 @@ from palaestra.research.places import sandbox_for
 from palaestra.research.records import Grade, Unusable
 from palaestra.research.records import Outcome as Judged
 from palaestra.research.task import ResearchTask, load_task
+from palaestra.research.templates import check_prompts
 from palaestra.research.workspace import Workspace
 
 PROMPTS = Path(__file__).parent / "prompts"
@@ -107,8 +110,8 @@ class ResearchEnv(TurnEnv):
         super().__init__(
             max_turns=max_turns or limits.steps, max_seconds=max_seconds or limits.seconds, render_mode=render_mode
         )
-        if format_errors < 0 or format_penalty < 0:
-            raise EnvError(f"format_errors and format_penalty are at least 0; got {format_errors} and {format_penalty}")
+        whole("format_errors", format_errors, least=0)
+        finite("format_penalty", format_penalty, least=0)
         if split not in get_args(EvaluationSplit):
             raise EnvError(f"split is one of {', '.join(get_args(EvaluationSplit))}; got {split!r}")
         self.split: EvaluationSplit = "test" if split == "test" else "validation"
@@ -118,7 +121,11 @@ class ResearchEnv(TurnEnv):
         self.tools = tool_schemas(self.commands) if tools else []
         self._parser = make_parser("tool_call" if tools else parser)
         self._prompts = Prompts(PROMPTS, Path(prompts) if prompts else None)
+        check_prompts(self._prompts, self.task)
+        self._command_docs = "" if tools else documentation(self.commands)
         self._memory = Path(memory) if memory else None
+        if self._memory is not None:
+            check_memory(self._memory)
         self._sandbox_name = sandbox
         self._ready: tuple[Judge, Measured] | None = None
         self._workspace: Workspace | None = None
@@ -146,20 +153,19 @@ class ResearchEnv(TurnEnv):
             self._workspace.shell, self, commands=list(self.commands), memory=self._memory,
             timeout=self.task.limits.command_seconds,
         )  # fmt: skip
-        shared = {"task": self.task, "workspace": self._workspace.shell.workspace}
-        system = self._prompts.render(
+        shared = {"workspace": self._workspace.shell.workspace}
+        system = self._render(
             "system", **shared, tools=bool(self.tools), data=", ".join(self.task.shown(judge.data, judging=False)),
-            command_docs="" if self.tools else documentation(self.commands), instructions=self._parser.instructions,
-            command_seconds=f"{self.task.limits.command_seconds:g}",
+            instructions=self._parser.instructions, command_seconds=f"{self.task.limits.command_seconds:g}", bash="bash" in self.commands,
         )  # fmt: skip
         told = [
-            self._prompts.render("demonstration", demonstration=self.demonstration) if self.demonstration else "",
-            self._prompts.render(
+            self._render("demonstration", demonstration=self.demonstration) if self.demonstration else "",
+            self._render(
                 "task", **shared, baseline_validation=baseline.validation.score, split=self.split,
                 validations=self.task.limits.validations, steps=self.max_turns, seconds=f"{self.max_seconds:g}",
                 files="\n".join(f"- {name}" for name in sorted(self.task.starter_files())),
             ),
-            self._prompts.render("strategy", **shared, steps=self.max_turns) if self.strategy else "",
+            self._render("strategy", **shared, steps=self.max_turns) if self.strategy else "",
         ]  # fmt: skip
         # One message: many chat templates refuse two of the same role in a row.
         return [Message("system", system), Message("user", "\n\n".join(part for part in told if part))]
@@ -213,7 +219,7 @@ class ResearchEnv(TurnEnv):
             return Reply(failure=Failure(FailureCause.SANDBOX, str(error)), info=self._figures())
         if isinstance(self._judged, Failure):
             return Reply(failure=self._judged, info=self._figures())
-        return Reply((Message("user", clean(said)),), self._earned - earned, reason, info=self._figures())
+        return Reply((Message("user", clean(said.text)),), self._earned - earned, reason, info=self._figures())
 
     def state(self) -> Mapping[str, Any]:
         if self._session is None:
@@ -240,33 +246,32 @@ class ResearchEnv(TurnEnv):
 
     # What the commands of the agent call
 
-    def validate(self) -> str:
-        """Score what is there on the validation split; what the agent is told."""
+    def validate(self) -> Outcome:
+        """Score what is there on the validation split; what the agent is told, which is not `ok` where there is no score."""
         if not self._left():
-            return self._prompts.render("no_validations", limit=self.task.limits.validations)
+            return self._missed("no_validations", limit=self.task.limits.validations)
         files = self._files()
         outcome = files if isinstance(files, Unusable) else self.judge(files, "validation")
         counted = self._counted(outcome)
         if isinstance(outcome, Unusable):
-            return self._prompts.render("unusable", reason=outcome.reason, what="validated", over=False, **counted)
+            return self._missed("unusable", reason=outcome.reason, what="validated", over=False, **counted)
         if isinstance(outcome, Failure):
             self.failures[outcome.cause] += 1
-            return self._prompts.render(
-                "failed", what="validation", cause=outcome.cause, reason=outcome.message, **counted
-            )
+            return self._missed("failed", what="validation", cause=outcome.cause, reason=outcome.message, **counted)
         metric, baseline = self.task.metric, self._reference("validation")
         self.attempts.append(outcome.score)
         best = metric.best(self.attempts)
         assert best is not None
         if self.validation_reward:
             self._earned = max(self._earned, metric.gain(best, baseline))
-        return self._prompts.render(
+        told = self._render(
             "validated", metric=metric.name, score=outcome.score, baseline=baseline, best=best,
             direction=metric.direction.value, left=self._left(),
         )  # fmt: skip
+        return Outcome(told)
 
-    def submit(self) -> str:
-        """Hand in what is there; what the agent is told.
+    def submit(self) -> Outcome:
+        """Hand in what is there; what the agent is told, which is not `ok` where there is no score.
 
         The episode is over if it can be judged, and also where its code failed with hidden data before it: there are more
         ways to carry them away than words, and it would hand in again.
@@ -279,20 +284,34 @@ class ResearchEnv(TurnEnv):
             outcome = Unusable("the evaluator broke over it", exposed=True)
         if isinstance(outcome, Unusable):
             self._judged = outcome if outcome.exposed else None
-            return self._prompts.render(
-                "unusable", reason=outcome.reason, what="handed in", over=outcome.exposed, counted=False
-            )
+            return self._missed(
+                "unusable", reason=outcome.reason, what="handed in", over=outcome.exposed, counted=False,
+                left=self._left(),
+            )  # fmt: skip
         self._judged, self.handed_in = outcome, None if isinstance(files, Unusable) else files
         if isinstance(outcome, Failure):
-            return self._prompts.render(
-                "failed", what="evaluation", cause=outcome.cause, reason=outcome.message, counted=False
-            )
+            return self._missed(
+                "failed", what="evaluation", cause=outcome.cause, reason=outcome.message, counted=False, left=self._left(),
+            )  # fmt: skip
         metric, baseline = self.task.metric, self._reference(self.split)
         self._earned = metric.gain(outcome.score, baseline)
-        return self._prompts.render(
+        told = self._render(
             "submitted", metric=metric.name, score=outcome.score, baseline=baseline, split=self.split,
             direction=metric.direction.value,
         )  # fmt: skip
+        return Outcome(told)
+
+    def _missed(self, template: str, **variables: Any) -> Outcome:
+        """What the agent is told of a validation or submission that gave no score."""
+        return Outcome(self._render(template, **variables), ok=False)
+
+    def _render(self, template: str, **variables: Any) -> str:
+        """A template with what all of them may use (`palaestra.research.templates`), and its own variables."""
+        state = self.state()
+        shared = {name: state.get(name, "") for name in ("current_step", "remaining_steps", "open_file", "working_dir")}
+        return self._prompts.given(task=self.task, command_docs=self._command_docs, **shared).render(
+            template, **variables
+        )
 
     @property
     def baseline(self) -> Measured:
@@ -335,7 +354,7 @@ class ResearchEnv(TurnEnv):
 
     def _unread(self, error: FormatError) -> Reply:
         self._unreadable += 1
-        text = clean(self._prompts.render("format_error", error=error.message, remaining=self.max_turns - self.turn))
+        text = clean(self._render("format_error", error=error.message, remaining=self.max_turns - self.turn))
         info = {"format_error": clean(error.message)}
         reply = Reply((Message("user", text),), 0.0 - self.format_penalty, info=info)
         if not self.format_errors or self._unreadable < self.format_errors:
@@ -371,8 +390,8 @@ class ResearchEnv(TurnEnv):
             return clean(outcome.text)
         shared = {"note": outcome.note, "state": self.state(), "remaining": self.max_turns - self.turn}
         if not outcome.text.strip():
-            return clean(self._prompts.render("no_output", ok=outcome.ok, **shared))
-        return clean(self._prompts.render("observation", observation=outcome.text.rstrip("\n"), **shared))
+            return clean(self._render("no_output", observation="", ok=outcome.ok, **shared))
+        return clean(self._render("observation", observation=outcome.text.rstrip("\n"), **shared))
 
     def _figures(self) -> dict[str, Any]:
         """What the `info` of the last step says."""

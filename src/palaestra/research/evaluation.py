@@ -15,6 +15,7 @@ from palaestra.core.errors import PalaestraError, SandboxError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
 from palaestra.research.data import TaskData, data_of, function_of
+from palaestra.research.deadline import OverdueError, within
 from palaestra.research.loading import told
 from palaestra.research.places import environment_of, read_only_of
 from palaestra.research.program import Program
@@ -26,6 +27,9 @@ from palaestra.sandbox.base import Limits, Result, Sandbox
 EvaluationSplit = Literal["validation", "test"]
 TOLD = 300
 """Characters of what a submission said on validation data that its maker is told."""
+PROGRAMS, SLACK = 3.0, 30.0
+"""How long judging as a whole may take: that many times a task's `evaluation_seconds`, and so many seconds more. An
+evaluator that is not done then is a failure, as an episode, a bench or a baseline would wait for it for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,11 @@ class Evaluation:
             read_only=read_only_of(self.task, self.data, judging=True), env=environment_of(self.task),
         )  # fmt: skip
 
+    def end_programs(self) -> None:
+        """End all programs that are still at work, whatever they are doing."""
+        for program in self._programs:
+            program.kill()
+
     def limits(self, seconds: float | None = None) -> Limits:
         """What a submission may use while it is judged."""
         limit = self.task.limits
@@ -126,9 +135,7 @@ class Judge:
     def __init__(self, task: ResearchTask, sandbox: Sandbox, seed: int | None = None) -> None:
         self.task, self.sandbox, self.exposed = task, sandbox, False
         self.seed = seed_of(task) if seed is None else seed
-        self._evaluate: Callable[[Evaluation], Mapping[str, Any]] = function_of(
-            task.folder / task.evaluator, "evaluate"
-        )
+        self._evaluate: Callable[[Evaluation], Any] = function_of(task.folder / task.evaluator, "evaluate")
         self.data = data_of(task)
 
     def judge(self, files: Mapping[str, bytes], split: EvaluationSplit) -> Outcome:
@@ -141,13 +148,20 @@ class Judge:
         if wrong:
             return Unusable(wrong)
         evaluation = Evaluation(self.task, files, split, self.sandbox, self.data, self.seed)
+        most = PROGRAMS * self.task.limits.evaluation_seconds + SLACK
         try:
-            found = {name: float(value) for name, value in self._evaluate(evaluation).items()}
+            given = within(most, lambda: self._evaluate(evaluation), evaluation.end_programs)
+            found = _numbers(given)
+        except OverdueError:
+            said = f"the evaluator of {self.task.name} took longer than {most:g} s, which is the most"
+            return Failure(FailureCause.SCORER, said)
         except SubmissionError as error:
             exposed = evaluation.exposed or error.exposed
             return self._refused(error, split) if exposed else Unusable(str(error))
         except SandboxError as error:
             return Failure(FailureCause.SANDBOX, str(error))
+        except _NoScoresError as error:
+            return Failure(FailureCause.SCORER, f"the evaluator of {self.task.name} {error}")
         except PalaestraError as error:
             return Failure(FailureCause.SCORER, str(error))
         except (Exception, SystemExit) as error:  # An evaluator that breaks says nothing about the submission.
@@ -192,3 +206,17 @@ class Judge:
         if total > wanted.largest:
             return f"the submission has more than {wanted.largest} bytes, which are the most"
         return ""
+
+
+class _NoScoresError(Exception):
+    """What an evaluator gave are no scores."""
+
+
+def _numbers(given: Any) -> dict[str, float]:
+    """What an evaluator gave, as numbers by name; what is none, as `True` or `"0.9"`, is a mistake and never a score."""
+    if not isinstance(given, Mapping):
+        raise _NoScoresError(f"gives a mapping of names to numbers; got {type(given).__name__}")
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+            raise _NoScoresError(f"gives numbers, int or float; got {name!s} of the type {type(value).__name__}")
+    return {str(name): float(value) for name, value in given.items()}

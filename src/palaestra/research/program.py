@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from palaestra.core.errors import SandboxError
+from palaestra.research.deadline import interrupt
 from palaestra.research.records import SubmissionError
 from palaestra.sandbox.base import MIB, Limits, Result, Sandbox
 from palaestra.sandbox.conversation import last_words
@@ -125,6 +126,10 @@ class Program:
         """End it."""
         self._line.close()
         self._thread.join()
+
+    def kill(self) -> None:
+        """End it from another thread, at once, also where it is busy; whoever waits for it finds it ended."""
+        interrupt(self._thread)
 
     def __enter__(self) -> Self:
         return self

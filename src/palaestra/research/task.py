@@ -15,9 +15,19 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from palaestra.core.errors import TaskError, UnknownNameError, suggest
+from palaestra.core.checks import short
+from palaestra.core.errors import EnvError, TaskError, UnknownNameError, suggest
 from palaestra.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -32,7 +42,7 @@ TASKS_GROUP = "palaestra.research"
 RESEARCH_TASKS = Registry("research task", TASKS_GROUP)
 """Tasks of other packages: a name, and the path of a folder or an object with one. Our own lie in `research/tasks`."""
 OWN = Path(__file__).parent / "tasks"
-FILE = "task.yaml"
+FILE, REFERENCE = "task.yaml", "reference"
 Model = TypeVar("Model", bound=BaseModel)
 CACHES = frozenset({"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints"})
 """Folders that tools leave behind; they are no part of a task."""
@@ -69,6 +79,7 @@ class Metric(Strict):
         scale: the difference from the baseline that is worth a reward of 1.
     """
 
+    model_config = ConfigDict(allow_inf_nan=False)
     name: str = Field(min_length=1)
     direction: Direction
     low: float | None = None
@@ -92,6 +103,7 @@ class Metric(Strict):
 class TaskLimits(Strict):
     """What an agent may use, and a submission when it is judged."""
 
+    model_config = ConfigDict(allow_inf_nan=False)
     steps: int = Field(default=50, ge=1)
     seconds: float = Field(default=3600.0, gt=0)
     command_seconds: float = Field(default=120.0, gt=0)
@@ -134,9 +146,9 @@ class ResearchTask(Strict):
         baseline: the command that makes the baseline's submission in a fresh workspace; empty where the starter files
             are one already.
         reference: the same for the good solution in `reference/`, whose files are put over the starter's.
-        starter: the folder of starter files.
+        starter: the folder of starter files, in which neither the evaluator nor the data maker nor the good solution lies.
         evaluator: the file with `evaluate`.
-        data: the file with `make`; empty where there is no data.
+        data: the file with `make`; empty where there is no data. All three lie below the task's folder.
         limits: what may be used.
         secrets: files and folders of the starter folder that no agent sees.
         dependencies: packages that the agent's Python must have, as it imports them.
@@ -168,6 +180,13 @@ class ResearchTask(Strict):
     def _relative(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         return _inside(names)
 
+    @field_validator("starter", "evaluator", "data")
+    @classmethod
+    def _below(cls, name: str, info: ValidationInfo) -> str:
+        if name or info.field_name != "data":
+            _inside((name,))
+        return name
+
     @model_validator(mode="after")
     def _bounds(self) -> ResearchTask:
         low, high = self.metric.low, self.metric.high
@@ -186,7 +205,7 @@ class ResearchTask(Strict):
 
     def reference_files(self) -> dict[str, bytes]:
         """The good solution's files."""
-        return _files(self.folder / "reference", ())
+        return _files(self.folder / REFERENCE, ())
 
     # What tasks of other formats do in ways of their own
 
@@ -222,7 +241,7 @@ class ResearchTask(Strict):
         """Changes with every file of the task: what was measured with other files does not hold."""
         found = hashlib.blake2b(digest_size=12)
         for name, content in sorted(_files(self.folder, ()).items()):
-            if not name.startswith("reference/"):
+            if not name.startswith(f"{REFERENCE}/"):
                 found.update(f"{len(name)}:{name}:{len(content)}:".encode() + content)
         return found.hexdigest()
 
@@ -231,9 +250,12 @@ def load_task(name: str | Path) -> ResearchTask:
     """The task of that name, or in that folder.
 
     Raises:
+        EnvError: it is neither a name nor a folder.
         UnknownNameError: there is none of that name.
         TaskError: its file is missing or wrong; says where and how.
     """
+    if not isinstance(name, (str, Path)):
+        raise EnvError(f"a research task is the name of one, its folder or a ResearchTask; got {short(name)}")
     folder = Path(name)
     if isinstance(name, str) and "/" not in name and not (folder / FILE).is_file():
         folder = _found(name)
@@ -296,6 +318,12 @@ def read_task(path: Path) -> ResearchTask:
             raise TaskError(f"{path} names {what}, which is not in its folder")
     if not (task.folder / task.starter).is_dir():
         raise TaskError(f"{path} names the starter folder {task.starter}, which is not there")
+    starter = (task.folder / task.starter).resolve()
+    linked = [link.resolve() for link in starter.rglob("*") if link.is_symlink()]
+    for what, name in (("evaluator", task.evaluator), ("data", task.data), ("reference", REFERENCE)):
+        place = (task.folder / name).resolve()
+        if name and (place.is_relative_to(starter) or any(one.is_relative_to(place) for one in linked)):
+            raise TaskError(f"{path}: starter: every agent would see {name} ({what}), which lies in {task.starter}")
     for secret in task.secrets:
         if not (task.folder / task.starter / secret).exists():
             raise TaskError(

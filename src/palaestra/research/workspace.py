@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
@@ -18,7 +20,7 @@ OUTPUT = 16 << 10
 
 
 class Workspace:
-    """Where an agent works. Nothing of it is shared with another, and it is gone when it is closed.
+    """Where an agent works. Nothing of it is shared with another, and it is gone when it is closed, or when nobody holds it.
 
     Arguments:
         sandbox: see `palaestra.research.places.sandbox_for`.
@@ -42,6 +44,7 @@ class Workspace:
             limits, {**task.starter_files(), **(files or {})}, environment_of(task),
             read_only=read_only_of(task, data),
         )  # fmt: skip
+        self._end = weakref.finalize(self, _end, self.shell, os.getpid())
 
     def execute(self, command: str, timeout: float | None = None) -> ShellResult:
         """Run a command in the shell; see `Shell.execute`."""
@@ -56,7 +59,7 @@ class Workspace:
 
     def close(self) -> None:
         """End everything that runs in it."""
-        self.shell.close()
+        self._end()
 
     def __enter__(self) -> Self:
         return self
@@ -65,3 +68,8 @@ class Workspace:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _end(shell: Shell, process: int) -> None:
+    if os.getpid() == process:  # A copy in a child process is not the one that owns the sandbox.
+        shell.close()

@@ -20,7 +20,9 @@ import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Failure, FailureCause, ImagePart, Message, TextPart, ToolCall
 from palaestra.envs.turn import Reply, StopReason, TurnEnv
+from palaestra.envs.turn.games import CalculatorEnv, GuessEnv
 from palaestra.envs.turn.records import AssistantSpace, observation_space
+from palaestra.envs.turn.tasks import TaskEnv
 
 GAMES = [("palaestra/Guess-v0", {}), ("palaestra/Calculator-v0", {}), ("palaestra/Task-v0", {"problems": 3})]
 
@@ -172,9 +174,82 @@ def test_rendering_shows_the_conversation() -> None:
     assert "[system]\nEcho." in text and '[assistant]\nlook\nopen({"path": "a"})' in text  # noqa: PT018
 
 
-def test_bad_limits_are_refused() -> None:
-    with pytest.raises(EnvError, match="limits are at least 0"):
-        Echo(max_turns=-1)
+WHOLE: list[Any] = [1.5, True, "3", None, math.inf, -1]
+FINITE: list[Any] = [math.nan, math.inf, "x", None, True, -1.0]
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "values"),
+    [
+        (Echo, "max_turns", WHOLE),
+        (Echo, "max_seconds", FINITE),
+        (GuessEnv, "attempts", WHOLE),
+        (GuessEnv, "low", [1.5, "1", True, math.inf]),
+        (GuessEnv, "high", [math.inf, None, 0, 10**30]),
+        (GuessEnv, "format_penalty", FINITE),
+        (CalculatorEnv, "digits", [1, 7, 2.5, "2"]),
+        (CalculatorEnv, "max_turns", [0, *WHOLE]),
+        (TaskEnv, "attempts", [0, *WHOLE]),
+        (TaskEnv, "problems", [-1, 1.5, "a", True]),
+        (TaskEnv, "problem_seed", [1.5, "a"]),
+        (TaskEnv, "skills", [5, [None]]),
+        (TaskEnv, "task", [5, None]),
+        (TaskEnv, "task_options", [5]),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_by_their_name(make: Any, name: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(EnvError, match=f"^{name} is ") as caught:
+            make(**{name: value})
+        assert "\n" not in str(caught.value)
+    assert Echo(max_turns=np.int64(2), max_seconds=np.float32(1.5)).max_turns == 2
+
+
+class Rude(Echo):
+    """Closes what it has, and does not tell whoever it is made of."""
+
+    ended = 0
+
+    def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
+        self.close()  # What the last episode left.
+        return super().opening(options)
+
+    def close(self) -> None:
+        self.ended += 1
+
+
+@pytest.mark.parametrize("kind", [Echo, Rude])
+def test_a_closed_environment_says_so(kind: type[Echo]) -> None:
+    env = kind()
+    env.reset(seed=0)
+    env.reset(seed=0)
+    env.step("hello")
+    env.close()
+    env.close()
+    for use in (lambda: env.step("hello"), lambda: env.stop(StopReason.COST), lambda: env.reset(seed=0)):
+        with pytest.raises(EnvError, match=f"this {kind.__name__} is closed; make another"):
+            use()
+    assert not isinstance(env, Rude) or env.ended == 4
+
+
+def test_a_message_without_content_is_the_empty_text() -> None:
+    for action in (Message("assistant", None), {"role": "assistant", "content": None}):  # type: ignore[arg-type]
+        env = Echo()
+        env.reset(seed=0)
+        assert env.step(action)[0].messages[-2:] == (Message("assistant", ""), Message("tool", ""))
+
+
+@pytest.mark.parametrize(
+    ("content", "calls"),
+    [(5, ()), ((3,), ()), ((TextPart(None),), ()), ([TextPart("a")], ()), ("x", 5), ("x", (3,)), ("\ud800", ())],  # type: ignore[arg-type]
+)
+def test_a_message_that_is_none_is_refused_and_asking_for_it_never_raises(content: Any, calls: Any) -> None:
+    message, env = Message("assistant", content, calls), Echo()
+    assert message not in AssistantSpace()
+    env.reset(seed=0)
+    with pytest.raises(EnvError, match="an action is an assistant's text or message"):
+        env.step(message)
+    assert not env.over
 
 
 def test_the_seed_of_a_game_is_its_episode() -> None:

@@ -126,10 +126,28 @@ def test_one_slot_that_raises_costs_the_others_nothing() -> None:
         env.step(["1", "raise", "1"])
     _, rewards, *_ = env.step(["2", "2", "2"])
     assert rewards.tolist() == [2, 0, 2], "the others had their first turn, and the broken one waits for a reset"
-    with pytest.raises(EnvError, match="an action is"):
-        env.step(["1", "1", 3])  # type: ignore[list-item]
     env.reset(seed=0)
     assert env.step(["1", "1", "1"])[1].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("failures", ["raise", "mark"])
+def test_a_wrong_action_moves_no_slot(failures: str) -> None:
+    env = TurnVectorEnv(Count, 3, failures=failures)
+    before, _ = env.reset(seed=0, options={"length": 1})
+    for wrong in (3, None, Message("user", "1"), {"role": "user", "content": "1"}):
+        with pytest.raises(EnvError, match="an action is"):
+            env.step(["1", "1", wrong])  # type: ignore[list-item]
+        assert [slot.unwrapped.turn for slot in env.envs] == [0, 0, 0]  # type: ignore[attr-defined]
+    _, rewards, terminated, _, infos = env.step(["1", "2", {"role": "assistant", "content": "3"}])
+    assert rewards.tolist() == [1, 2, 3] and terminated.all(), "nothing was lost"  # noqa: PT018
+    assert [final.messages[0] for final in infos["final_obs"]] == [one.messages[0] for one in before]
+
+
+def test_an_action_is_for_the_wrapper_where_that_has_a_space_of_its_own() -> None:
+    space = gymnasium.spaces.Discrete(9)
+    env = TurnVectorEnv(lambda: gymnasium.wrappers.TransformAction(Count(), str, space), 2)
+    env.reset(seed=0)
+    assert env.step([4, 5])[1].tolist() == [4, 5]  # type: ignore[list-item]
 
 
 def test_a_marked_failure_ends_its_own_episode() -> None:
@@ -141,7 +159,10 @@ def test_a_marked_failure_ends_its_own_episode() -> None:
     assert [info["stop_reason"] for info in infos["final_info"][1:]] == [StopReason.FAILED] * 3
     raised, unpaid, gone = (info["failure"] for info in infos["final_info"][1:])
     assert (raised.cause, raised.message) == (FailureCause.ENVIRONMENT, "OSError: the sandbox is gone")
-    assert unpaid.cause is FailureCause.ENVIRONMENT and "gave the reward nan" in unpaid.message  # noqa: PT018
+    assert (
+        unpaid.cause is FailureCause.ENVIRONMENT
+    )  # It may be so in one episode only, unlike a reward that is no number.
+    assert unpaid.message == "NoRewardError: Count.respond gave the reward nan; expected a finite number"
     assert gone.cause is FailureCause.SANDBOX
     _, infos = env.reset(seed=0, options={"break": True})
     assert not infos["active"].any()
@@ -232,12 +253,28 @@ def test_making_and_closing() -> None:
     assert Count.closed == 5, "those that could be made are closed again"
     with pytest.raises(EnvError, match="a turn environment is expected; got CartPoleEnv"):
         TurnVectorEnv(lambda: gymnasium.make("CartPole-v1"), 2)
-    for wrong in ({"num_envs": 0}, {"num_envs": 2, "group_size": 0}, {"num_envs": 2, "failures": "hide"}):
-        with pytest.raises(EnvError):
-            TurnVectorEnv(Count, **wrong)
+    for wrong, told in (
+        ({"num_envs": 0}, "num_envs is a whole number of at least 1; got 0"),
+        ({"num_envs": 1.5}, "num_envs is a whole number of at least 1; got 1.5"),
+        ({"num_envs": 2, "group_size": 0}, "group_size is a whole number of at least 1; got 0"),
+        ({"num_envs": 4, "group_size": 3}, "num_envs is a number of whole groups of 3; got 4"),
+        ({"num_envs": 2, "failures": "hide"}, "failures is 'raise' or 'mark'; got 'hide'"),
+    ):
+        with pytest.raises(EnvError, match=f"^{told}$"):
+            TurnVectorEnv(Count, **wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("actions", ["text", ["a"], Message("assistant", "a")])
+def test_a_closed_environment_says_so() -> None:
+    env = TurnVectorEnv(Count, 2)
+    env.reset(seed=0)
+    env.close()
+    env.close()
+    for use in (lambda: env.step(["1", "1"]), lambda: env.reset(seed=0), lambda: env.stop({0: "cost"})):
+        with pytest.raises(EnvError, match="this TurnVectorEnv is closed; make another"):
+            use()
+
+
+@pytest.mark.parametrize("actions", ["text", ["a"], Message("assistant", "a"), None, 5, {"a": 1, "b": 2}, b"ab"])
 def test_one_action_a_slot(actions: Any) -> None:
     env = TurnVectorEnv(Count, 2)
     env.reset(seed=0)
@@ -245,3 +282,6 @@ def test_one_action_a_slot(actions: Any) -> None:
         env.step(actions)
     with pytest.raises(EnvError, match="one seed a slot is expected, 2; got 3"):
         env.reset(seed=[1, 2, 3])
+    for seed in (1.5, "ab"):
+        with pytest.raises(EnvError, match="a seed is a whole number, or one a slot; got"):
+            env.reset(seed=seed)  # type: ignore[arg-type]

@@ -8,11 +8,11 @@ from typing import Any
 
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Completion, Failure, Problem
-from palaestra.envs.problems import problems_of
+from palaestra.envs.problems import problems_of, task_of
 from palaestra.envs.token.base import TokenVectorEnv
 from palaestra.envs.token.prompts import Response
 from palaestra.envs.token.single import TokenEnv
-from palaestra.tasks.base import Task, make_task
+from palaestra.tasks.base import Task
 
 FORMATS = {
     "answer": r"(?s).*\bAnswer: \S.*",
@@ -56,7 +56,7 @@ class CoTVectorEnv(TokenVectorEnv):
     ) -> None:
         if not 0.0 <= format_reward <= 1.0:
             raise EnvError(f"format_reward is a share from 0 to 1; got {format_reward}")
-        self.task = make_task(task, **(task_options or {})) if isinstance(task, str) else task
+        self.task = task_of(task, task_options)
         drawn = problems_of(self.task, split, problems, skills, problem_seed)
         self.format_reward = format_reward
         try:

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
 from typing import Any, ClassVar
 
 import gymnasium
 
-from palaestra.core.errors import EnvError, RewardError
+from palaestra.core.checks import finite, whole
+from palaestra.core.errors import EnvError
 from palaestra.core.records import Failure, FailureCause, Message
 from palaestra.engines.wire import assistant_message
-from palaestra.envs.turn.records import AssistantSpace, Conversation, Reply, StopReason, observation_space
+from palaestra.envs.turn.records import AssistantSpace, Conversation, Reply, Said, StopReason, observation_space
+from palaestra.envs.turn.replies import Checked, checked_mapping, checked_messages, checked_reply
 
 Action = str | Message | Mapping[str, Any]
+_NOTES = "_notes_the_end"
 
 
 class TurnEnv(gymnasium.Env[Conversation, Action]):
     """An environment of conversations. Say what opens one and what answers a message; that is all.
 
     An action is an assistant's text, or its whole `Message` where it calls tools; OpenAI's dictionary of one will do. The
-    observation is a `Conversation`: the messages so far (`openai()` gives them as dictionaries), which only ever grow at their end, and the environment's `state`. `step` returns the reward of
-    this turn in this very step. `terminated` and `truncated` follow from the `StopReason` in `info["stop_reason"]`.
+    observation is a `Conversation`: the messages so far (`openai()` gives them as dictionaries), which only ever grow at
+    their end, and the environment's `state`. `step` returns the reward of this turn in this very step. `terminated` and
+    `truncated` follow from the `StopReason` in `info["stop_reason"]`. A closed environment stays closed.
 
     `info` holds `turn` (assistant messages so far), at the end `stop_reason`, and `failure` where something around the
     agent broke: then the reward is 0 because there is none, and nobody should learn from it.
@@ -30,6 +35,9 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
     Arguments:
         max_turns: the most assistant messages of an episode; 0 means no limit.
         max_seconds: the most wall time of an episode, looked at between turns; 0 means no limit.
+
+    Raises:
+        EnvError: what `opening`, `respond`, `cut` or `state` gives back is not what was asked of them; says what it is.
 
     Example:
         >>> class Echo(TurnEnv):
@@ -50,19 +58,25 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
     """Arguments that it is trained with where the user gives no others, where its defaults are those of `held_out`."""
 
     def __init__(self, *, max_turns: int = 0, max_seconds: float = 0.0, render_mode: str | None = None) -> None:
-        if max_turns < 0 or max_seconds < 0:
-            raise EnvError(f"limits are at least 0, which means none; got {max_turns} turns and {max_seconds} seconds")
-        self.max_turns, self.max_seconds, self.render_mode = max_turns, max_seconds, render_mode
+        self.max_turns = whole("max_turns", max_turns, least=0)
+        self.max_seconds = finite("max_seconds", max_seconds, least=0)
+        self.render_mode = render_mode
         self.observation_space = observation_space()
         self.action_space = AssistantSpace()
         self._messages: list[Message] = []
         self._turn, self._started = 0, 0.0
-        self._over = True
+        self._over, self._closed = True, False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Note the end of an environment whose own `close` does not call ours: Gymnasium's does nothing, so few do."""
+        super().__init_subclass__(**kwargs)
+        if cls.close is not TurnEnv.close and not hasattr(cls.close, _NOTES):
+            cls.close = _noted(cls.close)  # type: ignore[method-assign]
 
     # What an environment of one's own says
 
-    def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
-        """The first messages of an episode. Random choices come from `self.np_random`."""
+    def opening(self, options: Mapping[str, Any]) -> Sequence[Said]:
+        """The first messages of an episode, as those of a `Reply`. Random choices come from `self.np_random`."""
         raise NotImplementedError(f"{type(self).__name__} needs `opening`: the messages that an episode starts with")
 
     def respond(self, message: Message) -> Reply:
@@ -82,15 +96,41 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Conversation, dict[str, Any]]:
+        self._check_open()
         super().reset(seed=seed)
         self._over, self._messages, self._turn = True, [], 0
-        self._messages = list(self.opening(options or {}))
+        try:
+            opened = self.opening(options or {})
+        finally:
+            self._closed = False  # Some begin by closing what the last episode left.
+        self._messages = checked_messages(self._named("opening"), opened)
         self._started, self._over = time.monotonic(), False
-        return self.conversation(), {"turn": 0, **self.opening_info()}
+        return self.conversation(), {
+            "turn": 0,
+            **checked_mapping(self._named("opening_info"), self.opening_info()),
+        }
 
     def step(self, action: Action) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
+        self._check_open()
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over; call reset() before step()")
+        said = self.read(action)
+        self._turn += 1
+        self._messages.append(said)
+        self._over = True  # Until the answer is there: an environment that raises has to be reset.
+        reply = checked_reply(self._named("respond"), self.respond(said))
+        if reply.stop is None and reply.failure is None:
+            limit = self._limit()
+            if limit is not None:
+                reply = reply.before(checked_reply(self._named("cut"), self.cut(limit)))
+        return self._ended(reply)
+
+    def read(self, action: Action) -> Message:
+        """The message that an action is. Nothing happens in the environment.
+
+        Raises:
+            EnvError: it is none.
+        """
         if isinstance(action, Mapping):
             try:
                 action = assistant_message(action)
@@ -99,26 +139,24 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
         if action not in self.action_space:
             got = f"a message of role '{action.role}'" if isinstance(action, Message) else type(action).__name__
             raise EnvError(f"an action is an assistant's text or message that can be written in UTF-8; got {got}")
-        said = Message("assistant", action) if isinstance(action, str) else action
-        self._turn += 1
-        self._messages.append(said)
-        self._over = True  # Until the answer is there: an environment that raises has to be reset.
-        reply = self.respond(said)
-        if reply.stop is None and reply.failure is None:
-            limit = self._limit()
-            if limit is not None:
-                reply = _joined(reply, self.cut(limit))
-        return self._ended(reply)
+        if isinstance(action, str):
+            return Message("assistant", action)
+        return action if action.content is not None else replace(action, content="")
 
     def stop(self, reason: StopReason) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
         """End the episode from outside: the agent's model has no money or room left, or somebody wants it to stop.
 
         The same five values as of `step`; there is a submission where the environment makes one.
         """
+        self._check_open()
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over; call reset() before stop()")
         self._over = True
-        return self._ended(self.cut(reason))
+        return self._ended(checked_reply(self._named("cut"), self.cut(reason)))
+
+    def close(self) -> None:
+        """End what the environment keeps running. It cannot be used after that."""
+        self._closed = True
 
     def render(self) -> str | None:
         """The conversation as text."""
@@ -128,7 +166,7 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
 
     def conversation(self) -> Conversation:
         """The observation as it is now."""
-        return Conversation(tuple(self._messages), dict(self.state()))
+        return Conversation(tuple(self._messages), checked_mapping(self._named("state"), self.state()))
 
     def opening_info(self) -> Mapping[str, Any]:
         """What the `info` of `reset` holds beside the turn."""
@@ -151,12 +189,17 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
             return StopReason.TIME
         return None
 
-    def _ended(self, reply: Reply) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
+    def _named(self, method: str) -> str:
+        return f"{type(self).__name__}.{method}"
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EnvError(f"this {type(self).__name__} is closed; make another")
+
+    def _ended(self, reply: Checked) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
         self._messages.extend(reply.messages)
         stop = StopReason.FAILED if reply.failure is not None else reply.stop
-        reward = 0.0 if reply.failure is not None else float(reply.reward)
-        if not math.isfinite(reward):
-            raise RewardError(f"{type(self).__name__} gave the reward {reward} for a message; expected a finite number")
+        reward = 0.0 if reply.failure is not None else reply.reward
         info: dict[str, Any] = {"turn": self._turn, **reply.info}
         self._over = stop is not None
         if stop is not None:
@@ -178,9 +221,13 @@ def failed(error: Exception, cause: FailureCause) -> Failure:
     return Failure(cause, f"{type(error).__name__}: {error}")
 
 
-def _joined(first: Reply, then: Reply) -> Reply:
-    """Two replies of one turn."""
-    return Reply(
-        (*first.messages, *then.messages), first.reward + then.reward, then.stop, then.failure,
-        {**first.info, **then.info},
-    )  # fmt: skip
+def _noted(close: Callable[..., None]) -> Callable[..., None]:
+    """A `close` after which its environment knows that it is closed."""
+
+    @wraps(close)
+    def closing(self: TurnEnv, *arguments: Any, **named: Any) -> None:
+        self._closed = True
+        close(self, *arguments, **named)
+
+    setattr(closing, _NOTES, True)
+    return closing

@@ -10,6 +10,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any, ClassVar
 
+from palaestra.core.checks import finite, whole
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Example, Message, Split
 from palaestra.core.seeding import Seeds
@@ -23,6 +24,8 @@ _CALL = re.compile(r"^\s*calc:(.*)$", re.MULTILINE)
 LONGEST_EXPRESSION = 64
 LARGEST = 10**9
 """The calculator gives no number beyond this one."""
+FARTHEST = 10**18
+"""No number beyond this one is to be guessed."""
 
 
 class GuessEnv(TurnEnv):
@@ -56,14 +59,13 @@ class GuessEnv(TurnEnv):
         max_seconds: float = 0.0,
         render_mode: str | None = None,
     ) -> None:
-        if low > high or attempts < 1 or format_penalty < 0:
-            raise EnvError(
-                f"expected low <= high, attempts of at least 1 and a penalty of at least 0; got {low}, {high}, {attempts} "
-                f"and {format_penalty}"
-            )
-        super().__init__(max_turns=attempts, max_seconds=max_seconds, render_mode=render_mode)
-        self.low, self.high, self.attempts, self.format_penalty = low, high, attempts, format_penalty
-        self._secret = low
+        super().__init__(
+            max_turns=whole("attempts", attempts, least=1), max_seconds=max_seconds, render_mode=render_mode
+        )
+        self.low = whole("low", low, least=-FARTHEST, most=FARTHEST)
+        self.high = whole("high", high, least=self.low, most=FARTHEST)
+        self.attempts, self.format_penalty = self.max_turns, finite("format_penalty", format_penalty, least=0)
+        self._secret = self.low
 
     def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
         self._secret = int(self.np_random.integers(self.low, self.high + 1))
@@ -114,12 +116,12 @@ class CalculatorEnv(TurnEnv):
         max_seconds: float = 0.0,
         render_mode: str | None = None,
     ) -> None:
-        if not 2 <= digits <= 6 or max_turns < 1:
-            raise EnvError(f"digits is from 2 to 6 and max_turns at least 1; got {digits} and {max_turns}")
         if split not in list(Split):
             raise EnvError(f"split is one of {', '.join(Split)}; got {split!r}")
-        super().__init__(max_turns=max_turns, max_seconds=max_seconds, render_mode=render_mode)
-        self.digits, self.split, self.offer = digits, Split(split), offer
+        super().__init__(
+            max_turns=whole("max_turns", max_turns, least=1), max_seconds=max_seconds, render_mode=render_mode
+        )
+        self.digits, self.split, self.offer = whole("digits", digits, least=2, most=6), Split(split), offer
         self.factors = (0, 0)
 
     def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
-from palaestra.core.records import Failure, ImagePart, Message, TextPart
+from palaestra.core.records import Failure, ImagePart, Message, TextPart, ToolCall
 from palaestra.core.spaces import Choice, RecordSpace, Several, UnicodeText
 from palaestra.engines.wire import chat_messages
 
 TEXT_LIMIT = 1 << 24
 """The most characters of one message, an assistant's or the environment's."""
+
+Said = Message | Mapping[str, Any] | str
+"""A message as an environment may give it: OpenAI's dictionary of one will do, and a text is a user's."""
 
 
 class StopReason(StrEnum):
@@ -71,24 +74,30 @@ class Reply:
     """What an environment answers to an assistant's message.
 
     Arguments:
-        messages: what is appended to the conversation.
-        reward: of this turn.
-        stop: why the episode is over with it; `None` goes on.
+        messages: what is appended to the conversation: `Message`s, or OpenAI's dictionaries of them; a text is one message, a
+            user's.
+        reward: of this turn, a finite number.
+        stop: why the episode is over with it, a `StopReason` or its name; `None` goes on.
         failure: what broke around the agent; the episode then ends as `StopReason.FAILED` and its reward says nothing.
         info: what else the step's `info` is to hold.
     """
 
-    messages: tuple[Message, ...] = ()
+    messages: Sequence[Said] = ()
     reward: float = 0.0
-    stop: StopReason | None = None
+    stop: StopReason | str | None = None
     failure: Failure | None = None
     info: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 def observation_space() -> RecordSpace:
     """The space of `Conversation`."""
+    return RecordSpace(Conversation, {"messages": Several(message_space())})
+
+
+def message_space() -> RecordSpace:
+    """The space of the messages of a conversation."""
     roles = Choice(("system", "user", "assistant", "tool"))
-    return RecordSpace(Conversation, {"messages": Several(RecordSpace(Message, {"role": roles, "content": Content()}))})
+    return RecordSpace(Message, {"role": roles, "content": Content()})
 
 
 class Content(UnicodeText):
@@ -107,15 +116,24 @@ class Content(UnicodeText):
 
 
 class AssistantSpace(UnicodeText):
-    """Actions at the turn scale: an assistant's text, or its whole message where it calls tools. Samples are texts."""
+    """Actions at the turn scale: an assistant's text, or its whole message where it calls tools. Samples are texts.
+
+    A message without content, as servers give it beside calls of tools, is one with the empty text.
+    """
 
     def __init__(self, seed: int | np.random.Generator | None = None) -> None:
         super().__init__(TEXT_LIMIT, seed=seed)
 
     def contains(self, x: Any) -> bool:
-        if isinstance(x, Message):
-            return x.role == "assistant" and super().contains(x.text)
-        return super().contains(x)
+        if not isinstance(x, Message):
+            return super().contains(x)
+        calls = isinstance(x.tool_calls, tuple) and all(isinstance(call, ToolCall) for call in x.tool_calls)
+        if x.role != "assistant" or not calls or not isinstance(x.content, str | tuple | None):
+            return False
+        parts = x.content if isinstance(x.content, tuple) else ()
+        if not all(isinstance(p, ImagePart) or (isinstance(p, TextPart) and isinstance(p.text, str)) for p in parts):
+            return False
+        return super().contains(x.text if x.content else "")
 
     def __repr__(self) -> str:
         return "AssistantSpace()"

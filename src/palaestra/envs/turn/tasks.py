@@ -6,13 +6,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from palaestra.core.errors import EnvError
+from palaestra.core.checks import whole
 from palaestra.core.records import Completion, Failure, FailureCause, Message, Problem, Score
-from palaestra.envs.problems import problems_of
+from palaestra.envs.problems import problems_of, task_of
 from palaestra.envs.turn.base import TurnEnv, failed
 from palaestra.envs.turn.records import Reply, StopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
-from palaestra.tasks.base import Task, make_task
+from palaestra.tasks.base import Task
 
 TOLD = 200
 """Characters of an answer that its feedback repeats."""
@@ -40,7 +40,7 @@ class ProblemSet:
         problem_seed: int = 0,
         task_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.task = make_task(task, **(task_options or {})) if isinstance(task, str) else task
+        self.task = task_of(task, task_options)
         self.problems = problems_of(self.task, split, problems, skills, problem_seed)
         # Scorers are written for one caller at a time.
         self._lock = threading.Lock()
@@ -96,16 +96,16 @@ class TaskEnv(TurnEnv):
         max_seconds: float = 0.0,
         render_mode: str | None = None,
     ) -> None:
-        if attempts < 1:
-            raise EnvError(f"attempts is at least 1; got {attempts}")
-        super().__init__(max_turns=attempts, max_seconds=max_seconds, render_mode=render_mode)
+        super().__init__(
+            max_turns=whole("attempts", attempts, least=1), max_seconds=max_seconds, render_mode=render_mode
+        )
         self._shared = isinstance(task, ProblemSet)
         self.problem_set = (
             task
             if isinstance(task, ProblemSet)
             else ProblemSet(task, split, problems, skills, problem_seed, task_options)
         )
-        self.attempts = attempts
+        self.attempts = self.max_turns
         self._problem = self.problem_set.problems[0]
 
     def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:

@@ -11,7 +11,8 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from palaestra.core.errors import EnvError, SandboxError
+from palaestra.core.checks import short, whole
+from palaestra.core.errors import EnvError, RewardError, SandboxError
 from palaestra.core.records import FailureCause, Message
 from palaestra.envs.turn.base import Action, TurnEnv, failed
 from palaestra.envs.turn.records import Conversation, StopReason
@@ -30,14 +31,15 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
 
     Arguments:
         make: builds the environment of a slot.
-        num_envs: how many slots.
+        num_envs: how many slots: whole groups.
         group_size: how many consecutive slots are reset with the same seed, so that they start alike.
         autoreset: `False` leaves finished slots as they are until the next reset; what is done in them is ignored.
         failures: what an environment that raises does: `"raise"` what it raised, once the other slots are done, or
             `"mark"` its episode as `StopReason.FAILED` with the cause in its `info["failure"]`; an `EnvError` (a wrong
-            use of the environment, not a break of it) is raised either way. A slot whose next episode could not start
+            use of the environment, or one that is wrong itself) is raised either way, but for that of a reward that is not finite. A slot whose next episode could not start
             is tried again in the next step, whose action it ignores.
 
+    All actions are read before anything moves: a step with a wrong one is refused, and every slot stays where it was.
     `reset(seed=s)` gives every group of slots a seed of its own, `reset(seed=[...])` every slot the one that is named
     for it. `reset(options={"reset_mask": mask})` starts only the slots of the mask anew, as in Gymnasium; the rest of
     `options` goes to the environments.
@@ -54,8 +56,9 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         autoreset: bool = True,
         failures: str = "raise",
     ) -> None:
-        if num_envs < 1 or group_size < 1:
-            raise EnvError(f"num_envs and group_size are at least 1; got {num_envs} and {group_size}")
+        num_envs, group_size = whole("num_envs", num_envs, least=1), whole("group_size", group_size, least=1)
+        if num_envs % group_size:
+            raise EnvError(f"num_envs is a number of whole groups of {group_size}; got {num_envs}")
         if failures not in ("raise", "mark"):
             raise EnvError(f"failures is 'raise' or 'mark'; got {failures!r}")
         self.num_envs, self.group_size, self.autoreset, self.failures = num_envs, group_size, autoreset, failures
@@ -73,6 +76,7 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[tuple[Conversation, ...], dict[str, Any]]:
+        self._check_open()
         seeds = self._seeds(seed)
         options = dict(options or {})
         mask = np.asarray(options.pop("reset_mask", np.ones(self.num_envs, dtype=bool)))
@@ -88,21 +92,27 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         return tuple(self._observations), self._infos({slot: made[slot][1] for slot in slots})
 
     def step(self, actions: Sequence[Action]) -> Step:
-        if isinstance(actions, (str, Message)) or len(actions) != self.num_envs:
-            count = 1 if isinstance(actions, (str, Message)) else len(actions)
-            raise EnvError(f"one action a slot is expected, {self.num_envs}; got {count}")
+        self._check_open()
+        given = self._listed(actions)
         if not self._begun.any():
             raise gymnasium.error.ResetNeeded("no episode has begun; call reset() before step()")
         again = (
             self._begun & ~self._active if self.autoreset and self.failures == "mark" else np.zeros_like(self._active)
         )
+        for slot in np.flatnonzero(self._active).tolist():
+            # Before anything moves: a step that is refused leaves every slot where it was. What a wrapper with a space of its
+            # own makes of an action, it alone knows.
+            inside = self._inside(slot)
+            if self.envs[slot].action_space is inside.action_space:
+                inside.read(given[slot])
         return self._moved(
-            lambda slot: self._started(slot) if again[slot] else self.envs[slot].step(actions[slot]),
+            lambda slot: self._started(slot) if again[slot] else self.envs[slot].step(given[slot]),
             np.flatnonzero(self._active | again).tolist(),
         )
 
     def stop(self, reasons: Mapping[int, StopReason | str]) -> Step:
         """End the episodes of some slots from outside, as `TurnEnv.stop` does; the other slots stay where they are."""
+        self._check_open()
         idle = [slot for slot in reasons if not self._active[slot]]
         if idle:
             raise EnvError(f"there is no episode to stop in slot {idle[0]}; active: {np.flatnonzero(self._active)}")
@@ -118,6 +128,18 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         return tuple(env.render() for env in self.envs)
 
     # Inside
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise EnvError(f"this {type(self).__name__} is closed; make another")
+
+    def _listed(self, actions: Any) -> list[Any]:
+        if isinstance(actions, (str, bytes, Message, Mapping)) or not isinstance(actions, Iterable):
+            raise EnvError(f"one action a slot is expected, {self.num_envs}; got one {type(actions).__name__} for all")
+        given = list(actions)
+        if len(given) != self.num_envs:
+            raise EnvError(f"one action a slot is expected, {self.num_envs}; got {len(given)}")
+        return given
 
     def _made(self, make: Callable[[], gymnasium.Env[Any, Any]]) -> list[gymnasium.Env[Any, Any]]:
         """One environment a slot; where one cannot be made, those that could are closed again."""
@@ -136,6 +158,8 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
         if isinstance(seed, (int, np.integer)):
             return [int(seed) + slot // self.group_size for slot in range(self.num_envs)]
+        if isinstance(seed, str) or not isinstance(seed, Iterable | None):
+            raise EnvError(f"a seed is a whole number, or one a slot; got {short(seed)}")
         seeds: list[int | None] = [None] * self.num_envs if seed is None else list(seed)
         if len(seeds) != self.num_envs:
             raise EnvError(f"one seed a slot is expected, {self.num_envs}; got {len(seeds)}")
@@ -144,10 +168,8 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
     def _start(self, slot: int, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         try:
             return self.envs[slot].reset(seed=seed, options=options)
-        except EnvError:
-            raise
         except Exception as error:  # An environment is a program of somebody else's: it may raise anything.
-            if self.failures == "raise":
+            if not self._marks(error):
                 raise
             return self._inside(slot).conversation(), _broken(0, error)
 
@@ -170,15 +192,17 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         """The five values of a move, and what the slot's next episode starts with, where it is over and starts anew."""
         try:
             step = move(slot)
-        except EnvError:
-            raise
         except Exception as error:
-            if self.failures == "raise":
+            if not self._marks(error):
                 raise
             inside = self._inside(slot)
             step = (inside.conversation(), 0.0, False, True, _broken(inside.turn, error))
         over = step[2] or step[3]
         return (*step, self._start(slot) if over and self.autoreset else None)
+
+    def _marks(self, error: Exception) -> bool:
+        """Whether what was raised is a failure of its episode. A wrong use is not; a reward that is no number is."""
+        return self.failures == "mark" and (isinstance(error, RewardError) or not isinstance(error, EnvError))
 
     def _gathered(self, made: Mapping[int, tuple[Any, ...]]) -> Step:
         rewards, flags = np.zeros(self.num_envs), np.zeros((2, self.num_envs), dtype=bool)

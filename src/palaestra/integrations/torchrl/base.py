@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,13 +14,14 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
 
+from palaestra.core.checks import short, whole
 from palaestra.core.errors import EnvError
 from palaestra.core.seeding import Seeds
 from palaestra.envs.turn.records import StopReason
 from palaestra.integrations.torchrl.commands import check_arguments
 from palaestra.integrations.torchrl.entries import put, text_spec, texts
 from palaestra.integrations.torchrl.slots import Slot, Told
-from palaestra.research.task import ResearchTask
+from palaestra.integrations.torchrl.tasks import TaskName, load_tasks
 
 NUMBERS = ("gain", "score", "baseline")
 FLAGS = ("terminated", "truncated")
@@ -37,7 +39,9 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
     around the agent broke, and nobody should learn from the step. The reward is 0: `MLGymRewardAssignment` pays.
 
     Arguments:
-        tasks: by name; an episode is of the first unless another is chosen.
+        tasks: one task (its name, its folder or a `ResearchTask`), several, or a mapping of names to them; an episode is of the
+            first unless another is chosen.
+        mlgym: a checkout of MLGym, whose tasks the names are.
         num_envs: workspaces side by side, each in a thread; the batch size.
         device: of the tensors.
         seed: of the environment's random choices, until `set_seed`; `None` draws a fresh one, so that the members of a pool
@@ -46,24 +50,25 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
 
     Raises:
         EnvError: no slot, no task, or an argument with a value that makes no sense.
-        UnknownNameError: an argument that `ResearchEnv` does not have.
+        UnknownNameError: a task that does not exist, or an argument that `ResearchEnv` does not have.
     """
 
     def __init__(
         self,
-        tasks: Mapping[str, ResearchTask],
+        tasks: TaskName | Iterable[TaskName] | Mapping[str, TaskName],
         *,
+        mlgym: str | Path | None = None,
         num_envs: int = 1,
         device: torch.device | str | None = None,
         seed: int | None = None,
         **arguments: Any,
     ) -> None:
-        if not isinstance(num_envs, int) or num_envs < 1 or not tasks:
-            raise EnvError(f"at least one slot and one task are needed; got {num_envs} and {len(tasks)}")
+        num_envs = whole("num_envs", num_envs, least=1)
         check_arguments("MLGymWrapper", MLGymWrapper.__init__, arguments)
-        super().__init__(device=device, batch_size=torch.Size((num_envs,)))
+        loaded = load_tasks(tasks, mlgym)
+        super().__init__(device=_known(device), batch_size=torch.Size((num_envs,)))
         self._set_seed(seed)
-        self.slots = [Slot(tasks, arguments) for _ in range(num_envs)]
+        self.slots = [Slot(loaded, arguments) for _ in range(num_envs)]
         _ = self.slots[0].env  # Says now, and not at the first reset, what is wrong with the arguments.
         self._threads: ThreadPoolExecutor | None = None
         self._make_specs()
@@ -110,7 +115,8 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         return self._tensordict(rows)
 
     def _set_seed(self, seed: int | None) -> None:
-        self.seeds, self._episodes = Seeds(secrets.randbits(63) if seed is None else seed), 0
+        root = secrets.randbits(63) if seed is None else whole("seed", seed, least=0)
+        self.seeds, self._episodes = Seeds(root), 0
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Close every workspace."""
@@ -169,3 +175,17 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         made.set("done", made.get("terminated") | made.get("truncated"))
         made.set("reward", torch.zeros((*self.batch_size, 1), device=self.device))
         return made
+
+
+def _known(device: torch.device | str | None) -> torch.device | str | None:
+    """A device that there is."""
+    try:
+        torch.empty(0, device=device)
+    except (
+        RuntimeError,
+        TypeError,
+        AssertionError,
+        NotImplementedError,
+    ) as error:  # Torch has a different one for each.
+        raise EnvError(f"device is one that torch has here, such as 'cpu'; got {short(device)}") from error
+    return device

@@ -9,6 +9,7 @@ from tensordict import TensorDictBase
 from torchrl.data import Categorical, Composite, Unbounded
 from torchrl.modules.llm.policies import Text
 
+from palaestra.core.checks import finite, whole
 from palaestra.core.errors import EnvError, SettingsError
 from palaestra.core.records import Message
 from palaestra.envs.turn.records import TEXT_LIMIT, StopReason
@@ -36,15 +37,13 @@ class IsolateCodeBlock(MLGymBaseTransform):
     def __init__(
         self, reward_wrong_format: float | None = None, *, parser: str = "last_block", format_errors: int = 3
     ) -> None:
-        penalty = 0.0 if reward_wrong_format is None else reward_wrong_format
-        if not isinstance(penalty, (int, float)) or not math.isfinite(penalty):
-            raise SettingsError(f"reward_wrong_format is a finite number; got {reward_wrong_format!r}")
-        if format_errors < 0:
-            raise SettingsError(f"format_errors is at least 0, which means never; got {format_errors}")
         if parser == "tool_call":
             raise SettingsError("the parser 'tool_call' finds no text that could be a command; take one that does")
         super().__init__(in_keys_inv=["action"], out_keys_inv=[RESPONSE])
-        self.reward_wrong_format, self.format_errors = float(penalty), format_errors
+        self.reward_wrong_format = finite(
+            "reward_wrong_format", 0.0 if reward_wrong_format is None else reward_wrong_format
+        )
+        self.format_errors = whole("format_errors", format_errors, least=0)
         self._parser = make_parser(parser)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:

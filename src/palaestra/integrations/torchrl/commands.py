@@ -27,6 +27,11 @@ class CommandEnv(ResearchEnv):
         super().__init__(task, parser=parser, **arguments)
         self._parser = Found(self._parser.instructions)
 
+    def leave(self) -> None:
+        """Close the workspace; the next reset opens another."""
+        self.close()
+        self._closed = False
+
     @property
     def limit(self) -> StopReason | None:
         """A limit that the episode has reached since its last command: messages that hold none take time, too."""

@@ -76,8 +76,15 @@ def begin(tensordict: TensorDictBase, role: str, texts: Sequence[str]) -> None:
 def extend(
     tensordict: TensorDictBase, source: TensorDictBase, role: str, texts: Sequence[str], slots: Sequence[bool]
 ) -> None:
-    """Write the conversations of `source`, in some slots with one more message. Those before it are shared, not copied."""
-    histories = list(source.get(HISTORY).unbind(0))
+    """Write the conversations of `source`, in some slots with one more message. Those before it are shared, not copied.
+
+    Where `source` has none, they begin with the message.
+    """
+    found = source.get(HISTORY, None)
+    if found is None:
+        begin(tensordict, role, texts)
+        return
+    histories = list(found.unbind(0))
     for slot, (text, here) in enumerate(zip(texts, slots, strict=True)):
         if here:
             histories[slot] = histories[slot].append(_message(role, text, tensordict.device), inplace=False)

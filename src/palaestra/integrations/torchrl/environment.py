@@ -32,6 +32,14 @@ class MLGymEnv(TransformedEnv):  # type: ignore[misc]  # TorchRL has no types.
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         return self._stacked(super()._reset(tensordict, **kwargs))
 
+    def _reset_proc_data(self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        # TorchRL writes the new conversation into the old one, whose shape stays that of the old; one that is not there is set.
+        if tensordict is not None and self.batch_size.numel() == 1:
+            mask = tensordict.get("_reset", None)
+            if mask is None or mask.all():
+                tensordict.pop("history", None)
+        return super()._reset_proc_data(tensordict, tensordict_reset)
+
     def _stacked(self, tensordict: TensorDictBase) -> TensorDictBase:
         # Not where there is one slot: `SerialEnv` and `ParallelEnv` stack lazy stacks along their inner dimension, where
         # they cannot reset one environment and leave another.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from palaestra.core.errors import SettingsError
 from palaestra.integrations.torchrl.base import MLGymWrapper
@@ -17,22 +19,19 @@ from palaestra.integrations.torchrl.reset import ResetModule
 from palaestra.integrations.torchrl.reward import MLGymRewardAssignment
 from palaestra.integrations.torchrl.sampler import TaskSampler
 from palaestra.integrations.torchrl.state import ReadState
+from palaestra.integrations.torchrl.tasks import TaskName, load_tasks
 from palaestra.integrations.torchrl.template import TemplateTransform
-from palaestra.research.mlgym import load_mlgym
-from palaestra.research.task import ResearchTask, load_task
+from palaestra.research.task import ResearchTask
 
 if TYPE_CHECKING:
-    import torch
     from tensordict import TensorDictBase
     from torchrl.envs import TransformedEnv
-
-TaskName = str | Path | ResearchTask
 
 
 def make_mlgym(
     *,
     task: TaskName | None = None,
-    tasks: Iterable[TaskName] | None = None,
+    tasks: Iterable[TaskName] | Mapping[str, TaskName] | None = None,
     tokenizer: Any = None,
     device: torch.device | str | None = "cpu",
     reward_wrong_format: float | None = None,
@@ -53,7 +52,7 @@ def make_mlgym(
 
     Arguments:
         task: the name of a research task, its folder, or the task itself. Either this or `tasks`.
-        tasks: several, of which every reset draws one.
+        tasks: several, of which every reset draws one; a mapping gives them names of one's own.
         tokenizer: of transformers, or the name of a model whose tokenizer it is; without one there is the history only.
         device: of the tensors.
         reward_wrong_format: added to the reward of a message that cannot be read, so a penalty is negative.
@@ -81,8 +80,7 @@ def make_mlgym(
     """
     if isinstance(tasks, (str, Path, ResearchTask)):
         raise SettingsError(f"tasks is a list of them; got {tasks!r}; for one take task=, or put it into a list")
-    names = [task] if task is not None else list(tasks or ())
-    if (task is None) == (tasks is None) or not names:
+    if (task is None) == (tasks is None) or (isinstance(tasks, Sized) and not len(tasks)):
         raise SettingsError(f"either task or tasks is expected, and not none; got task={task!r} and tasks={tasks!r}")
     if arguments.get("tools"):
         raise SettingsError("calls of tools have no place in a TorchRL conversation of texts; leave out tools=True")
@@ -90,7 +88,8 @@ def make_mlgym(
         penalty = arguments["format_penalty"]
         raise SettingsError(f"format_penalty has no effect here; take reward_wrong_format=-{penalty}, which is added")
     check_arguments("make_mlgym", make_mlgym, arguments)
-    loaded = _loaded(names, mlgym)
+    chosen: Any = tasks if task is None else [task]
+    loaded = load_tasks(chosen, mlgym)
     base = MLGymWrapper(
         loaded, num_envs=num_envs, device=device, seed=seed, parser=parser, prompts=prompts, **arguments
     )
@@ -111,26 +110,12 @@ def make_mlgym(
 
 
 def _to_retry(tensordict: TensorDictBase) -> torch.Tensor:
-    retry: torch.Tensor = tensordict.get("retry")
+    retry: torch.Tensor | None = tensordict.get("retry", None)
     stepped = tensordict.get("_step", None)
+    if retry is None:  # Nobody in this chain reads messages: every command is run.
+        return torch.zeros(tensordict.batch_size, dtype=torch.bool, device=tensordict.device)
     # In the shape of the mask that is there already, which may be without the last dimension.
     return retry if stepped is None else retry.reshape(stepped.shape)
-
-
-def _loaded(names: Iterable[TaskName], mlgym: str | Path | None) -> dict[str, ResearchTask]:
-    found: dict[str, ResearchTask] = {}
-    for given in names:
-        if isinstance(given, ResearchTask):
-            name, task = given.name, given
-        elif mlgym is not None:
-            name, task = str(given), load_mlgym(mlgym, str(given))
-        else:
-            task = load_task(given)
-            name = task.name
-        if name in found:
-            raise SettingsError(f"every task is to be named once; got '{name}' twice")
-        found[name] = task
-    return found
 
 
 def _tokenizer(tokenizer: Any) -> Any:

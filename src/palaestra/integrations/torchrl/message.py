@@ -10,12 +10,13 @@ from torchrl.data import Composite
 
 from palaestra.core.prompts import Prompts
 from palaestra.integrations.torchrl.entries import put, text_spec, texts
+from palaestra.integrations.torchrl.state import state_of
 from palaestra.integrations.torchrl.transform import MLGymBaseTransform
 from palaestra.research.env import PROMPTS
 
 
 class StateToMessage(MLGymBaseTransform):
-    """`state` and `observation`, through the template that fits, become the `message`.
+    """`state` and `observation`, through the template that fits, become the `message`. A `state` that is not there is read.
 
     At a reset it is the task; then `observation`, `no_output` where a command printed nothing, `format_error` where a
     message could not be read.
@@ -32,7 +33,9 @@ class StateToMessage(MLGymBaseTransform):
         slots = len(self.wrapper.slots)
         retry = next_tensordict.get("retry", None)
         bad = [False] * slots if retry is None else retry.reshape(-1).tolist()
-        heard, states = texts(next_tensordict, "observation", slots) or [], texts(next_tensordict, "state", slots) or []
+        heard, states = texts(next_tensordict, "observation", slots) or [], texts(next_tensordict, "state", slots)
+        if states is None:  # Without `ReadState` in the chain.
+            states = [state_of(slot) for slot in self.wrapper.slots]
         told = [self._told(*one) for one in zip(heard, states, bad, strict=True)]
         put(next_tensordict, "message", told)
         return next_tensordict

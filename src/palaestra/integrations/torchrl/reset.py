@@ -32,7 +32,10 @@ class ResetModule(MLGymBaseTransform):
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         acting = self.acting(tensordict)
-        said = texts(tensordict, RESPONSE, len(acting)) or [""] * len(acting)
+        # Without `IsolateCodeBlock` in the chain what is said is the bare command.
+        said = (
+            texts(tensordict, RESPONSE, len(acting)) or texts(tensordict, "action", len(acting)) or [""] * len(acting)
+        )
         extend(next_tensordict, tensordict, "assistant", said, acting)
         return next_tensordict
 

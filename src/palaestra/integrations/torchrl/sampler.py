@@ -38,6 +38,7 @@ class TaskSampler(MLGymBaseTransform):
         drawn = [slot.name for slot in wrapper.slots]
         for slot in wrapper.marked(tensordict.get("_reset", None)):
             drawn[slot] = self.tasks[int(self._random.integers(len(self.tasks)))]
+            wrapper.choose(slot, drawn[slot])
         put(tensordict, "task", drawn)
         return tensordict
 

@@ -95,7 +95,7 @@ class Slot:
     def close(self) -> None:
         """Close the workspace, if one is open."""
         if self.name in self._envs:
-            self._envs[self.name].close()
+            self._envs[self.name].leave()
 
     def _told(self, step: Step, said: int) -> Told:
         observation, reward, terminated, truncated, info = step

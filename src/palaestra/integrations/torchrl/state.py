@@ -8,6 +8,7 @@ from tensordict import TensorDictBase
 from torchrl.data import Composite
 
 from palaestra.integrations.torchrl.entries import put, text_spec
+from palaestra.integrations.torchrl.slots import Slot
 from palaestra.integrations.torchrl.transform import MLGymBaseTransform
 
 
@@ -18,7 +19,7 @@ class ReadState(MLGymBaseTransform):
         super().__init__(out_keys=["state"])
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        put(next_tensordict, "state", [json.dumps(slot.state(), default=str) for slot in self.wrapper.slots])
+        put(next_tensordict, "state", [state_of(slot) for slot in self.wrapper.slots])
         return next_tensordict
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
@@ -27,3 +28,8 @@ class ReadState(MLGymBaseTransform):
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         observation_spec["state"] = text_spec(observation_spec.shape[0], observation_spec.device, "{}")
         return observation_spec
+
+
+def state_of(slot: Slot) -> str:
+    """Where the agent in a slot stands, as JSON."""
+    return json.dumps(slot.state(), default=str)

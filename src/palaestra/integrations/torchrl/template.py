@@ -27,6 +27,7 @@ from palaestra.integrations.torchrl.transform import MLGymBaseTransform
 class TemplateTransform(MLGymBaseTransform):
     """`("history", "prompt")` through the tokenizer's chat template becomes `("text", "prompt")`.
 
+    Where there is no history, the conversation is the `message` alone, or, without one, the `observation`, as a user's.
     The other way the response is cut where the assistant's turn ends in this template: what a model wrote beyond that is
     not part of its message. What a template takes, and how it ends a turn, is found by rendering a conversation with it; see
     `Renderer`.
@@ -50,7 +51,13 @@ class TemplateTransform(MLGymBaseTransform):
         return tuple(dict.fromkeys(one for one in (self._render.ending, self.tokenizer.eos_token) if one))
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        conversations = chats(next_tensordict) or []
+        slots = len(self.wrapper.slots)
+        conversations = chats(next_tensordict)
+        if conversations is None:
+            heard = (
+                texts(next_tensordict, "message", slots) or texts(next_tensordict, "observation", slots) or [""] * slots
+            )
+            conversations = [[{"role": "user", "content": text}] for text in heard]
         put_prompts(next_tensordict, [self._render(conversation) for conversation in conversations])
         return next_tensordict
 

@@ -6,7 +6,11 @@ _HERE = "palaestra.research.agents"
 
 AGENTS.register("model", f"{_HERE}.model:ModelAgent", "a language model: --model, or model:NAME")
 AGENTS.register("human", f"{_HERE}.human:HumanAgent", "you, at the keyboard")
-AGENTS.register("script", f"{_HERE}.script:ScriptAgent", "the actions of a file: script:FILE")
+AGENTS.register(
+    "script",
+    f"{_HERE}.script:ScriptAgent",
+    "script:FILE: the actions of a file, a line %% between two, or .jsonl; {task} in FILE is the task",
+)
 AGENTS.register("replay", f"{_HERE}.replay:ReplayAgent", "the actions of a run: replay:FOLDER")
 AGENTS.register("baseline", f"{_HERE}.solutions:BaselineAgent", "hands the task's baseline in")
 AGENTS.register("reference", f"{_HERE}.solutions:ReferenceAgent", "hands the good solution in that a task comes with")

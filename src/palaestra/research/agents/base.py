@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,6 +60,7 @@ class Outfit:
         history: history processors, in this order (`palaestra.research.history`).
         context: the most tokens of a prompt and its answer; 0 leaves it to the model.
         prompts: the templates.
+        command_docs: the commands as templates may show them.
         baseline: the task's baseline, measured.
         ask: reads a line from a person, after a prompt; raises `EOFError` where there is none.
         show: writes to that person.
@@ -71,6 +73,7 @@ class Outfit:
     history: tuple[str, ...] = ()
     context: int = 0
     prompts: Prompts = field(default_factory=lambda: Prompts(Path(__file__).parents[1] / "prompts"))
+    command_docs: str = ""
     baseline: Callable[[], Measured] = no_baseline
     ask: Callable[[str], str] = input
     show: Callable[[str], None] = write_out
@@ -106,6 +109,8 @@ class Agent:
     """Whether it asks a person at the keyboard, for whom the terminal is kept free."""
     takes: str | None = None
     """What stands behind the colon, for errors; `None` for nothing."""
+    note: str = ""
+    """What whoever starts the run is told before it begins."""
 
     def __init__(self, argument: str, outfit: Outfit) -> None:
         self.argument, self.outfit = argument, outfit
@@ -148,7 +153,7 @@ def make_agent(spec: str, outfit: Outfit) -> Agent:
         UnknownNameError: there is no such agent; names the nearest one.
         SettingsError: it cannot be made like this.
     """
-    name, _, argument = spec.partition(":")
+    name, argument = divided(spec)
     agent: Agent = AGENTS.get(name)(argument, outfit)
     return agent
 
@@ -159,11 +164,21 @@ def settled_agent(spec: str) -> str:
     Raises:
         UnknownNameError: there is no such agent; names the nearest one.
     """
-    name, colon, argument = spec.partition(":")
+    name, argument = divided(spec)
     kind = AGENTS.get(name)
     if not argument or not (isinstance(kind, type) and issubclass(kind, Agent)):
         return spec
-    return f"{name}{colon}{kind.settled(argument)}"
+    return f"{name}:{kind.settled(argument)}"
+
+
+def divided(spec: str) -> tuple[str, str]:
+    """The name of an agent, and what stands behind its colon; a space will do as well.
+
+    >>> divided("script:my actions.txt"), divided("script my:actions.txt"), divided("human")
+    (('script', 'my actions.txt'), ('script', 'my:actions.txt'), ('human', ''))
+    """
+    name, *rest = re.split(r":|\s+", spec.strip(), maxsplit=1)
+    return name, rest[0] if rest else ""
 
 
 def settled_path(path: str) -> str:

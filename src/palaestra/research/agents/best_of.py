@@ -8,7 +8,7 @@ from typing import Any
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Message
 from palaestra.envs.turn.records import Conversation
-from palaestra.research.agents.base import Agent, Halt, Outfit, make_agent, settled_agent
+from palaestra.research.agents.base import Agent, Halt, Outfit, divided, make_agent, settled_agent
 
 
 class BestOfAgent(Agent):
@@ -26,14 +26,14 @@ class BestOfAgent(Agent):
     def __init__(self, argument: str, outfit: Outfit) -> None:
         super().__init__(argument, outfit)
         count, _, spec = argument.partition(":")
-        if not count.isdigit() or int(count) < 1 or not spec:
+        if not count.isdecimal() or int(count) < 1 or not spec:
             raise SettingsError(
                 f"the best of several episodes is best_of:N:AGENT, for example best_of:4:model; got 'best_of:{argument}'"
             )
         self.inner = make_agent(spec, outfit)
         self.episodes, self.parser, self.model = int(count) * self.inner.episodes, self.inner.parser, self.inner.model
-        self.interactive = self.inner.interactive
-        if self.episodes > 1 and spec.partition(":")[0] == "model" and outfit.sampling.temperature == 0:
+        self.interactive, self.note = self.inner.interactive, self.inner.note
+        if self.episodes > 1 and divided(spec)[0] == "model" and outfit.sampling.temperature == 0:
             raise SettingsError(f"{count} episodes at temperature 0 would all be the same; set a temperature")
 
     @classmethod

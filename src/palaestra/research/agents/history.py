@@ -21,6 +21,7 @@ from palaestra.core.registry import Registry
 from palaestra.envs.turn.base import transcript
 from palaestra.research.agents.base import Halt
 from palaestra.research.commands.window import HEADER
+from palaestra.research.templates import ToldTask
 
 HISTORIES = Registry("history processor", "palaestra.histories")
 _HERE = __name__
@@ -86,7 +87,7 @@ class LastObservations(History):
     takes = "N"
 
     def __init__(self, argument: str = "") -> None:
-        self.count = _whole("last", argument, 0)
+        self.count = _whole("last", argument, 1)
 
     def shorten(self, messages: Sequence[Message], desk: Desk) -> list[Message]:
         first = opening(messages)
@@ -113,7 +114,7 @@ class ClosedWindows(History):
             end = match.end() + _length(text[match.end() :])
             if path in seen:
                 lines = text[match.end() : end].count("\n")
-                note = desk.prompts.render("closed_window", path=path, lines=lines)
+                note = desk.prompts.render("closed_window", path=path, lines=lines, observation=text)
                 text = text[: match.start()] + note + text[end:]
             seen.add(path)
         return text
@@ -177,8 +178,9 @@ class Summary(History):
         # A summary has to fit the model as well: of long messages the middle is left out.
         most = max(200, 3 * self.budget // max(1, len(old)))
         written = "\n\n".join(f"[{message.role}]\n{_middle(transcript(message), most)}" for message in old)
+        task = desk.prompts.shared("task")
         return desk.prompts.render(
-            "summarize", task=_middle(messages[first - 1].text, self.budget), before=self.text, transcript=written,
+            "summarize", task=ToldTask(_middle(messages[first - 1].text, self.budget), task), before=self.text, transcript=written,
             words=max(50, self.budget // 8),
         )  # fmt: skip
 
@@ -194,7 +196,7 @@ def opening(messages: Sequence[Message]) -> int:
 
 def _omitted(message: Message, desk: Desk) -> Message:
     lines = message.text.count("\n") + 1
-    return replace(message, content=desk.prompts.render("omitted", lines=lines))
+    return replace(message, content=desk.prompts.render("omitted", lines=lines, observation=message.text))
 
 
 _PATH = re.compile(r"^\[file (.+), \d+ lines?(?:, .*)?\]$")
@@ -222,6 +224,7 @@ def _middle(text: str, most: int) -> str:
 
 
 def _whole(name: str, argument: str, least: int) -> int:
-    if not argument.isdigit() or int(argument) < least:
-        raise SettingsError(f"the history processor '{name}' is {name}:N with N of at least {least}; got '{argument}'")
+    if not argument.isdecimal() or int(argument) < least:
+        given = f"{name}:{argument}" if argument else name
+        raise SettingsError(f"the history processor '{name}' is {name}:N with N of at least {least}; got '{given}'")
     return int(argument)

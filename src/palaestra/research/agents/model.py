@@ -69,6 +69,10 @@ class ModelAgent(Agent):
 
     def act(self, conversation: Conversation) -> Message | Halt:
         messages: Sequence[Message] = conversation.messages
+        where = {name: conversation.state.get(name, "") for name in ("open_file", "working_dir", "remaining_steps")}
+        self.prompts = self.outfit.prompts.given(
+            task=self.outfit.task, command_docs=self.outfit.command_docs, current_step=turns_of(conversation), **where
+        )
         for history in self.histories:
             shortened = history.shorten(messages, self)
             if isinstance(shortened, Halt):

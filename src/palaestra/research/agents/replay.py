@@ -14,7 +14,7 @@ from palaestra.research.steps import Step
 from palaestra.runs.run import Run
 
 INTERRUPTED = str(StopReason.INTERRUPTED)
-KEPT = ("commands", "format_errors", "format_penalty")
+KEPT = ("format_errors", "format_penalty")
 """Settings of the run that are the environment's too."""
 
 
@@ -48,6 +48,7 @@ class ReplayAgent(Agent):
             self._settings = run.settings
             self.parser = str(summary.get("parser", ""))
             self._tools = bool(summary.get("tools", False))
+            self._commands = summary.get("commands", run.settings.get("commands", ()))
             steps = run.store.steps(Step, int(summary.get("kept_episode", 0)))
         if summary["task"] != outfit.task.name:
             raise SettingsError(
@@ -67,7 +68,13 @@ class ReplayAgent(Agent):
     def environment(self) -> Mapping[str, Any]:
         kept = {name: self._settings[name] for name in KEPT if name in self._settings}
         limits = {"max_turns": self._settings.get("steps", 0), "max_seconds": self._settings.get("seconds", 0.0)}
-        return {"parser": self.parser or "last_block", "tools": self._tools, **kept, **limits}
+        return {
+            "parser": self.parser or "last_block",
+            "tools": self._tools,
+            "commands": self._commands,
+            **kept,
+            **limits,
+        }
 
     def act(self, conversation: Conversation) -> Message | Halt:
         turn = turns_of(conversation)

@@ -13,6 +13,8 @@ from palaestra.research.agents.base import Agent, Halt, Outfit, settled_path, tu
 
 MARK = "%%"
 """A line that is only this stands between two actions."""
+ALONE = ("validate", "submit")
+"""Commands that are a whole line wherever they are meant."""
 
 
 class ScriptAgent(Agent):
@@ -46,6 +48,11 @@ class ScriptAgent(Agent):
         self._calls = any(message.tool_calls for message in self.messages)
         if self._calls and not all(message.tool_calls for message in self.messages):
             raise SettingsError(f"the script {argument} has texts and calls of tools; it can have the one or the other")
+        if len(self.messages) == 1 and (found := _undivided(self.messages[0].text)):
+            self.note = (
+                f"the script {argument} is one action, with '{found}' in a line of its own; actions are separated by "
+                f"a line {MARK}"
+            )
 
     @classmethod
     def settled(cls, argument: str) -> str:
@@ -88,6 +95,12 @@ def _divided(text: str) -> list[str]:
         else:
             pieces[-1].append(line)
     return [action for piece in pieces if (action := "\n".join(piece).strip("\n")).strip()]
+
+
+def _undivided(action: str) -> str:
+    """What of an action looks like another one, as whoever knows nothing of the mark would write it."""
+    lines = [line.strip() for line in action.splitlines() if line.strip()]
+    return next((line for line in lines if len(lines) > 1 and line in ALONE), "")
 
 
 def _said(path: Path, number: int, line: str) -> Message:

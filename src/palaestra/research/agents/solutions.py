@@ -32,6 +32,9 @@ class Solution(Agent):
         """The commands."""
         raise NotImplementedError(f"{type(self).__name__} needs `plan`: its commands")
 
+    def environment(self) -> Mapping[str, Any]:
+        return {**super().environment(), "commands": ()}  # Its files are written by bash, whatever others have.
+
     def begin(self, seed: int, tools: Sequence[Mapping[str, Any]]) -> None:
         self.actions = self.plan()
 

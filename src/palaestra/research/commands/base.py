@@ -64,11 +64,12 @@ class BrokenCommandError(SandboxError):
 
 
 class Hooks(Protocol):
-    """What the environment does for the commands. Both give the text that the agent is told."""
+    """What the environment does for the commands. Both give what the agent is told: a text, or an `Outcome` that is not
+    `ok` where nothing was scored."""
 
-    def validate(self) -> str: ...
+    def validate(self) -> str | Outcome: ...
 
-    def submit(self) -> str:
+    def submit(self) -> str | Outcome:
         """Hand the work in; the episode ends with it."""
         ...
 
@@ -79,6 +80,7 @@ class Parameter:
 
     Arguments:
         kind: what it is in JSON; as text an integer is written in digits.
+        written: how it is written as text, which is nothing to a call of a tool.
         rest: as text it takes everything that is left of the message, as it stands.
     """
 
@@ -87,6 +89,7 @@ class Parameter:
     kind: Literal["string", "integer"] = "string"
     required: bool = True
     rest: bool = False
+    written: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def _entry(command: Command) -> str:
     lines += textwrap.wrap(docs, WIDTH, initial_indent="    ", subsequent_indent="    ")
     for one in all_parameters(command) if command.textual else ():
         optional = "" if one.required else " (optional)"
-        text = f"{one.name.upper()}{optional}: {one.description}"
+        text = f"{one.name.upper()}{optional}: {', '.join(part for part in (one.description, one.written) if part)}"
         lines += textwrap.wrap(text, WIDTH, initial_indent="    - ", subsequent_indent="      ")
     if command.example:
         lines += ["    Example:", textwrap.indent(command.example, "        ", lambda line: True)]

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from palaestra.research.commands.base import Command
+from palaestra.research.commands.base import Command, Outcome
 
 if TYPE_CHECKING:
     from palaestra.research.commands.session import Session
 
 
-def _validate(session: Session, arguments: Mapping[str, Any]) -> str:
+def _validate(session: Session, arguments: Mapping[str, Any]) -> str | Outcome:
     return session.hooks.validate()
 
 
-def _submit(session: Session, arguments: Mapping[str, Any]) -> str:
+def _submit(session: Session, arguments: Mapping[str, Any]) -> str | Outcome:
     return session.hooks.submit()
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from palaestra.core.errors import SettingsError
 from palaestra.research.commands.base import Command, Parameter
 from palaestra.runs.guard import guarded
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 LONGEST_KEY, LONGEST_TEXT, MOST = 200, 20_000, 1000
 SHOWN = 10
 """Notes that one reading gives."""
+BEGINNING = b'{"key": '
+"""Of every line of a memory's file."""
 _WORD = re.compile(r"\w+")
 
 
@@ -61,13 +64,10 @@ class Memory:
         if not self.path.exists():
             return found
         for line in self.path.read_bytes().splitlines():
-            try:
-                note = json.loads(line)
-                key, text = str(note["key"]), str(note["text"])
-            except (ValueError, TypeError, KeyError):
-                continue
-            found.pop(key, None)
-            found[key] = text
+            note = _note(line)
+            if note is not None:
+                found.pop(note[0], None)
+                found[note[0]] = note[1]
         return found
 
     def search(self, query: str) -> list[tuple[str, str]]:
@@ -90,6 +90,35 @@ class Memory:
         newest = list(reversed(notes.items()))
         newest.sort(key=lambda note: -weight(note[0]))
         return [note for note in newest if weight(note[0]) > 0]
+
+
+def check_memory(path: Path) -> None:
+    """Raise where notes cannot be kept, as what is there is something else.
+
+    Raises:
+        SettingsError: a folder is named, or a file that holds no note.
+        StorageError: it cannot be read.
+    """
+    if path.is_dir():
+        raise SettingsError(f"the memory is a file; {path} is a folder")
+    above = next(folder for folder in path.parents if folder.exists())
+    if not above.is_dir():
+        raise SettingsError(f"the memory is a file in a folder; {above} is none")
+    with guarded(path, "reading an agent's memory"):
+        lines = [line for line in path.read_bytes().splitlines() if line.strip()] if path.exists() else []
+    # The only line may have been cut by a kill.
+    cut = len(lines) == 1 and lines[0].startswith(BEGINNING) and not _ended(path)
+    if lines and not cut and all(_note(line) is None for line in lines):
+        raise SettingsError(f"the memory {path} is a file of something else: no line of it is a note")
+
+
+def _note(line: bytes) -> tuple[str, str] | None:
+    """Key and text of a note; `None` of a line that is none."""
+    try:
+        note = json.loads(line)
+        return str(note["key"]), str(note["text"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
 def _ended(path: Path) -> bool:

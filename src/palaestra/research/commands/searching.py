@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from palaestra.research.commands.base import Command, CommandError, Parameter
@@ -27,7 +27,7 @@ _FIND = _TAKE.format('builtin cd -- "$2" && exec find . -name .git -prune -o -na
 
 def _search_dir(session: Session, arguments: Mapping[str, Any]) -> str:
     term, folder = _term(SEARCH_DIR, arguments["term"]), _folder(session, arguments.get("dir", "."))
-    lines = _asked(session, _SEARCH_DIR, term, folder)
+    term, lines = _found(session, term, lambda term: _asked(session, _SEARCH_DIR, term, folder))
     where = _shown_folder(arguments)
     if not lines:
         return f"No line of a file in {where} holds '{term}'. Capital letters count; binary files are not searched."
@@ -37,12 +37,15 @@ def _search_dir(session: Session, arguments: Mapping[str, Any]) -> str:
 def _search_file(session: Session, arguments: Mapping[str, Any]) -> str:
     term, path = _term(SEARCH_FILE, arguments["term"]), arguments.get("file")
     place = session.open_place("search_file") if path is None else session.files.existing(path)
-    if place.data is not None:
+
+    def lines_with(term: str) -> list[str]:
+        if place.data is None:
+            return _asked(session, _SEARCH_FILE, term, place.path)
         numbered = enumerate(session.files.text(place).lines, 1)
         found = (f"{number}:{shown(line, WIDEST)}" for number, line in numbered if term in line)
-        lines = list(itertools.islice(found, MOST + 1))
-    else:
-        lines = _asked(session, _SEARCH_FILE, term, place.path)
+        return list(itertools.islice(found, MOST + 1))
+
+    term, lines = _found(session, term, lines_with)
     name = place.given
     if not lines:
         return f"No line of {name} holds '{term}'. Capital letters count."
@@ -53,11 +56,26 @@ def _find_file(session: Session, arguments: Mapping[str, Any]) -> str:
     name, folder = _term(FIND_FILE, arguments["name"]), _folder(session, arguments.get("dir", "."))
     if "/" in name:
         raise FIND_FILE.error(f"NAME is a name without folders, DIR says where to look; got '{name}'")
-    lines = sorted(line.removeprefix("./") for line in _asked(session, _FIND, name, folder))
+    name, lines = _found(session, name, lambda name: _asked(session, _FIND, name, folder))
+    lines = sorted(line.removeprefix("./") for line in lines)
     where = _shown_folder(arguments)
     if not lines:
         return f"No file called '{name}' in {where}. * stands for any letters: find_file '*{name.strip('*')}*'"
     return _listing(lines, f"files called '{name}' in {where}")
+
+
+def _found(session: Session, term: str, search: Callable[[str], list[str]]) -> tuple[str, list[str]]:
+    """What a search finds, and the text that it was for.
+
+    In a call of a tool, quotes around a text are a part of it; many a model puts some there as it would in a shell. Where
+    nothing holds these, the text within them is meant.
+    """
+    lines = search(term)
+    bare = term[1:-1]
+    if lines or not session.by_tool or not bare or term[0] not in "\"'" or term[-1] != term[0]:
+        return term, lines
+    without = search(bare)
+    return (bare, without) if without else (term, lines)
 
 
 def _asked(session: Session, script: str, *arguments: str) -> list[str]:
@@ -97,7 +115,7 @@ SEARCH_DIR = Command(
     _search_dir,
     "Search the files of a folder, and of those below it, for a text as it stands. Shows file, line number and line.",
     (
-        Parameter("term", "the text, in quotes if it has spaces"),
+        Parameter("term", "the text", written="in quotes if it has spaces"),
         Parameter("dir", "the folder; without it, the current one", required=False),
     ),
     'search_dir "learning_rate =" src',
@@ -107,7 +125,7 @@ SEARCH_FILE = Command(
     _search_file,
     "Search a file for a text as it stands. Shows line number and line.",
     (
-        Parameter("term", "the text, in quotes if it has spaces"),
+        Parameter("term", "the text", written="in quotes if it has spaces"),
         Parameter("file", "the file; without it, the open one", required=False),
     ),
     "search_file def train.py",
@@ -117,7 +135,7 @@ FIND_FILE = Command(
     _find_file,
     "Find files and folders by their name in a folder and below it. * in the name stands for any letters.",
     (
-        Parameter("name", "the name, in quotes if it has a *"),
+        Parameter("name", "the name", written="in quotes if it has a *"),
         Parameter("dir", "the folder; without it, the current one", required=False),
     ),
     "find_file '*.csv' /data",

@@ -84,20 +84,25 @@ class Session:
         self.files = Files(self.inside)
         self.changes = Changes()
         self.view: View | None = None
-        self.ok = True
+        self.ok, self.by_tool = True, False
+        """Whether the last action did what it was asked for; whether it came as a call of a tool."""
 
     def run(self, text: str) -> Outcome:
-        """Do one action: one of our commands where the first word is one, else bash."""
-        text = clean(text).replace("\r\n", "\n")
+        """Do one action: one of our commands where the first word is one, else bash, if the agent has it."""
+        text, self.by_tool = clean(text).replace("\r\n", "\n"), False
         words = text.split(None, 1)
         command = self.commands.get(words[0]) if words else None
         if command is not None and command.textual:
             return self._perform(command, lambda: from_text(command, text))
+        if "bash" not in self.commands:
+            name = clean(words[0][:80]) if words else ""
+            said = f"there is no command '{name}', and no bash; a message is one of: {', '.join(self.commands)}"
+            return self._noted(Outcome(said, False, "error"))
         return self._noted(run_bash(self, text))
 
     def call(self, name: str, arguments: Mapping[str, Any] | str) -> Outcome:
         """Do one action that came as a call of a tool, `bash` among them; the arguments may be JSON text."""
-        command = self.commands.get(name)
+        command, self.by_tool = self.commands.get(name), True
         if command is None:
             said = f"there is no tool '{name[:80]}'; {suggest(name[:80], self.commands)}"
             return self._noted(Outcome(said, False, "error"))

@@ -2,7 +2,7 @@
 
 What the evaluator itself prints is told apart from what the submission prints: the evaluator's module has a `print` of its
 own, everything else goes to stderr. Where it prints no object by that, what it wrote to stdout in other ways counts, unless
-code of the submission is among the callers. It is passed on when the evaluator has come to its end, and no earlier, in one line with
+code of the submission is among the callers, or whatever makes objects out of its files. It is passed on when the evaluator has come to its end, and no earlier, in one line with
 a seal. The key to the seal comes by stdin, and is in no argument, variable of the environment, file or other process: who
 writes to every open file, reads what others wrote there, prints such lines, or ends the process, has none. Our file lies
 outside the workspace, which comes last where modules are looked for, so that a file of the submission stands in for no library.
@@ -10,10 +10,12 @@ outside the workspace, which comes last where modules are looked for, so that a 
 
 from __future__ import annotations
 
+import _sitebuiltins
 import fcntl
 import io
 import json
 import os
+import pickle
 import sys
 import traceback
 
@@ -23,12 +25,15 @@ from collections.abc import Callable
 from hashlib import blake2b
 from io import StringIO
 from os import _exit, getpid, write
-from types import FrameType, ModuleType, TracebackType
+from types import CodeType, FrameType, ModuleType, TracebackType
+from typing import Any
 
 KEY_BYTES = 32
 KEPT = 1 << 17
 """Characters that are passed on: the last ones."""
 MARK = b"sealed by the runner of the evaluator:"
+MAKERS = frozenset({"pickle", "yaml.constructor"})
+"""Modules that call whatever a file names."""
 
 
 def main() -> None:
@@ -61,13 +66,14 @@ def main() -> None:
         plain(*values, sep=sep, end=end, file=text)
         said.add(text.getvalue())
 
-    module = ModuleType("__main__")
+    module, own = ModuleType("__main__"), set[CodeType]()
 
     def heard(frame: FrameType | None) -> bool:
-        return called_by(vars(module), frame, here, trusted)
+        return called_by(own, frame, here, trusted)
 
     sys.stdout = Heard(heard, otherwise)
-    code = run(script, module, {"print": tell})
+    watch_unpicklers()
+    code = run(script, module, {"print": tell}, own)
     # A process that the submission forked may come here as well.
     if code == 0 and getpid() == process:
         line = sealed(said.text if "{" in said.text else otherwise.text, key)
@@ -109,16 +115,20 @@ class Heard(io.TextIOWrapper):
         return len(text)
 
 
-def called_by(names: dict[str, object], frame: FrameType | None, workspace: str, trusted: frozenset[str]) -> bool:
-    """Whether all callers are the module of these names, this file, libraries, or files of the workspace that are trusted.
+def called_by(own: set[CodeType], frame: FrameType | None, workspace: str, trusted: frozenset[str]) -> bool:
+    """Whether all callers are this code, this file, libraries, or files of the workspace that are trusted.
 
-    By the module that a function belongs to: the name of its file is what whoever compiled it says.
+    By the code itself, and by the module that a function belongs to: the name of its file, and the module that it is
+    run in, are what whoever compiled it says.
     """
     found = False
     while frame is not None:
         scope = frame.f_globals
-        found = found or scope is names
-        if scope is not names and scope is not globals():
+        if frame.f_code in UNPICKLING or scope.get("__name__") in MAKERS:
+            return False
+        ours = frame.f_code in own
+        found = found or ours
+        if not ours and scope is not globals():
             module = sys.modules.get(str(scope.get("__name__")))
             origin = str(getattr(getattr(module, "__spec__", None), "origin", None) or "")
             if module is None or vars(module) is not scope or not origin:
@@ -129,16 +139,50 @@ def called_by(names: dict[str, object], frame: FrameType | None, workspace: str,
     return found
 
 
-def run(script: str, module: ModuleType, names: dict[str, object]) -> int:
-    """Run a file as Python would, as this module with these names in it; its exit code."""
+class Unpickler(pickle.Unpickler):
+    """Python's, whose calls can be seen among the callers."""
+
+    def load(self) -> Any:
+        return super().load()
+
+
+def load(file: Any, **options: Any) -> Any:
+    return Unpickler(file, **options).load()
+
+
+def loads(data: Any, /, **options: Any) -> Any:
+    return Unpickler(io.BytesIO(data), **options).load()
+
+
+EXIT = _sitebuiltins.Quitter.__call__.__code__
+UNPICKLING = frozenset({Unpickler.load.__code__, load.__code__, loads.__code__})
+
+
+def watch_unpicklers() -> None:
+    """Put ours in the place of those that leave no trace among the callers."""
+    pickle.Unpickler, pickle.load, pickle.loads = Unpickler, load, loads  # type: ignore[misc]
+
+
+def codes_in(code: CodeType) -> set[CodeType]:
+    """A code and all that are defined in it."""
+    found = {code}
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            found |= codes_in(one)
+    return found
+
+
+def run(script: str, module: ModuleType, names: dict[str, object], own: set[CodeType]) -> int:
+    """Run a file as Python would, as this module with these names in it; its exit code. Its codes are added to `own`."""
     vars(module).update(names, __file__=os.path.abspath(script))
     sys.modules["__main__"] = module
     try:
         with open(script, "rb") as source:
             compiled = compile(source.read(), script, "exec", dont_inherit=True)
+        own |= codes_in(compiled)
         exec(compiled, vars(module))
     except SystemExit as error:
-        if not error.code and raised_by(vars(module), error.__traceback__):
+        if not error.code and raised_by(own, error.__traceback__):
             return 0
         traceback.print_exc()
         return error.code if isinstance(error.code, int) and 0 < error.code < 256 else 1
@@ -148,12 +192,15 @@ def run(script: str, module: ModuleType, names: dict[str, object]) -> int:
     return 0
 
 
-def raised_by(names: dict[str, object], trace: TracebackType | None) -> bool:
-    """Whether something was raised in the module of these names itself."""
-    last = None
+def raised_by(own: set[CodeType], trace: TracebackType | None) -> bool:
+    """Whether something was raised in this code itself, or in the `exit` that it called."""
+    codes = []
     while trace is not None:
-        last, trace = trace.tb_frame.f_globals, trace.tb_next
-    return last is names
+        codes.append(trace.tb_frame.f_code)
+        trace = trace.tb_next
+    if codes and codes[-1] is EXIT:
+        codes.pop()
+    return bool(codes) and codes[-1] in own
 
 
 def sealed(text: str, key: bytes) -> bytes:

@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from palaestra.core.errors import TaskError
+
 CROWD = 100
 """Entries of a folder that are shown one by one: each takes the sandbox a millisecond or more, and some thousands are too many."""
 
@@ -20,16 +22,23 @@ class Secrets:
     Arguments:
         root: the checkout, without links in its path.
         names: of files and folders, relative to the checkout, as the task file has them; `*` and the like stand for any.
+            One without a folder, and one that is not there, is meant wherever a file has that name.
+
+    Raises:
+        TaskError: a name is no path and no pattern.
     """
 
     def __init__(self, root: Path, names: Sequence[str]) -> None:
         self.root = root
         self._names = tuple(posixpath.normpath(name.strip("/")) for name in names if name.strip("/."))
-        self._bare = {posixpath.basename(name) for name in self._names}
+        self._bare: set[str] = set()
         self.files: dict[str, Path] = {}
         """Those that are there, by their places in the workspace in which a submission is judged."""
         for name in self._names:
-            for path in [root / name] if (root / name).exists() else sorted(root.glob(name)):
+            found = self._found(name)
+            if "/" not in name or not found:
+                self._bare.add(posixpath.basename(name))
+            for path in found:
                 if not path.resolve().is_relative_to(root):
                     continue
                 if path.is_dir():
@@ -38,9 +47,15 @@ class Secrets:
                     self.files[path.name] = path
         self._identities = {_identity(path) for path in self.files.values()} - {None}
 
+    def _found(self, name: str) -> list[Path]:
+        try:
+            return [self.root / name] if (self.root / name).exists() else sorted(self.root.glob(name))
+        except (ValueError, OSError) as error:
+            raise TaskError(f"secret_files: '{name}' is no path and no pattern: {error}") from error
+
     def has(self, path: Path, place: str) -> bool:
-        """Whether a file or folder is secret: by where it lies in the checkout, by its place in the workspace, by its bare
-        name, or because it is a secret file under another name.
+        """Whether a file or folder is secret: by where it lies in the checkout, by its place in the workspace, by its name
+        where the task file says no more, or because it is a secret file under another name.
 
         Arguments:
             path: below the checkout.

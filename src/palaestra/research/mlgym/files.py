@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 
 class EntryPoint(StrEnum):
@@ -31,14 +32,14 @@ class TaskFile(_File):
     id: str
     name: str
     description: str
-    task_entrypoint: EntryPoint
+    task_entrypoint: EntryPoint = EntryPoint.CSV
     dataset_configs: tuple[str, ...] = ()
-    training_timeout: float | None = None
+    training_timeout: Annotated[FiniteFloat, Field(gt=0)] | None = None
     use_generic_conda: bool = True
     requirements_path: str | None = None
     starter_code: tuple[str, ...] = ()
     baseline_paths: tuple[str, ...] = ()
-    baseline_scores: tuple[dict[str, float], ...] = ()
+    baseline_scores: tuple[dict[str, FiniteFloat], ...] = ()
     sample_submission: str | None = None
     evaluation_paths: tuple[str, ...] = ("evaluate.py",)
     evaluation_read_only: bool = False
@@ -60,7 +61,7 @@ class DatasetFile(_File):
     name: str
     description: str = ""
     data_path: str
-    is_local: bool = True
+    is_local: bool = False
     train_split: SplitFile | None = None
     valid_split: SplitFile | None = None
     test_split: SplitFile | None = None

@@ -1,4 +1,8 @@
-"""Judging as MLGym does, by running its evaluator; on a copy, in a fresh sandbox, with the original files put over it."""
+"""Judging as MLGym does, by running its evaluator; on a copy, in a fresh sandbox, with the original files put over it.
+
+One Python file that is handed in runs apart from the evaluator, in a sandbox without anything that is hidden (see `apart`). Where the
+evaluator passes it what cannot be sent there, and where time is what counts, both run in one process.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +12,26 @@ import secrets
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
+from typing import ClassVar
 
-from palaestra.core.errors import SandboxError
+from palaestra.core.errors import SandboxError, TaskError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.research.data import TaskData
 from palaestra.research.evaluation import EvaluationSplit, Judge
 from palaestra.research.inside import evaluate
 from palaestra.research.inside.evaluate import KEY_BYTES
+from palaestra.research.mlgym.apart import STUB, Place, run_apart
+from palaestra.research.mlgym.directions import is_time
 from palaestra.research.mlgym.files import EntryPoint
 from palaestra.research.mlgym.scores import exception_in, scores_in, unsealed
-from palaestra.research.mlgym.task import WORKSPACE, MLGymTask
+from palaestra.research.mlgym.task import TORCHRUN, UNNAMED, WORKSPACE, MLGymTask
 from palaestra.research.places import read_only_of
 from palaestra.research.records import Grade, Outcome, Unusable
 from palaestra.sandbox.base import Limits, Result, Sandbox
 
 RUNNER = "/opt/runner/evaluate.py"
 """Where the runner lies: in a folder of its own, as Python looks there for modules first."""
+TARGET = "target.py"
 QUOTED = 600
 """Characters of what an evaluator said that the agent is told, where none of its code ran."""
 
@@ -32,46 +40,85 @@ class MLGymJudge(Judge):
     """Runs the evaluator of a task of MLGym."""
 
     task: MLGymTask
+    inseparable: ClassVar[set[str]] = set()
+    """Digests of tasks whose evaluators pass to a submission what cannot be sent to another sandbox."""
 
     def __init__(self, task: MLGymTask, sandbox: Sandbox) -> None:
         self.task, self.sandbox, self.seed, self.data = task, sandbox, 0, TaskData()
         self.exposed = False
+        # In a time, messages from one sandbox to another would be measured too.
+        self.together = task.file.task_entrypoint is not EntryPoint.PYTHON or is_time(task.metric.name)
+        """Whether code of the agent runs in the process of the evaluator from the start."""
 
     def judge(self, files: Mapping[str, bytes], split: EvaluationSplit) -> Outcome:
         """What a submission is worth; the same for both splits, as there is one set of data."""
-        start, self.exposed = time.perf_counter(), False
-        names, table = self.task.file.evaluation_paths, self.task.file.task_entrypoint is EntryPoint.CSV
+        self.exposed = False
+        try:
+            return self._judged(files)
+        except SandboxError as error:
+            return Failure(FailureCause.SANDBOX, str(error))
+        except (TaskError, OSError) as error:  # Somebody changed the checkout.
+            return Failure(
+                FailureCause.SCORER, f"the files of task '{self.task.name}' cannot be used any more: {error}"
+            )
+
+    def _judged(self, files: Mapping[str, bytes]) -> Outcome:
+        start = time.perf_counter()
+        evaluator, table = self.task.evaluator_place, self.task.file.task_entrypoint is EntryPoint.CSV
         if table:  # Nothing else of the agent's may be there, as it could be code.
             files = {name: content for name, content in files.items() if name in self.task.submission.files}
         originals = self.task.evaluator_files()
-        fixed = {*names, *(originals.keys() - self.task.starter_files().keys())}
+        fixed = {evaluator, *(originals.keys() - self.task.starter_files().keys())}
         if self.task.file.task_entrypoint is EntryPoint.PYTHON:
             # What the evaluator imports beside the one file that is handed in is its own.
             fixed |= originals.keys() - set(self.task.submission.files)
         wrong = self._wrong({**dict.fromkeys(originals.keys() & fixed, b""), **files})
         if wrong:
             return Unusable(wrong)
-        evaluator = next((name for name in names if name in originals), None)
-        if evaluator is None:
-            said = f"the evaluator {', '.join(names)} is not among the starter code of the task"
-            return Failure(FailureCause.SCORER, said)
         try:
             argv = self._command(evaluator, files)
         except ValueError as error:
             return Unusable(str(error))
         shown = read_only_of(self.task, self.data, judging=True)
-        taken = {path.removeprefix(f"{WORKSPACE}/") for path in shown if path.startswith(f"{WORKSPACE}/")}
         key = secrets.token_bytes(KEY_BYTES)
-        told = json.dumps(sorted(originals.keys() & fixed)).encode()
+        # What the agent left as it was is as good as the evaluator.
+        same = {name for name, content in originals.items() if name in fixed or files.get(name, content) == content}
+        told = json.dumps(sorted(same)).encode()
         self.exposed = not table
-        try:
-            result = self.sandbox.run(
-                argv, laid_over(originals, files, fixed, taken), stdin=b"" if table else key + told, limits=self._limits(),
-                read_only={**shown, RUNNER: str(Path(evaluate.__file__))}, env={"HF_HUB_OFFLINE": "1"},
-            )  # fmt: skip
-        except SandboxError as error:
-            return Failure(FailureCause.SANDBOX, str(error))
-        return self._read(result, key, time.perf_counter() - start)
+        if not self.together and (not self.inseparable or self.task.digest() not in self.inseparable):
+            place = Place(laid_over(originals, {TARGET: STUB.encode()}, fixed, taken(shown)), shown)
+            outcome = self._apart(evaluator, place, files, start)
+            if outcome is not None:
+                return outcome
+        result = self.sandbox.run(
+            argv, laid_over(originals, files, fixed, taken(shown)), stdin=b"" if table else key + told, limits=self._limits(),
+            read_only={**shown, RUNNER: str(Path(evaluate.__file__))}, env={"HF_HUB_OFFLINE": "1"},
+        )  # fmt: skip
+        text = result.text if result.ok else None
+        return self._read(result, text if table else unsealed(result.stdout, key), time.perf_counter() - start)
+
+    def _apart(self, evaluator: str, place: Place, files: Mapping[str, bytes], start: float) -> Outcome | None:
+        """What a submission is worth that runs in a sandbox of its own; None where this evaluator cannot have it there."""
+        ended = run_apart(self.sandbox, evaluator, place, self._submitted(files), self._limits())
+        if not ended.unsendable:
+            text = ended.result.text if ended.result.ok else None
+            return self._read(ended.result, text, time.perf_counter() - start, ended.unimportable)
+        # What an evaluator passes may come from what it was given. Whether it is its own doing shows with the task's own file.
+        own = self.task.evaluator_files().get(TARGET)
+        if own is None:
+            said = f"the evaluator passes {ended.unsendable} to {TARGET}, and the task has none of its own to try that with"
+            return Failure(FailureCause.SCORER, said)
+        if run_apart(self.sandbox, evaluator, place, self._submitted({TARGET: own}), self._limits()).unsendable:
+            self.inseparable.add(self.task.digest())
+            return None
+        return Unusable(f"{TARGET} led the evaluator to pass it what cannot be passed", self.exposed)
+
+    def _submitted(self, files: Mapping[str, bytes]) -> Place:
+        """What a submission finds where it runs apart: what the agent saw, less the evaluator, and its own files."""
+        evaluator, shown = self.task.evaluator_place, read_only_of(self.task, self.data)
+        starter, own = ({name: one for name, one in some.items() if name != evaluator}
+                        for some in (self.task.starter_files(), files))  # fmt: skip
+        return Place(laid_over(starter, own, starter.keys() - {TARGET}, taken(shown)), shown)
 
     def _wrong(self, files: Mapping[str, bytes]) -> str:
         wanted = self.task.submission
@@ -87,14 +134,14 @@ class MLGymJudge(Judge):
                 # Nothing of the agent's runs there: whatever is printed, the evaluator printed it.
                 return ["python3", "-B", evaluator, "--submission_file", f"{WORKSPACE}/submission.csv"]
             case EntryPoint.MODEL:
-                found = sorted(name for name in files if name.endswith((".yaml", ".yml")) and "/" not in name)
+                found = [name for name in files if name.endswith((".yaml", ".yml"))]
                 if not found:
                     raise ValueError(
                         "the evaluator needs a configuration as a .yaml file in the workspace; there is none"
                     )
-                return [*run, "--config_fname", found[0]]
+                return [*run, "--config_fname", min(found, key=lambda name: (name.count("/"), name))]
             case EntryPoint.LANGUAGE_MODEL:
-                return ["torchrun", "--nproc_per_node=1", "--standalone", RUNNER, evaluator]
+                return ["torchrun", *TORCHRUN, RUNNER, evaluator]
             case EntryPoint.PYTHON:
                 return run
 
@@ -105,16 +152,17 @@ class MLGymJudge(Judge):
             processes=limit.processes, open_files=1024, file_size=4 << 30, output=1 << 22, disk=8 << 30,
         )  # fmt: skip
 
-    def _read(self, result: Result, key: bytes, seconds: float) -> Outcome:
-        plain = result.text if result.ok else None
-        text = unsealed(result.stdout, key) if self.exposed else plain
+    def _read(self, result: Result, text: str | None, seconds: float, unimportable: str = "") -> Outcome:
+        """What comes of an evaluator that ended so, and said this; nothing where it did not come to its end."""
         if text is None:
-            return Unusable(self._ended(result), self.exposed)
-        name = self.task.metric.name
+            return Unusable(self._ended(result, unimportable), self.exposed)
+        name, unknown = self.task.metric.name, self.task.metric.name == UNNAMED
         lines = self.task.file.task_entrypoint in (EntryPoint.MODEL, EntryPoint.LANGUAGE_MODEL)
-        found = scores_in(text, name, first=lines)
+        found = scores_in(text, "" if unknown else name, first=lines)
         if found is None:
-            return Unusable("the evaluator came to its end and printed no scores", self.exposed)
+            return Unusable("the evaluator came to its end and printed no scores, or several that differ", self.exposed)
+        if unknown and found:
+            found = {UNNAMED: next(iter(found.values())), **found}
         by_name = {one.lower(): score for one, score in found.items()}
         value = found.get(name, by_name.get(name.lower()))
         if value is None:
@@ -127,7 +175,7 @@ class MLGymJudge(Judge):
             value, {**{one: score for one, score in found.items() if math.isfinite(score)}, name: value}, seconds
         )
 
-    def _ended(self, result: Result) -> str:
+    def _ended(self, result: Result, unimportable: str = "") -> str:
         """How an evaluator ended that gave no scores. What code of the agent had to say could be hidden data."""
         limit = f"was ended by its limit of {result.status.value}" if result.status.is_limit else ""
         if not self.exposed:
@@ -136,7 +184,13 @@ class MLGymJudge(Judge):
         raised = "" if limit else exception_in(result.error_text)
         ended = f"did not come to its end (exit code {result.exit_code}{raised and f', {raised}'})"
         said = "what was printed there is not told, as it may hold hidden data. More is told by a trial of your own"
-        return f"the evaluator {limit or ended}; {said}"
+        first = f"{TARGET} cannot be imported ({unimportable}); " if unimportable else ""
+        return f"{first}the evaluator {limit or ended}; {said}"
+
+
+def taken(shown: Collection[str]) -> set[str]:
+    """Names of the workspace at which something lies that is shown there."""
+    return {path.removeprefix(f"{WORKSPACE}/") for path in shown if path.startswith(f"{WORKSPACE}/")}
 
 
 def laid_over(

@@ -16,8 +16,10 @@ LOOKED_AT = KEPT
 """Characters at the end of what was printed in which scores are looked for."""
 EFFORT = 32 * LOOKED_AT
 """Characters that are read in vain before it is given up."""
-OBJECT = re.compile(r'\{\s*"')
-LINE = re.compile(r'^\{\s*"', re.M)
+OBJECT = re.compile(r'(?=\{\s*")')
+LINE = re.compile(r'^[ \t]*(?=\{\s*")', re.M)
+LINE_END = re.compile(r"[ \t\r]*(?:\n|\Z)")
+ANYWHERE = re.compile("")
 LAST_LINES = 200
 SEALED = re.compile(re.escape(MARK) + rb"[0-9a-f]{64}:([0-9a-f]*)\n")
 RAISED = re.compile(r"(?:\[rank\d+\]: ?)?(\w+)(?::|\s*$)")
@@ -37,23 +39,47 @@ def unsealed(stdout: bytes, key: bytes) -> str | None:
 
 
 def scores_in(text: str, metric: str = "", first: bool = False) -> dict[str, float] | None:
-    """The scores in what an evaluator printed: the last JSON object, of those with that metric if there are any.
+    """The scores in what an evaluator printed: the JSON object with that metric, or with any number if none has it.
+
+    An evaluator may print words of the submission as well. So an object that fills its lines comes before one within a line,
+    and where two of them say different things of the metric, neither is taken.
 
     Arguments:
-        first: the first of them instead, of those that begin a line.
+        first: the first of those that begin a line, whatever the others say.
 
     Looks at the end of a long text only, and gives up on one that is full of objects without an end.
 
-    >>> scores_in("loading\\n{'not': 'json'}\\n{\\"Score\\": 1.5}\\n")
+    >>> scores_in("loading\\n{'not': 'json'}\\n{\\"Score\\": 1.5}\\nrow 1: {\\"Score\\": 9}\\n", "Score")
     {'Score': 1.5}
     """
-    text = text[-LOOKED_AT:]
-    found: dict[str, float] | None = None
-    fits: dict[str, float] | None = None
-    begins = LINE if first else OBJECT
+    for begins, ends in ((LINE, LINE_END), *(() if first else ((OBJECT, ANYWHERE),))):
+        objects = _objects(text[-LOOKED_AT:], begins, ANYWHERE if first else ends)
+        if objects is None:
+            return None
+        fits = [numbers for numbers in objects if metric in numbers] if metric else objects
+        fits = fits or [numbers for numbers in objects if metric.lower() in map(str.lower, numbers)]
+        if first and fits:
+            return fits[0]
+        if len({_value(numbers, metric) for numbers in fits}) > 1:
+            return None
+        if fits:
+            return fits[-1]
+        if objects:
+            return objects[-1]
+    return None
+
+
+def _value(numbers: Mapping[str, float], metric: str) -> object:
+    """What it says of the metric, or of anything where there is none."""
+    return next((repr(value) for name, value in numbers.items() if name.lower() == metric.lower()), repr(numbers))
+
+
+def _objects(text: str, begins: re.Pattern[str], ends: re.Pattern[str]) -> list[dict[str, float]] | None:
+    """The objects with numbers that begin and end so; `None` where that would take too long to find out."""
+    found: list[dict[str, float]] = []
     decoder, start, effort = json.JSONDecoder(), begins.search(text), 0
     while start is not None:
-        rest = text[start.start() :]  # By itself: an error counts the lines from the beginning.
+        rest = text[start.end() :]  # By itself: an error counts the lines from the beginning.
         try:
             value, end = decoder.raw_decode(rest)
         except (ValueError, RecursionError) as error:
@@ -63,13 +89,10 @@ def scores_in(text: str, metric: str = "", first: bool = False) -> dict[str, flo
                 return None
         else:
             numbers = _numbers(value)
-            found = numbers or found
-            if metric.lower() in map(str.lower, numbers):
-                fits = numbers
-                if first:
-                    break
-        start = begins.search(text, start.start() + end)
-    return fits or found
+            if numbers and ends.match(rest, end):
+                found.append(numbers)
+        start = begins.search(text, start.end() + end)
+    return found
 
 
 def exception_in(stderr: str) -> str:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.research.data import TaskData
 from palaestra.research.mlgym.checkout import Secrets, below, files_below
+from palaestra.research.mlgym.directions import direction_of
 from palaestra.research.mlgym.files import DatasetFile, EntryPoint, TaskFile
 from palaestra.research.records import Unusable
 from palaestra.research.task import CACHES, Direction, Metric, ResearchTask, Submission, TaskLimits, read_yaml
@@ -22,11 +24,12 @@ from palaestra.sandbox.base import Sandbox, Shell
 if TYPE_CHECKING:
     from palaestra.research.mlgym.judge import MLGymJudge
 
+TORCHRUN = ("--nproc_per_node=1", "--standalone")
 WORKSPACE = "/home/agent/workspace"
 """Where that project's workspace is; some of its evaluators have the path written into them."""
 TASKS = Path("configs/tasks")
-LOWER = re.compile(r"loss|error|rmse|mse\b|mae\b|perplexity|ppl|time|second|latency|regret|wer\b|bpb|nll", re.I)
-"""Names of metrics of which less is better; the files themselves do not say."""
+UNNAMED = "the first score"
+"""What a metric is called whose name is not known yet."""
 DATA = "data"
 """The folder of the workspace in which the data lie."""
 LARGEST = 2 << 30
@@ -44,6 +47,7 @@ class MLGymTask(ResearchTask):
     `validate` and `submit` use the same evaluator and the same data, as there is only one; how often it may be asked is limited.
     """
 
+    name: str = Field(pattern=r"^\w+$")
     _checkout: Path = PrivateAttr(default=Path())
     _file: TaskFile = PrivateAttr()
     _datasets: tuple[DatasetFile, ...] = PrivateAttr(default=())
@@ -66,14 +70,18 @@ class MLGymTask(ResearchTask):
         return {name: path.read_bytes() for name, path in self._starter().items() if not secrets.has(path, name)}
 
     def evaluator_files(self) -> dict[str, bytes]:
-        """What judges, as it is in the checkout: evaluators, secret files, and whatever else the starter code brought."""
-        return {name: path.read_bytes() for name, path in (self._starter() | self._secrets().files).items()}
+        """What judges, as it is in the checkout: evaluators, secret files, and whatever else the starter code brought.
+
+        A secret file that is called like what is handed in does not take its place.
+        """
+        secret = {name: path for name, path in self._secrets().files.items() if name not in self.submission.files}
+        return {name: path.read_bytes() for name, path in (self._starter() | secret).items()}
 
     def shown(self, data: TaskData, judging: bool) -> Mapping[str, str]:
         secrets = Secrets(self.checkout, ()) if judging else self._secrets()
         found: dict[str, str] = {}
-        for dataset in self._datasets:
-            found |= secrets.visible(self._data_folder(dataset), DATA, shared=len(self._datasets) > 1)
+        for folder in (folders := self._data_folders()):
+            found |= secrets.visible(folder, DATA, shared=len(folders) > 1)
         return {f"{WORKSPACE}/{place}": path for place, path in found.items()}
 
     def judge(self, sandbox: Sandbox) -> MLGymJudge:
@@ -94,7 +102,7 @@ class MLGymTask(ResearchTask):
         listed = shell.list_files(most + 1)
         if len(listed) > most:
             return Unusable(f"the workspace has more than {MOST_FILES} files, which are the most; remove some")
-        names = [name for name in listed if not self._datasets or not name.startswith(f"{DATA}/")]
+        names = [name for name in listed if not self._data_folders() or not name.startswith(f"{DATA}/")]
         for name in names:
             size, part = len(name.encode()), max(len(part.encode()) for part in name.split("/"))
             if size > LONGEST_PATH or part > LONGEST_NAME:
@@ -110,7 +118,7 @@ class MLGymTask(ResearchTask):
 
     def recorded(self) -> float | None:
         scores = self.file.baseline_scores
-        return scores[0][self.metric.name] if scores else None
+        return scores[0].get(self.metric.name) if scores else None
 
     def digest(self) -> str:
         """Changes with the files that judge, the secret ones among them, and with the data, as far as size and time tell."""
@@ -130,7 +138,7 @@ class MLGymTask(ResearchTask):
         if not self.file.requirements_path or not (path := self.checkout / self.file.requirements_path).is_file():
             return []
         missing = []
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             name = re.match(r"\s*([A-Za-z0-9][\w.-]*)", line)
             if name is not None:
                 try:
@@ -138,6 +146,40 @@ class MLGymTask(ResearchTask):
                 except PackageNotFoundError:
                     missing.append(name[1])
         return missing
+
+    @property
+    def evaluator_place(self) -> str:
+        """Where the evaluator lies in the workspace.
+
+        Raises:
+            TaskError: the task names none that is among its starter code.
+        """
+        starter = self._starter()
+        for name in self.file.evaluation_paths:
+            if (place := self._place(name, starter)) is not None:
+                return place
+        raise TaskError(
+            f"task '{self.file.id}' needs an evaluator among its starter code; "
+            f"evaluation_paths has {', '.join(self.file.evaluation_paths) or 'nothing'}"
+        )
+
+    def baseline_command(self) -> str:
+        """What makes the baseline's submission: the first of its scripts, run as the submission is judged."""
+        if not self.file.baseline_paths:
+            return ""
+        first = self.file.baseline_paths[0]
+        script = self._place(first, self._starter()) or Path(first).name
+        distributed = self.file.task_entrypoint is EntryPoint.LANGUAGE_MODEL
+        return " ".join(
+            ["torchrun", *TORCHRUN, shlex.quote(script)] if distributed else ["python", shlex.quote(script)]
+        )
+
+    def _place(self, name: str, starter: Mapping[str, Path]) -> str | None:
+        """Where a file of the starter code lies in the workspace; it may be named by that, or as the checkout has it."""
+        if name in starter:
+            return name
+        path = below(self.checkout, name)
+        return next((place for place, source in starter.items() if source == path), None)
 
     def _secrets(self) -> Secrets:
         return Secrets(self.checkout, self.file.secret_files)
@@ -160,18 +202,23 @@ class MLGymTask(ResearchTask):
         return found
 
     def _data_files(self) -> Iterator[Path]:
-        for dataset in self._datasets:
-            yield from files_below(self._data_folder(dataset))
+        for folder in self._data_folders():
+            yield from files_below(folder)
 
-    def _data_folder(self, dataset: DatasetFile) -> Path:
-        path = below(self.checkout, dataset.data_path)
-        if path is None or not path.is_dir():
-            raise TaskError(
-                f"the data '{dataset.name}' of task '{self.file.id}' are not in {self.checkout / dataset.data_path}; "
-                + ("they are not part of the checkout: fetch them as its README says" if dataset.is_local else
-                   "they come from a hub: fetch them, put them there as files, and set is_local")
-            )  # fmt: skip
-        return path
+    def _data_folders(self) -> list[Path]:
+        """Where the data lie. Those of a hub need not be there."""
+        found = []
+        for dataset in self._datasets:
+            path = below(self.checkout, dataset.data_path)
+            if path is not None and path.is_dir():
+                found.append(path)
+            elif dataset.is_local:
+                raise TaskError(
+                    f"the data '{dataset.name}' of task '{self.file.id}' are not in {self.checkout / dataset.data_path}; "
+                    + ("they are not part of the checkout: fetch them as its README says" if path is not None else
+                       "that leads out of the checkout, and nothing outside is shown: put the files there")
+                )  # fmt: skip
+        return found
 
 
 def load_mlgym(
@@ -188,7 +235,8 @@ def load_mlgym(
     Arguments:
         checkout: the folder, with `configs/tasks`, `configs/datasets` and `data`.
         name: of the task file, or its `id`.
-        metric: which of the scores counts; the first of the recorded baseline's unless told otherwise.
+        metric: which of the scores counts; the first of the recorded baseline's unless told otherwise. Where none is
+            recorded the baseline is measured, and must give one score.
         direction: `higher` or `lower`; by the metric's name unless told otherwise, as the files do not say.
         steps, validations: limits, which the files do not have either.
 
@@ -202,23 +250,18 @@ def load_mlgym(
     path = _path(root, name)
     file = read_yaml(TaskFile, path)
     datasets = tuple(read_yaml(DatasetFile, root / "configs" / one) for one in file.dataset_configs)
-    known = list(file.baseline_scores[0]) if file.baseline_scores else []
-    counted = metric or (known[0] if known else "")
-    if not counted:
-        raise SettingsError(f"task '{file.id}' records no baseline scores; say which metric counts (metric=...)")
-    if known and counted not in known:
-        raise UnknownNameError("metric", counted, known)
-    way = direction or ("lower" if LOWER.search(counted) else "higher")
+    recorded = file.baseline_scores[0] if file.baseline_scores else {}
+    counted = metric or next(iter(recorded), UNNAMED)
+    way = direction or direction_of(counted)
     if way not in set(Direction):
         raise SettingsError(f"direction is 'higher' or 'lower'; got '{way}'")
-    base = abs(file.baseline_scores[0][counted]) if known else 1.0
+    base = abs(recorded.get(counted, 1.0))
     fields: dict[str, Any] = {
-        "name": re.sub(r"\W+", "_", file.id).strip("_").lower() or "task",
+        "name": re.sub(r"\W+", "_", name.removesuffix(".yaml").removeprefix("tasks/")),
         "title": file.name,
-        "description": _described(file, datasets),
+        "description": file.description,
         "metric": Metric(name=counted, direction=Direction(way), scale=base or 1.0),
         "submission": Submission(files=_wanted(file), largest=LARGEST),
-        "baseline": " && ".join(f"python {Path(one).name}" for one in file.baseline_paths),
         "limits": TaskLimits(
             steps=steps, seconds=86_400.0, command_seconds=file.training_timeout or 1800.0, validations=validations,
             evaluation_seconds=file.training_timeout or 1800.0, memory=16 << 30,
@@ -227,13 +270,14 @@ def load_mlgym(
     task = MLGymTask.model_validate(fields)
     task._checkout, task._file, task._datasets = root, file, datasets
     task._folder = path.parent
-    if missing := task.missing_packages():
-        said = f"{task.description}\n\nNot installed, and not to be had: {', '.join(missing)}."
-        task = task.model_copy(update={"description": said})
+    task = task.model_copy(update={"description": _described(task), "baseline": task.baseline_command()})
     task.starter_files()
-    for dataset in datasets:
-        task._data_folder(dataset)
-    return task
+    task.evaluator_place  # noqa: B018  (raises where there is none)
+    if metric or recorded:
+        return task
+    return load_mlgym(
+        checkout, name, metric=_only_score(task), direction=direction, steps=steps, validations=validations
+    )
 
 
 def mlgym_names(checkout: str | Path) -> list[str]:
@@ -242,21 +286,46 @@ def mlgym_names(checkout: str | Path) -> list[str]:
 
 
 def _path(root: Path, name: str) -> Path:
-    for path in sorted((root / TASKS).glob("*.yaml")):
-        if path.stem == name:
+    """The file of a task, by its name, by that of the file (MLGym's own `--task tasks/NAME.yaml`), or by its `id`."""
+    paths = sorted((root / TASKS).glob("*.yaml"))
+    for path in paths:
+        if name in (path.stem, path.name, f"tasks/{path.name}"):
             return path
-    for path in sorted((root / TASKS).glob("*.yaml")):
-        if re.search(rf"^id:\s*['\"]?{re.escape(name)}['\"]?\s*$", path.read_text(encoding="utf-8"), re.M):
+    for path in paths:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if re.search(rf"^id:\s*['\"]?{re.escape(name)}['\"]?\s*$", text, re.M):
             return path
     raise UnknownNameError("task of the checkout", name, mlgym_names(root))
 
 
-def _described(file: TaskFile, datasets: tuple[DatasetFile, ...]) -> str:
-    docs = "\n".join(f"- {one.name}: {one.description}" for one in datasets)
-    text = file.description.replace("{dataset_docs}", docs)
-    if docs and "{dataset_docs}" not in file.description:
+def _described(task: MLGymTask) -> str:
+    """What the agent is told: with the data, and what of all that the task names is not to be had here."""
+    docs = "\n".join(f"- {one.name}: {one.description}" for one in task._datasets)
+    text = task.description.replace("{dataset_docs}", docs)
+    if docs and "{dataset_docs}" not in task.description:
         text += f"\n\nData (in ./data, read-only):\n{docs}"
+    if len(task._data_folders()) < len(task._datasets):
+        absent = [one.data_path for one in task._datasets if not (task.checkout / one.data_path).is_dir()]
+        text += f"\n\nData of a hub that are not here, and there is no network: {', '.join(absent)}."
+    if missing := task.missing_packages():
+        text += f"\n\nNot installed, and not to be had: {', '.join(missing)}."
     return text
+
+
+def _only_score(task: MLGymTask) -> str:
+    """The name of the score that the evaluator gives the baseline, which is measured if it never was."""
+    from palaestra.research.baseline import baseline_of
+    from palaestra.research.places import sandbox_for
+
+    sandbox = sandbox_for(task)
+    scores = baseline_of(task, sandbox, task.judge(sandbox)).test.scores
+    names = [name for name in scores if name != UNNAMED]
+    if len(names) > 1:
+        raise SettingsError(
+            f"task '{task.name}' records no baseline scores, and its evaluator gives {', '.join(names)}; "
+            "say which one counts (--task-option metric=NAME)"
+        )
+    return names[0]
 
 
 def _wanted(file: TaskFile) -> tuple[str, ...]:

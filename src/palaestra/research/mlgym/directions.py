@@ -1,0 +1,45 @@
+"""What kind of metric it is, by its name: the files of a checkout do not say."""
+
+from __future__ import annotations
+
+import re
+
+from palaestra.research.task import Direction
+
+TIMES = frozenset({"duration", "latency", "runtime", "second", "seconds", "secs", "time", "times", "walltime"})
+LOWER = TIMES | frozenset({
+    "bits", "bpb", "bpc", "brier", "cer", "conflicts", "cost", "costs", "crps", "decisions", "distance", "divergence",
+    "ece", "eer", "entropy", "err", "error", "errors", "fid", "fnr", "fpr", "kl", "loss",
+    "losses", "mae", "mape", "mse", "msle", "nll", "perplexity", "ppl", "regret", "rmse", "rmsle",
+    "ter", "wer",
+})  # fmt: skip
+"""Words of which less is better."""
+HIGHER = frozenset({
+    "acc", "accuracy", "auc", "auroc", "bleu", "f1", "iou", "lossless", "ndcg", "neg", "negative", "precision", "r2",
+    "recall", "return", "reward", "rouge", "score", "scores", "survive", "survived", "win", "wins",
+})  # fmt: skip
+"""Words of which more is better, whatever else is in the name."""
+WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
+
+
+def direction_of(metric: str) -> Direction:
+    """By the words of a name.
+
+    >>> [str(direction_of(name)) for name in ("Test_MSE_mean", "valLoss", "sentiment_accuracy", "apples", "neg_loss")]
+    ['lower', 'lower', 'higher', 'higher', 'higher']
+    """
+    words = _words(metric)
+    return Direction.LOWER if words & LOWER and not words & HIGHER else Direction.HIGHER
+
+
+def is_time(metric: str) -> bool:
+    """Whether it is measured in time.
+
+    >>> is_time("solvingTime"), is_time("sentiment")
+    (True, False)
+    """
+    return bool(_words(metric) & TIMES)
+
+
+def _words(metric: str) -> set[str]:
+    return {word.lower() for word in WORD.findall(metric)}

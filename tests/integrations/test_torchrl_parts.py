@@ -1,0 +1,204 @@
+"""Each transform by itself over the environment of bare commands, every beginning of the chain, and chains of one's own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torchrl")
+
+from tensordict import TensorDictBase
+from torchrl.data.llm import History
+from torchrl.envs import Compose
+from torchrl.envs.utils import check_env_specs
+from torchrl_tasks import SUBMIT, block, last, play, roles, told
+
+from palaestra.engines.shelf import Model
+from palaestra.integrations.torchrl import (
+    ConditionalSkip,
+    IsolateCodeBlock,
+    MessageToHistory,
+    MLGymEnv,
+    MLGymRewardAssignment,
+    MLGymWrapper,
+    ReadState,
+    ResetModule,
+    StateToMessage,
+    TaskSampler,
+    TemplateTransform,
+)
+from palaestra.integrations.torchrl.make import _to_retry
+from palaestra.research.task import load_task
+
+Chained = Callable[..., MLGymEnv]
+DOCS = Path(__file__).parents[2] / "docs" / "turn.md"
+
+
+@pytest.fixture
+def parts(nano: Model) -> dict[str, Callable[[], Any]]:
+    """Makes every transform, in the order of the chain."""
+    return {
+        "ConditionalSkip": lambda: ConditionalSkip(_to_retry),
+        "IsolateCodeBlock": lambda: IsolateCodeBlock(-1.0),
+        "ResetModule": ResetModule,
+        "TaskSampler": lambda: TaskSampler(["low", "high"]),
+        "ReadState": ReadState,
+        "StateToMessage": StateToMessage,
+        "MessageToHistory": MessageToHistory,
+        "TemplateTransform": lambda: TemplateTransform(nano.tokenizer),
+        "MLGymRewardAssignment": MLGymRewardAssignment,
+    }
+
+
+@pytest.fixture
+def chained(place: Path, parts: dict[str, Callable[[], Any]]) -> Iterator[Chained]:
+    """Makes an environment with the named transforms, and closes it."""
+    made: list[MLGymEnv] = []
+
+    def build(*names: str, **arguments: Any) -> MLGymEnv:
+        base = MLGymWrapper([place / "low", place / "high"], prompts=place / "prompts", seed=0, **arguments)
+        made.append(MLGymEnv(base, Compose(*(parts[name]() for name in names))))
+        return made[-1]
+
+    yield build
+    for env in made:
+        env.close()
+
+
+def does(env: MLGymEnv, tensordict: TensorDictBase, command: str, names: tuple[str, ...]) -> TensorDictBase:
+    """A step with this command in every slot, said as the chain wants it."""
+    slots = env.batch_size.numel()
+    if "IsolateCodeBlock" in names:
+        tensordict["text", "response"] = [block(command)] * slots
+    else:
+        tensordict["action"] = [command] * slots
+    return env.step(tensordict)
+
+
+NAMES = (
+    "ConditionalSkip", "IsolateCodeBlock", "ResetModule", "TaskSampler", "ReadState", "StateToMessage", "MessageToHistory",
+    "TemplateTransform", "MLGymRewardAssignment",
+)  # fmt: skip
+CHAINS = [
+    *((name,) for name in NAMES),
+    *(NAMES[:length] for length in range(2, len(NAMES) + 1)),
+    *(tuple(name for name in NAMES if name != left_out) for left_out in NAMES[1:-1]),
+    ("StateToMessage", "MessageToHistory"),
+    ("ResetModule", "MessageToHistory"),
+    ("ResetModule", "StateToMessage", "TemplateTransform"),
+]
+
+
+@pytest.mark.parametrize("names", CHAINS, ids="+".join)
+def test_each_transform_works_alone_and_in_any_part_of_the_chain(chained: Chained, names: tuple[str, ...]) -> None:
+    slots = 2 if len(names) % 2 else 1
+    env = chained(*names, num_envs=slots)
+    check_env_specs(env)
+    tensordict = does(env, env.reset(), "echo 3 > answer.txt; echo q-$((6*6))", names)
+    assert all(told(tensordict["next"], "observation", slot) == "q-36" for slot in range(slots))
+    tensordict = does(env, env.step_mdp(tensordict), "submit", names)
+    assert tensordict["next", "done"].all()
+    if "MLGymRewardAssignment" in names:
+        paid = {"low": 7.0, "high": -7.0}
+        expected = [paid[slot.name] for slot in env.base_env.slots]
+        assert tensordict["next", "reward"].flatten().tolist() == expected
+
+
+def test_a_message_without_a_state_before_it_says_the_same(chained: Chained) -> None:
+    said = []
+    for names in (("StateToMessage",), ("ReadState", "StateToMessage")):
+        env = chained(*names)
+        said.append(told(does(env, env.reset(), "echo hi", names)["next"], "message"))
+    assert said[0] == said[1]
+    assert said[0].startswith("hi\n\n(open file: none; folder: /workspace; 3 messages left)")
+
+
+def test_a_history_that_nobody_began_begins_with_the_message(chained: Chained) -> None:
+    env = chained("StateToMessage", "MessageToHistory", num_envs=2)
+    tensordict = env.reset()
+    assert roles(tensordict) == ["user"]
+    tensordict = does(env, tensordict, "echo hi", ())["next"]
+    assert [roles(tensordict, slot) for slot in (0, 1)] == [["user", "user"]] * 2
+    assert last(tensordict).startswith("hi")
+    assert ("history", "prompt") not in chained("MessageToHistory").reset().keys(True)
+
+
+def test_a_history_without_messages_has_the_commands_alone(chained: Chained) -> None:
+    env = chained("ResetModule", "MessageToHistory")
+    after = does(env, env.reset(), "echo hi", ())["next"]
+    assert roles(after) == ["system", "assistant"]
+    assert last(after) == "echo hi", "without a message around it the command is what was said"
+
+
+def test_a_whole_history_is_read_though_there_was_none_before(chained: Chained) -> None:
+    env = chained("IsolateCodeBlock", "MessageToHistory")
+    tensordict = env.reset()
+    full = History(role=[["user", "assistant"]], content=[["Go.", block("echo hi")]], batch_size=(1, 2))
+    tensordict["history", "full"] = full
+    assert told(env.step(tensordict)["next"], "observation") == "hi"
+
+
+def test_a_template_without_a_history_shows_what_was_heard(chained: Chained) -> None:
+    env = chained("TemplateTransform")
+    tensordict = env.reset()
+    assert told(tensordict, "observation") in told(tensordict, ("text", "prompt"))
+    prompt = told(does(env, tensordict, "echo zebra", ())["next"], ("text", "prompt"))
+    assert "zebra" in prompt and "The task" not in prompt  # noqa: PT018
+    env = chained("StateToMessage", "TemplateTransform")
+    assert "(open file" in told(does(env, env.reset(), "echo hi", ())["next"], ("text", "prompt"))
+
+
+def test_a_sampler_alone_chooses_the_task(chained: Chained) -> None:
+    env = chained("TaskSampler")
+    drawn = [(told(found := env.reset(), "task"), told(found, "observation")) for _ in range(6)]
+    assert {name for name, _ in drawn} == {"low", "high"}
+    assert all(observation.startswith(f"The task {name}") for name, observation in drawn)
+
+
+def test_the_environment_of_commands_takes_tasks_in_every_way(place: Path) -> None:
+    task = load_task(place / "high")
+    for given, names in (
+        ("prisoners_dilemma", ["prisoners_dilemma"]),
+        (place / "low", ["low"]),
+        (task, ["high"]),
+        (["prisoners_dilemma", place / "low"], ["prisoners_dilemma", "low"]),
+        ((name for name in [place / "low", task]), ["low", "high"]),
+        ({"mine": task, "other": place / "low"}, ["mine", "other"]),
+    ):
+        env = MLGymWrapper(given, prompts=place / "prompts")
+        try:
+            assert list(env.slots[0].tasks) == names
+        finally:
+            env.close(raise_if_closed=False)
+
+
+def test_the_example_in_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = re.findall(r"```python\n([^`]*MLGymEnv\(MLGymWrapper[^`]*)```", DOCS.read_text(encoding="utf-8"))
+    exec(code, {})
+    assert "messages left" in capsys.readouterr().out
+
+
+def test_an_episode_that_begins_in_the_same_step_has_a_history_of_its_own_shape(
+    make: Callable[..., MLGymEnv],
+) -> None:
+    env = make(tokenizer="nano")
+    tensordict = env.reset()
+    tensordict["text", "response"] = [SUBMIT]
+    stepped, after = env.step_and_maybe_reset(tensordict)
+    assert stepped["next", "done"].item() and stepped["next", "history", "prompt"].shape == (1, 4)  # noqa: PT018
+    assert after["history", "prompt"].shape == (1, 2)
+    assert roles(after) == ["system", "user"]
+    kept = env.maybe_reset(after)
+    assert kept["history", "prompt"].shape == (1, 2), "an episode that goes on is left alone"
+
+
+def test_a_workspace_that_was_left_can_be_opened_again(make: Callable[..., MLGymEnv]) -> None:
+    env = make()
+    play(env, block("touch mine"))
+    env.close()
+    assert json.loads(told(play(env, block("ls"))[0], "state"))["current_step"] == 1

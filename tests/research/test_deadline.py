@@ -1,0 +1,121 @@
+"""An evaluator that never ends stalls nobody, and nothing of it is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from number_task import number_task
+
+from palaestra.core.errors import TaskError
+from palaestra.core.records import Failure, FailureCause
+from palaestra.recipes.research import research
+from palaestra.research import deadline, evaluation
+from palaestra.research.deadline import OverdueError, within
+from palaestra.research.evaluation import Judge
+from palaestra.research.task import load_task
+from palaestra.sandbox import make_sandbox
+
+LOOP = """
+def evaluate(evaluation):
+    with evaluation.program("answer.py") as program:
+        program.call("first")
+        while True:
+            {body}
+"""
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "SLACK", 0.0)
+    monkeypatch.setattr(deadline, "GRACE", 0.4)
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Callable[[str], Path]:
+    def write(evaluator: str) -> Path:
+        made = number_task(tmp_path)
+        (made / "evaluator.py").write_text(evaluator)
+        said = (made / "task.yaml").read_text()
+        (made / "task.yaml").write_text(
+            said.replace("validations: 3", "validations: 3, evaluation_seconds: 0.2").replace("answer.txt", "answer.py")
+        )
+        return made
+
+    return write
+
+
+def ours() -> set[str]:
+    """What runs for an evaluation."""
+    return {thread.name for thread in threading.enumerate()} & {"deadline", "submission"}
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize(
+    ("body", "seconds"),
+    [("pass", 0.2), ("program.call('again')", 60.0), ("evaluation.run('sleep', '60', seconds=60)", 60.0)],
+)
+def test_an_evaluator_that_does_not_end_is_a_failure_and_its_programs_are_gone(
+    task: Callable[[str], Path], body: str, seconds: float
+) -> None:
+    folder = task(LOOP.format(body=body).replace('"answer.py"', f'"answer.py", {seconds}'))
+    judge = Judge(load_task(folder), make_sandbox())
+    start = time.monotonic()
+    found = judge.judge({"answer.py": b"def first(): pass\ndef again():\n    while True: pass\n"}, "validation")
+    assert found == Failure(FailureCause.SCORER, "the evaluator of number took longer than 0.6 s, which is the most")
+    assert judge.exposed  # as it was called
+    while ours() and time.monotonic() - start < 3:
+        time.sleep(0.01)
+    assert not ours()
+
+
+@pytest.mark.usefixtures("short")
+def test_a_baseline_that_is_judged_for_ever_is_an_error_before_there_is_a_run(
+    task: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = task("def evaluate(evaluation):\n    while True:\n        pass\n")
+    (folder / "starter" / "answer.py").write_text("")
+    with pytest.raises(TaskError, match=r"took longer than 0\.6 s, which is the most"):
+        research(task=str(folder), agent="baseline", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_interrupts_the_work_and_is_raised_again() -> None:
+    ended = threading.Event()
+
+    def work() -> None:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            while True:
+                time.sleep(0.01)
+        finally:
+            ended.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        within(20.0, work)
+    assert ended.is_set()
+
+
+def test_what_the_work_gives_or_raises_comes_out_and_what_swallows_the_interrupt_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(deadline, "GRACE", 0.1)
+    assert within(5.0, lambda: "given") == "given"
+    with pytest.raises(ZeroDivisionError):
+        within(5.0, lambda: 1 // 0)
+    stop = threading.Event()
+
+    def stubborn() -> None:
+        while not stop.is_set():
+            with suppress(BaseException):
+                time.sleep(0.01)
+
+    with pytest.raises(OverdueError, match=r"longer than 0\.05 s"):
+        within(0.05, stubborn)
+    stop.set()
