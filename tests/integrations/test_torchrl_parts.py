@@ -202,3 +202,14 @@ def test_a_workspace_that_was_left_can_be_opened_again(make: Callable[..., MLGym
     play(env, block("touch mine"))
     env.close()
     assert json.loads(told(play(env, block("ls"))[0], "state"))["current_step"] == 1
+
+
+def test_templates_have_the_variables_that_they_have_everywhere(
+    make: Callable[..., MLGymEnv], place: Path, tmp_path: Path
+) -> None:
+    for name in ("observation", "no_output", "format_error"):
+        text = f"{name}: {{{{ task.name }}}} {{{{ current_step }}}} {{{{ remaining_steps }}}} {{{{ working_dir }}}}"
+        (tmp_path / f"{name}.md.j2").write_text(text)
+    env = make(prompts=tmp_path, tokenizer=None)
+    said = [last(found) for found in play(env, block("echo hello"), block("cd /tmp"), "nothing to run")]
+    assert said == ["observation: low 1 3 /workspace", "no_output: low 2 2 /tmp", "format_error: low 2 2 /tmp"]

@@ -306,12 +306,13 @@ class ResearchEnv(TurnEnv):
         return Outcome(self._render(template, **variables), ok=False)
 
     def _render(self, template: str, **variables: Any) -> str:
-        """A template with what all of them may use (`palaestra.research.templates`), and its own variables."""
-        state = self.state()
-        shared = {name: state.get(name, "") for name in ("current_step", "remaining_steps", "open_file", "working_dir")}
-        return self._prompts.given(task=self.task, command_docs=self._command_docs, **shared).render(
-            template, **variables
-        )
+        """A template with what all of them may use, and its own variables."""
+        return self._prompts.given(**self.shared_variables(self.state())).render(template, **variables)
+
+    def shared_variables(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """What every template may use (`palaestra.research.templates`), where the agent stands so."""
+        where = {name: state.get(name, "") for name in ("current_step", "remaining_steps", "open_file", "working_dir")}
+        return {"task": self.task, "command_docs": self._command_docs, **where}
 
     @property
     def baseline(self) -> Measured:

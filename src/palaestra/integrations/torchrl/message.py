@@ -10,6 +10,7 @@ from torchrl.data import Composite
 
 from palaestra.core.prompts import Prompts
 from palaestra.integrations.torchrl.entries import put, text_spec, texts
+from palaestra.integrations.torchrl.slots import Slot
 from palaestra.integrations.torchrl.state import state_of
 from palaestra.integrations.torchrl.transform import MLGymBaseTransform
 from palaestra.research.env import PROMPTS
@@ -36,7 +37,7 @@ class StateToMessage(MLGymBaseTransform):
         heard, states = texts(next_tensordict, "observation", slots) or [], texts(next_tensordict, "state", slots)
         if states is None:  # Without `ReadState` in the chain.
             states = [state_of(slot) for slot in self.wrapper.slots]
-        told = [self._told(*one) for one in zip(heard, states, bad, strict=True)]
+        told = [self._told(*one) for one in zip(self.wrapper.slots, heard, states, bad, strict=True)]
         put(next_tensordict, "message", told)
         return next_tensordict
 
@@ -48,12 +49,13 @@ class StateToMessage(MLGymBaseTransform):
         observation_spec["message"] = text_spec(observation_spec.shape[0], observation_spec.device)
         return observation_spec
 
-    def _told(self, observation: str, state: str, bad: bool) -> str:
+    def _told(self, slot: Slot, observation: str, state: str, bad: bool) -> str:
         where = json.loads(state)
-        left = where["remaining_steps"]
+        prompts, left = self._prompts.given(**slot.env.shared_variables(where)), where["remaining_steps"]
         if bad:
-            return self._prompts.render("format_error", error=observation, remaining=left)
+            return prompts.render("format_error", error=observation, remaining=left)
+        shared = {"observation": observation, "note": "", "state": where, "remaining": left}
         if not observation.strip():
             # What ends badly has a note of why, so it is not empty.
-            return self._prompts.render("no_output", ok=True, note="", state=where, remaining=left)
-        return self._prompts.render("observation", observation=observation, note="", state=where, remaining=left)
+            return prompts.render("no_output", ok=True, **shared)
+        return prompts.render("observation", **shared)

@@ -134,7 +134,7 @@ class Decoder:
 
     def _decode(self, wire: Any, depth: int) -> Any:
         kind = type(wire)
-        if kind in DIRECT or kind is int or kind is str:
+        if kind in DIRECT or kind is str or (kind is int and -WORD < wire < WORD):
             return wire
         if kind is not list or not wire or depth > DEPTH:
             raise Garbled("what came is no value")
