@@ -118,3 +118,9 @@ def test_a_template_may_ask_whether_something_is_there(number: Path, tmp_path: P
     prompts = Prompts(PROMPTS, folder(tmp_path / "prompts", system=text))
     check_prompts(prompts, load_task(number))
     assert prompts.render("system") == "31"
+
+
+def test_templates_are_compiled_once_whatever_they_are_given() -> None:
+    prompts = Prompts(PROMPTS)
+    compiled = [prompts.given(current_step=k)._environment.get_template(f"no_output{SUFFIX}") for k in range(2)]
+    assert compiled[0] is compiled[1]

@@ -69,6 +69,7 @@ class Prompts:
 
     def given(self, **variables: Any) -> Prompts:
         """The same templates, all of which may use these too; what `render` is given comes before them."""
+        self._environment  # noqa: B018  (made once, for both: templates are compiled only once)
         other = copy.copy(self)
         other._shared = {**self._shared, **variables}
         return other

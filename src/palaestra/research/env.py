@@ -307,7 +307,8 @@ class ResearchEnv(TurnEnv):
 
     def _render(self, template: str, **variables: Any) -> str:
         """A template with what all of them may use, and its own variables."""
-        return self._prompts.given(**self.shared_variables(self.state())).render(template, **variables)
+        state = variables["state"] if "state" in variables else self.state()
+        return self._prompts.given(**self.shared_variables(state)).render(template, **variables)
 
     def shared_variables(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """What every template may use (`palaestra.research.templates`), where the agent stands so."""
