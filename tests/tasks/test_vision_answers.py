@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from palaestra.tasks.vision.answers import equal, extract, judge, normalise
@@ -62,6 +62,15 @@ def test_what_is_not_said_is_wrong_and_says_so() -> None:
     assert judge("A", "A", LETTERS) == (True, "a")
 
 
+def test_numbers_are_compared_by_all_their_digits() -> None:
+    assert [normalise(text) for text in ("1000000", "1,234,567", "-0.0", "-007.50", "0.1234567890")] == [
+        "1000000", "1234567", "0", "-7.5", "0.123456789",
+    ]  # fmt: skip
+    assert not equal("1234567", "1234568")
+    assert equal("3.0", "three")
+
+
+@example("1000000")
 @given(st.text(max_size=40))
 def test_the_normal_form_is_its_own_and_equality_is_reflexive(text: str) -> None:
     assert normalise(normalise(text)) == normalise(text)

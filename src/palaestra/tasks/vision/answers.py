@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 _MARK = re.compile(r"answer\s*(?:is|:|=)", re.IGNORECASE)
 _WORDS = re.compile(r"-?\d+(?:\.\d+)?|[^\W_]+(?:'[^\W_]+)?")
+_DECIMAL = re.compile(r"(?P<sign>-?)(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]+))?")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _ARTICLES = frozenset({"a", "an", "the"})
 _NUMBERS: Mapping[str, str] = {
@@ -53,11 +54,13 @@ def _words(text: str) -> list[str]:
 def _number(word: str) -> str:
     if word in _NUMBERS:
         return _NUMBERS[word]
-    # 3.0 is 3, and 007 is 7; a word stays a word.
-    try:
-        return f"{float(word):g}" if word[0].isascii() and word.lstrip("-")[:1].isdigit() else word
-    except ValueError:
+    # 3.0 is 3, and 007 is 7, however many digits there are; a word stays a word.
+    found = _DECIMAL.fullmatch(word)
+    if found is None:
         return word
+    whole, part = found["whole"].lstrip("0") or "0", (found["part"] or "").rstrip("0")
+    number = f"{whole}.{part}" if part else whole
+    return number if number == "0" else f"{found['sign']}{number}"
 
 
 def candidate(response: str) -> str:
