@@ -176,9 +176,8 @@ class Judge:
         if metric.name not in found:
             return Failure(FailureCause.SCORER, f"the evaluator gave no '{metric.name}'; got {sorted(found)}")
         score = found[metric.name]
-        if not math.isfinite(
-            metric.gain(score, 0.0)
-        ):  # No failure: who hands in what leads to it would be rid of a bad score.
+        # No failure: who hands in what leads to it would be rid of a bad score.
+        if not math.isfinite(metric.gain(score, 0.0)):
             return Unusable(f"its {metric.name} is {score}, which is no score", self.exposed)
         low = -math.inf if metric.low is None else metric.low
         high = math.inf if metric.high is None else metric.high
