@@ -102,7 +102,8 @@ class MLGymTask(ResearchTask):
         listed = shell.list_files(most + 1)
         if len(listed) > most:
             return Unusable(f"the workspace has more than {MOST_FILES} files, which are the most; remove some")
-        names = [name for name in listed if not self._data_folders() or not name.startswith(f"{DATA}/")]
+        data = bool(self._data_folders())
+        names = [name for name in listed if not (data and name.startswith(f"{DATA}/"))]
         for name in names:
             size, part = len(name.encode()), max(len(part.encode()) for part in name.split("/"))
             if size > LONGEST_PATH or part > LONGEST_NAME:
