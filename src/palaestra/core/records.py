@@ -2,6 +2,8 @@
 
 They hold data and no behaviour beyond what follows from it. `None` never stands for "went wrong":
 that is what a `Failure` is for, and a `Failure` is never counted as a score of zero.
+
+Text in them can always be encoded as UTF-8: lone surrogates are replaced when a record is made (`palaestra.core.text`).
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
+
+from palaestra.core.text import clean_fields
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -66,6 +70,9 @@ class TextPart:
     text: str
     type: Literal["text"] = "text"
 
+    def __post_init__(self) -> None:
+        clean_fields(self, "text")
+
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
@@ -73,6 +80,9 @@ class ImagePart:
 
     url: str
     type: Literal["image"] = "image"
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "url")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +98,9 @@ class ToolCall:
     arguments: str = "{}"
     id: str = ""
 
+    def __post_init__(self) -> None:
+        clean_fields(self, "name", "arguments", "id")
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -102,6 +115,9 @@ class Message:
     content: str | tuple[TextPart | ImagePart, ...]
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "content", "tool_call_id")
 
     @property
     def text(self) -> str:
@@ -129,6 +145,9 @@ class Problem:
     skill: str = ""
     subskill: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "id", "reference", "skill", "subskill", "metadata")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +185,9 @@ class Completion:
     prompt_ids: tuple[int, ...] = ()
     tool_calls: tuple[ToolCall, ...] = ()
 
+    def __post_init__(self) -> None:
+        clean_fields(self, "text")
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -173,6 +195,9 @@ class Failure:
 
     cause: FailureCause
     message: str
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "message")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +208,7 @@ class Score:
     evidence: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        clean_fields(self, "evidence")
         if not 0.0 <= self.value <= 1.0:
             raise ValueError(f"a score lies between 0 and 1; got {self.value}")
 
@@ -218,6 +244,9 @@ class Example:
     reference: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
+    def __post_init__(self) -> None:
+        clean_fields(self, "response", "skill", "subskill", "reference", "metadata")
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -227,6 +256,9 @@ class Decision:
     action: str
     reason: str
     allocation: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "skill", "action", "reason", "allocation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +338,9 @@ class Trajectory:
     terminated: bool = False
     truncated: bool = False
     infos: tuple[Mapping[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "environment", "infos")
 
     @property
     def total_reward(self) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from palaestra.core.records import Failure, Message
+from palaestra.core.text import clean_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +47,6 @@ class Step:
     note: str = ""
     failure: Failure | None = None
     replayed: str = ""
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "action", "state", "agent", "info", "stop_reason", "note")

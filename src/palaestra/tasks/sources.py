@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import MissingExtraError, TaskError
+from palaestra.core.text import clean
 
 VARIABLE = "PALAESTRA_DATA"
 LINES = (".jsonl", ".jsonl.gz")
@@ -167,7 +168,7 @@ def _checked(rows: Iterator[tuple[str, Any]]) -> Rows:
     for where, row in rows:
         if not isinstance(row, Mapping):
             raise TaskError(f"{where}: expected an object; got {shown(row)}")
-        yield where, row
+        yield where, clean(row)
 
 
 def _lines(file: Path) -> Iterator[tuple[str, Any]]:

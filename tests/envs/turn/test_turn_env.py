@@ -134,7 +134,7 @@ def test_limits_cut_and_hand_in_what_is_there() -> None:
     assert env.step("done")[4]["stop_reason"] is StopReason.SOLVED, "an end of its own comes before the limit"
 
 
-@pytest.mark.parametrize("action", [3, None, "\ud800", Message("user", "no"), ["a"]])
+@pytest.mark.parametrize("action", [3, None, Message("user", "no"), ["a"]])
 def test_what_is_no_assistants_message_is_refused_and_changes_nothing(action: Any) -> None:
     env = Echo()
     observation, _ = env.reset(seed=0)
@@ -241,7 +241,7 @@ def test_a_message_without_content_is_the_empty_text() -> None:
 
 @pytest.mark.parametrize(
     ("content", "calls"),
-    [(5, ()), ((3,), ()), ((TextPart(None),), ()), ([TextPart("a")], ()), ("x", 5), ("x", (3,)), ("\ud800", ())],  # type: ignore[arg-type]
+    [(5, ()), ((3,), ()), ((TextPart(None),), ()), ([TextPart("a")], ()), ("x", 5), ("x", (3,))],  # type: ignore[arg-type]
 )
 def test_a_message_that_is_none_is_refused_and_asking_for_it_never_raises(content: Any, calls: Any) -> None:
     message, env = Message("assistant", content, calls), Echo()

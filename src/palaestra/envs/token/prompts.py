@@ -13,6 +13,7 @@ import numpy as np
 from palaestra.core.errors import EnvError, ModelError
 from palaestra.core.records import Message, Problem, StopReason
 from palaestra.core.seeding import Seeds
+from palaestra.core.text import clean_text
 from palaestra.engines import shelf
 from palaestra.engines.chat import prompt_ids
 
@@ -133,6 +134,7 @@ def _encoded(item: PromptLike | Prompt, tokenizer: PreTrainedTokenizerBase, chat
     if isinstance(item, Problem):
         return Prompt(tuple(prompt_ids(tokenizer, item.messages)), item.messages[-1].text, item)
     if isinstance(item, str):
+        item = clean_text(item)
         if chat and tokenizer.chat_template is not None:
             # A template makes tokens of nothing as well; there is still nothing asked.
             return Prompt(tuple(prompt_ids(tokenizer, (Message("user", item),))) if item.strip() else (), item, item)

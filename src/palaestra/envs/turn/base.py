@@ -136,11 +136,11 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
                 action = assistant_message(action)
             except ValueError as error:
                 raise EnvError(f"an action is an assistant's text or message: {error}") from error
+        if isinstance(action, str):
+            action = Message("assistant", action)
         if action not in self.action_space:
             got = f"a message of role '{action.role}'" if isinstance(action, Message) else type(action).__name__
-            raise EnvError(f"an action is an assistant's text or message that can be written in UTF-8; got {got}")
-        if isinstance(action, str):
-            return Message("assistant", action)
+            raise EnvError(f"an action is an assistant's text or message; got {got}")
         return action if action.content is not None else replace(action, content="")
 
     def stop(self, reason: StopReason) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:

@@ -92,9 +92,7 @@ def _message(where: str, given: Any) -> Message:
         except ValueError as error:
             raise EnvError(f"{where} gave {short(given)} as a message; {error}") from error
     if not isinstance(given, Message) or given not in _MESSAGES:
-        raise EnvError(
-            f"{where} gave {short(given)} as a message; expected a Message, its dictionary or a text, that can be written in UTF-8"
-        )
+        raise EnvError(f"{where} gave {short(given)} as a message; expected a Message, its dictionary or a text")
     return given
 
 

@@ -67,10 +67,6 @@ def damage(text: str) -> str:
     if text.isascii():
         return ""
     try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return "half a character"
-    try:
         # What was UTF-8 and was taken for Windows' or Latin letters goes back; real text almost never does.
         text.encode("cp1252").decode("utf-8")
     except UnicodeError:

@@ -1,0 +1,56 @@
+"""Text from outside: models, programs, servers, data files and users' own code.
+
+Python strings can hold lone surrogates (`"\\ud800"`), which UTF-8 cannot encode: no file, database, tokenizer or HTTP client
+takes them. JSON can carry them, and so can any program's output. The records in `palaestra.core.records` pass their
+text through `clean`, so nothing behind them meets one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def clean_text(text: str) -> str:
+    """Replace lone surrogates by U+FFFD. Two halves of one character are joined. Other text is returned as it is.
+
+    >>> clean_text("a\\ud800b") == "a\\N{REPLACEMENT CHARACTER}b", clean_text("\\ud83d\\ude00")
+    (True, '😀')
+    """
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def clean(value: Any) -> Any:
+    """Clean all text inside plain containers: strings, and the mappings, lists and tuples that hold them.
+
+    Other values, and containers that need no change, are returned themselves and not as copies.
+    """
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, Mapping):
+        pairs = [(clean(key), clean(entry)) for key, entry in value.items()]
+        same = all(
+            new is old
+            for pair, entry in zip(pairs, value.items(), strict=True)
+            for new, old in zip(pair, entry, strict=True)
+        )
+        return value if same else dict(pairs)
+    if type(value) in (list, tuple):
+        items = [clean(item) for item in value]
+        return value if all(new is old for new, old in zip(items, value, strict=True)) else type(value)(items)
+    return value
+
+
+def clean_fields(record: Any, *names: str) -> None:
+    """Clean fields of a frozen dataclass, in its `__post_init__`."""
+    for name in names:
+        value = getattr(record, name)
+        cleaned = clean(value)
+        if cleaned is not value:
+            object.__setattr__(record, name, cleaned)
