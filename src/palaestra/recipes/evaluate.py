@@ -102,14 +102,15 @@ def resume(run: Run, *, listener: Listener = ignore) -> EvaluateResult:
 
 
 def check(settings: EvaluateSettings) -> None:
-    """Raise for every name that does not exist, before anything is loaded or written."""
+    """Raise for every name that does not exist and a task that cannot be scored, before anything is loaded or written."""
     from palaestra.engines.endpoints import is_remote
     from palaestra.engines.opening import check_model
+    from palaestra.tasks.scoring import check_scoring
 
     check_model(settings.model)
     if is_remote(settings.model) and settings.prompt == "plain":
         raise SettingsError(f"{settings.model} applies its own chat template; leave the prompt at 'chat'")
-    _asked(settings)
+    check_scoring(_asked(settings)[0])
 
 
 @lru_cache(maxsize=1)

@@ -178,11 +178,12 @@ def resume(run: Run, *, listener: Listener = ignore, categories: int | None = No
 
 
 def check(settings: TeachSettings) -> None:
-    """Raise for every name that does not exist, before anything is loaded or written."""
+    """Raise for every name that does not exist and a task that cannot be scored, before anything is loaded or written."""
     from palaestra.engines import shelf
     from palaestra.learn.students import STUDENTS
     from palaestra.recipes.lessons import check_writer
     from palaestra.tasks.base import check_skills, make_task
+    from palaestra.tasks.scoring import check_scoring
     from palaestra.teachers.base import TEACHERS
 
     task = make_task(settings.task, **settings.options)
@@ -194,6 +195,7 @@ def check(settings: TeachSettings) -> None:
     check_writer(settings, task)
     for split, count in ((Split.VALIDATION, settings.validation), (Split.TEST, settings.test)):
         task.problems(split, count, settings.seed, settings.skills)
+    check_scoring(task)
 
 
 def _load(settings: TeachSettings, listener: Listener) -> Student:

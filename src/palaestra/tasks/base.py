@@ -81,6 +81,8 @@ class Task(Protocol):
     - `max_tokens`: how long an answer may be, where the user does not say;
     - `drawn = True`: its problems are drawn and without end, so that `EVERY` of them cannot be had;
     - `metrics(attempts)`: figures beside the accuracy, each a `palaestra.core.statistics.Mean`, by name;
+    - `check_scoring()`: raises if answers cannot be scored on this machine, for example without a sandbox;
+    - `concurrent_scoring = True`: `score` may be called by several threads at once;
     - `shown(skill, count)`: worked examples to show before a problem of `skill` (see `palaestra.tasks.shots`).
 
     In a problem's metadata `level` and `type` cut the reports, and problems with one `group` are never separated.

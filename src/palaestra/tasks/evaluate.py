@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from palaestra.core.errors import TaskError
 from palaestra.core.events import Event, Listener, ignore
-from palaestra.core.records import Attempt, Completion, Failure, FailureCause, Problem, Score, Split, Usage
+from palaestra.core.records import Attempt, Completion, Failure, Problem, Score, Split, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, by_problem, mean_pass_at_k
 from palaestra.engines.base import Answer, Engine, Request, Sampling
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.tasks.base import EVERY, Task, is_drawn
+from palaestra.tasks.scoring import score_all
 
 CHUNK = 256
 """Most problems that are asked at once, and whose attempts are stored in one transaction."""
@@ -102,11 +103,7 @@ def evaluate(
         start = time.perf_counter()
         requests = [Request(p.messages, sampling, Seeds(seed).derive("request", p.id).integer()) for p in chunk]
         answers = working.generate(requests)
-        made = [
-            _attempt(task, problem, answer, sample)
-            for problem, several in zip(chunk, answers, strict=True)
-            for sample, answer in enumerate(several)
-        ]
+        made = _attempts(task, chunk, answers)
         usage = sum((a.usage for several in answers for a in several if isinstance(a, Completion)), Usage())
         cost = LedgerEntry(phase, working.name, len(chunk) * samples, usage, time.perf_counter() - start)
         keep(made, cost)
@@ -132,12 +129,16 @@ def outcomes(attempts: Sequence[Attempt]) -> Mapping[str, int]:
     return dict(Counter(outcome for outcome in said if outcome).most_common())
 
 
-def _attempt(task: Task, problem: Problem, answer: Answer, sample: int) -> Attempt:
-    if isinstance(answer, Failure):
-        return Attempt(problem, None, answer, sample)
-    outcome: Score | Failure
-    try:
-        outcome = task.score(problem, answer)
-    except Exception as error:  # A scorer is a plugin: whatever it raises is its failure, not a score.
-        outcome = Failure(FailureCause.SCORER, f"{type(error).__name__}: {error}")
-    return Attempt(problem, answer, outcome, sample)
+def _attempts(task: Task, problems: Sequence[Problem], answers: Sequence[Sequence[Answer]]) -> list[Attempt]:
+    asked = [
+        (problem, answer, sample)
+        for problem, several in zip(problems, answers, strict=True)
+        for sample, answer in enumerate(several)
+    ]
+    outcomes = iter(score_all(task, [(problem, a) for problem, a, _ in asked if isinstance(a, Completion)]))
+    return [
+        Attempt(problem, None, answer, sample)
+        if isinstance(answer, Failure)
+        else Attempt(problem, answer, next(outcomes), sample)
+        for problem, answer, sample in asked
+    ]

@@ -175,8 +175,11 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
             raise EnvError(f"{type(self).__name__} has no reward; give `reward`, or override `reward` or `rewards`")
         return self._reward(response)
 
-    def rewards(self, responses: Sequence[Response]) -> Sequence[float]:
-        """The rewards of the responses that finished in one step; override it to judge them in one batch."""
+    def rewards(self, responses: Sequence[Response]) -> Sequence[float | RewardError]:
+        """The rewards of the responses that finished in one step; override it to judge them in one batch.
+
+        A response without a reward has a `RewardError` in its place.
+        """
         return [self.reward(response) for response in responses]
 
     def token_reward(self, prompt: Prompt, token_ids: Sequence[int]) -> float:

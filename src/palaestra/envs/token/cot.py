@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palaestra.core.errors import EnvError, RewardError
-from palaestra.core.records import Completion, Failure, Problem
+from palaestra.core.records import Completion, Failure, Problem, Score
 from palaestra.envs.problems import problems_of, task_of
 from palaestra.envs.token.base import TokenVectorEnv
 from palaestra.envs.token.prompts import Response
 from palaestra.envs.token.single import TokenEnv
 from palaestra.tasks.base import Task
+from palaestra.tasks.scoring import check_scoring, has_concurrent_scoring, score, score_all
 
 FORMATS = {
     "answer": r"(?s).*\bAnswer: \S.*",
@@ -57,6 +58,7 @@ class CoTVectorEnv(TokenVectorEnv):
         if not 0.0 <= format_reward <= 1.0:
             raise EnvError(f"format_reward is a share from 0 to 1; got {format_reward}")
         self.task = task_of(task, task_options)
+        check_scoring(self.task)
         drawn = problems_of(self.task, split, problems, skills, problem_seed)
         self.format_reward = format_reward
         try:
@@ -64,20 +66,39 @@ class CoTVectorEnv(TokenVectorEnv):
         except re.error as error:
             raise EnvError(f"format is answer, tags or a regular expression; got {format!r}: {error}") from error
         super().__init__(drawn, max_tokens=max_tokens, **arguments)
+        # A subclass with a `reward` of its own is asked for each response.
+        self._in_batch = has_concurrent_scoring(self.task) and type(self).reward is CoTVectorEnv.reward
 
     def reward(self, response: Response) -> float:
-        problem = response.prompt.source
-        if not isinstance(problem, Problem):
-            raise EnvError("this prompt is no problem of the task, so its response cannot be scored")
-        outcome = self.task.score(
-            problem, Completion(response.text, response.token_ids, stop_reason=response.stop_reason)
-        )
+        outcome = score(self.task, *_answer(response))
         if isinstance(outcome, Failure):
             raise RewardError(f"{outcome.cause}: {outcome.message}")
+        return self._reward_of(response, outcome)
+
+    def rewards(self, responses: Sequence[Response]) -> Sequence[float | RewardError]:
+        """Several responses are scored side by side, if the task allows it."""
+        if len(responses) == 1:
+            return [self.reward(responses[0])]
+        outcomes = score_all(self.task, [_answer(response) for response in responses])
+        return [
+            RewardError(f"{outcome.cause}: {outcome.message}")
+            if isinstance(outcome, Failure)
+            else self._reward_of(response, outcome)
+            for response, outcome in zip(responses, outcomes, strict=True)
+        ]
+
+    def _reward_of(self, response: Response, outcome: Score) -> float:
         if not self.format_reward:
             return outcome.value
         formed = not response.truncated and self._format.fullmatch(response.text) is not None
         return (1.0 - self.format_reward) * outcome.value + self.format_reward * formed
+
+
+def _answer(response: Response) -> tuple[Problem, Completion]:
+    problem = response.prompt.source
+    if not isinstance(problem, Problem):
+        raise EnvError("this prompt is no problem of the task, so its response cannot be scored")
+    return problem, Completion(response.text, response.token_ids, stop_reason=response.stop_reason)
 
 
 class CoTEnv(TokenEnv):

@@ -11,7 +11,7 @@ from palaestra.envs.token.prompts import Prompt, Response
 
 
 def judge(
-    rewards: Callable[[Sequence[Response]], Sequence[float]], responses: Sequence[Response], batch: bool
+    rewards: Callable[[Sequence[Response]], Sequence[float | RewardError]], responses: Sequence[Response], batch: bool
 ) -> list[float | Exception]:
     """The reward of each response, or why it has none.
 
@@ -69,6 +69,8 @@ def cause_of(error: BaseException) -> str:
 
 
 def _tried(value: Any) -> float | Exception:
+    if isinstance(value, RewardError):
+        return value
     try:
         return number(value)
     except Exception as error:

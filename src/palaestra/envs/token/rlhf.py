@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from palaestra.core.errors import EnvError
+from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Message, Problem
 from palaestra.envs.token.base import RewardFunction, TokenVectorEnv
 from palaestra.envs.token.prompts import Prompt, PromptLike, Response
@@ -78,7 +78,7 @@ class RLHFVectorEnv(TokenVectorEnv):
         super().__init__(_questions() if prompts is None else prompts, function, max_tokens=max_tokens, **arguments)
         self._in_batch = self._model is not None
 
-    def rewards(self, responses: Sequence[Response]) -> Sequence[float]:
+    def rewards(self, responses: Sequence[Response]) -> Sequence[float | RewardError]:
         if self._model is None:
             return super().rewards(responses)
         return self._model.score_responses([_asked(r.prompt) for r in responses], [r.text for r in responses])

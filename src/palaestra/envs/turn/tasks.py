@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from palaestra.core.checks import whole
-from palaestra.core.records import Completion, Failure, FailureCause, Message, Problem, Score
+from palaestra.core.records import Completion, Failure, Message, Problem, Score
 from palaestra.envs.problems import problems_of, task_of
-from palaestra.envs.turn.base import TurnEnv, failed
+from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.records import Reply, StopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
 from palaestra.tasks.base import Task
+from palaestra.tasks.scoring import check_scoring, score, scoring_slots
 
 TOLD = 200
 """Characters of an answer that its feedback repeats."""
@@ -42,16 +42,13 @@ class ProblemSet:
     ) -> None:
         self.task = task_of(task, task_options)
         self.problems = problems_of(self.task, split, problems, skills, problem_seed)
-        # Scorers are written for one caller at a time.
-        self._lock = threading.Lock()
+        check_scoring(self.task)
+        self._slots = scoring_slots(self.task)
 
     def score(self, problem: Problem, text: str) -> Score | Failure:
-        """Judge an answer; whatever a scorer raises is its failure and no score."""
-        try:
-            with self._lock:
-                return self.task.score(problem, Completion(text))
-        except Exception as error:  # A scorer is a plugin.
-            return failed(error, FailureCause.SCORER)
+        """Score an answer. Several threads may call this; as many as the task allows score at once."""
+        with self._slots:
+            return score(self.task, problem, Completion(text))
 
     def close(self) -> None:
         """End what the task keeps running, such as a sandbox."""

@@ -43,6 +43,7 @@ class CodeTask(ABC):
 
     name: str
     datum = CodeDatum
+    concurrent_scoring = True
 
     def __init__(self, sandbox: str = "bubblewrap", seconds: float = 10.0) -> None:
         if not isinstance(seconds, int | float) or isinstance(seconds, bool) or seconds <= 0:
@@ -57,6 +58,10 @@ class CodeTask(ABC):
     @abstractmethod
     def _find(self, problem: Problem) -> CodeProblem:
         """The problem with its tests."""
+
+    def check_scoring(self) -> None:
+        """Start the sandbox; raises `SandboxError` if there is none here."""
+        _ = self._judge.sandbox
 
     def brief(self) -> str:
         return BRIEF

@@ -47,6 +47,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
     """
 
     name = "tools-skills"
+    concurrent_scoring = True
     datum = writing.ToolsDatum
 
     def __init__(
@@ -141,6 +142,10 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
                 made, _, wanted = attempt.outcome.evidence["calls"].partition(" of ")
                 shares.append(int(made) / int(wanted))
         return {"calls made": rate_interval(shares)} if shares else {}
+
+    def check_scoring(self) -> None:
+        """Start the sandbox; raises `SandboxError` if there is none here."""
+        self.judge.sandbox()
 
     def close(self) -> None:
         """End the tools' sandbox now; it would end by itself a little later."""
