@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 from palaestra.core.errors import SandboxError
 from palaestra.sandbox.base import SHELL_LIMITS, Limits, Result
+from palaestra.sandbox.cgroups import ControlGroup, create_group
 from palaestra.sandbox.files import read_files, write_files
-from palaestra.sandbox.groups import ProcessGroup
 from palaestra.sandbox.loop import STEP
 from palaestra.sandbox.processes import SPARE, ProcTree, Watch, limit_process
 from palaestra.sandbox.program import supervise
@@ -117,7 +117,7 @@ class Bubblewrap:
         try:
             write_files(tenancy.workspace, files)
             tenancy.child.let_in()
-            watch = Watch(tenancy.tree, limits, tenancy.folders)
+            watch = Watch(tenancy.tree, limits, tenancy.folders, tenancy.group, own_tasks=1)
             result = supervise(tenancy.child, stdin, limits, watch, tenancy.kill)
             if read_back:
                 result = replace(result, files=read_files(tenancy.workspace, read_back, limits.file_size))
@@ -177,10 +177,16 @@ class Bubblewrap:
                 child.wait()
                 raise SandboxError(_explain(child.errors()))
             limit_process(first, limits, own_users=True)
-            # The kernel does not count root's processes in any other way. It takes some 10 ms, and without it a fork
-            # bomb on a busy machine is thousands of processes ahead of the watch.
-            group = ProcessGroup.make(first, limits.processes + SPARE) if os.geteuid() == 0 else None
-            return _look_into(child, first, self.place, workspace is None, group)
+            group = create_group(limits.memory, limits.processes + SPARE)
+            try:
+                if group is not None and not bash:  # the keeper of a shell stays outside; see `LocalRoom.start`
+                    group.add(first)
+                return _look_into(child, first, self.place, workspace is None, group)
+            except BaseException:
+                child.close()
+                if group is not None:
+                    group.close()
+                raise
         except OSError as error:
             child.close()
             raise SandboxError(
@@ -237,7 +243,7 @@ class Bubblewrap:
         return found
 
 
-def _look_into(child: Child, first: int, place: str, own_workspace: bool, group: ProcessGroup | None) -> Tenancy:
+def _look_into(child: Child, first: int, place: str, own_workspace: bool, group: ControlGroup | None) -> Tenancy:
     """Open the sandbox's processes and folders from outside. They stay open when it is dead."""
     root = f"/proc/{first}/root"
     with ExitStack() as undo:

@@ -339,8 +339,14 @@ class _ContainerRoom:
     def stopped(self) -> bool:
         return False
 
+    def begin(self) -> None:
+        pass
+
     def check(self) -> Status | None:
         return None  # the engine holds the limits
+
+    def was_killed(self) -> bool:
+        return False
 
     def write_files(self, files: Files) -> None:
         self.life.write_files(files)
