@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
@@ -92,7 +93,10 @@ class ControlGroup:
         try:
             for folder in set(self.folders.values()):
                 folder.mkdir()
-            self._limit(memory, tasks)
+            if "pids" in self.folders:
+                (self.folders["pids"] / FILES[self.version]["pids"][0]).write_text(str(tasks))
+            if self.holds_memory:
+                self.limit_memory(memory)
             for kind, names in FILES[self.version].items():
                 if kind in self.folders:
                     for name in names[1:] or names:
@@ -101,19 +105,16 @@ class ControlGroup:
             self.close()
             raise
 
-    def _limit(self, memory: int, tasks: int) -> None:
-        files = FILES[self.version]
-        if "pids" in self.folders:
-            (self.folders["pids"] / files["pids"][0]).write_text(str(tasks))
-        if self.holds_memory:
-            folder = self.folders["memory"]
-            (folder / files["memory"][0]).write_text(str(memory))
-            further = {"memory.swap.max": 0}
-            if self.version == 1:
-                further = {"memory.memsw.limit_in_bytes": memory, "memory.kmem.tcp.limit_in_bytes": memory // TCP_SHARE}
-            for name, value in further.items():
-                if (folder / name).exists():  # not without swap accounting
-                    (folder / name).write_text(str(value))
+    def limit_memory(self, memory: int) -> None:
+        """Set the limit on memory, all of it: nothing is swapped out."""
+        folder, limit = self.folders["memory"], FILES[self.version]["memory"][0]
+        values = [(limit, memory), ("memory.swap.max", 0)]
+        if self.version == 1:  # memory and swap together cannot be less than memory
+            both = "memory.memsw.limit_in_bytes"
+            values = [(both, -1), (limit, memory), (both, memory), ("memory.kmem.tcp.limit_in_bytes", memory // TCP_SHARE)]  # fmt: skip
+        for name, value in values:
+            if name == limit or (folder / name).exists():  # not without swap accounting
+                (folder / name).write_text(str(value))
 
     @property
     def holds_memory(self) -> bool:
@@ -125,15 +126,17 @@ class ControlGroup:
             (folder / "cgroup.procs").write_text(str(pid))
 
     def read_usage(self) -> GroupUsage:
-        memory = None
-        if self.holds_memory:
-            _, used, details, _ = FILES[self.version]["memory"]
-            counts = self._counts(details)
-            prefix = "total_" if self.version == 1 else ""
-            cached = counts.get(f"{prefix}inactive_file", 0) + counts.get(f"{prefix}active_file", 0)
-            memory = max(0, int(self._read(used)) - cached)
         tasks = int(self._read("pids.current")) if "pids" in self.folders else None
-        return GroupUsage(tasks, memory, self.read_cpu_seconds())
+        return GroupUsage(tasks, self.read_memory() if self.holds_memory else None, self.read_cpu_seconds())
+
+    def read_memory(self, few: int = 0) -> int:
+        """Bytes used, without cached files; as a whole where that is `few` or less, which is faster."""
+        _, used, details, _ = FILES[self.version]["memory"]
+        memory = int(self._read(used))
+        if memory <= few:
+            return memory
+        counts, prefix = self._counts(details), "total_" if self.version == 1 else ""
+        return max(0, memory - counts.get(f"{prefix}inactive_file", 0) - counts.get(f"{prefix}active_file", 0))
 
     def read_cpu_seconds(self) -> float | None:
         if "cpu" not in self.folders:
@@ -149,18 +152,18 @@ class ControlGroup:
         return self._counts(FILES[self.version]["memory"][3]).get("oom_kill", 0)
 
     def close(self) -> None:
-        """Remove the group. Processes in it must be dead; if some are not yet, it is removed by a later `close`."""
+        """Remove the group; its processes are dead, or about to be. What cannot be removed yet is left to the next
+        `close`, or to the next process of ours."""
         for file in self._open.values():
             os.close(file)
         self._open.clear()
-        _leftover.extend(dict.fromkeys(self.folders.values()))
-        for folder in [_leftover.pop() for _ in range(len(_leftover))]:
-            try:
-                folder.rmdir()
-            except FileNotFoundError:
-                continue
-            except OSError:
-                _leftover.append(folder)
+        left = [*dict.fromkeys(self.folders.values()), *(_busy.pop() for _ in range(len(_busy)))]
+        for _ in range(20):
+            left = [folder for folder in left if not _remove(folder)]
+            if not left:
+                return
+            time.sleep(0.001)
+        _busy.extend(left)
 
     def _read(self, name: str) -> bytes:
         return os.pread(self._open[name], 16384, 0)
@@ -170,7 +173,19 @@ class ControlGroup:
         return {name: int(value) for name, value in pairs}
 
 
-_leftover: list[Path] = []
+_busy: list[Path] = []
+"""Groups that could not be removed yet."""
+
+
+def _remove(folder: Path) -> bool:
+    """Remove a group; False if there are processes in it."""
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def create_group(memory: int, tasks: int) -> ControlGroup | None:
@@ -321,8 +336,7 @@ def _remove_stale(folder: Path) -> None:
     for left in _ours_in(folder):
         pid, start = left.name.split("-")[1:3]
         if _start_time(int(pid)) != start:
-            with suppress(OSError):
-                left.rmdir()
+            _remove(left)
 
 
 def _ours_in(folder: Path) -> Iterator[Path]:

@@ -11,13 +11,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from palaestra.core.errors import SandboxError
-from palaestra.sandbox.base import Files, Limits, Status
+from palaestra.sandbox.base import MIB, Files, Limits, Status
 from palaestra.sandbox.cgroups import ControlGroup
 from palaestra.sandbox.files import list_files, read_files, write_files
 from palaestra.sandbox.loop import KEEPER, LOCAL_FILES, LOOP, Said
 from palaestra.sandbox.processes import ProcTree, Watch
 from palaestra.sandbox.shell import BURST, GRACE, START, end_all, readable
 from palaestra.sandbox.spawn import GONE, Child, receive
+
+ROOM = 16 * MIB
+"""Memory that each command of a shell has at least, whatever the files in its folders take."""
 
 
 def find_bash() -> str:
@@ -88,6 +91,7 @@ class LocalRoom:
         self.watch = Watch(tenancy.tree, limits, tenancy.folders, tenancy.group)
         self._shell = self._shell_inside = -1
         self.heard, self._partial, self._fresh = 0, b"", True
+        self._memory = limits.memory
         self._nice = os.getpriority(os.PRIO_PROCESS, tenancy.first)
 
     def start(self, sweep: bool, seconds: float = START) -> None:
@@ -172,6 +176,13 @@ class LocalRoom:
 
     def begin(self) -> None:
         self.watch.restart_cpu_time()
+        if (group := self.tenancy.group) is not None and group.holds_memory:
+            # Files in memory may have used up the limit: a command must be able to delete them.
+            limit = self.limits.memory
+            memory = max(limit, group.read_memory(few=limit - ROOM) + ROOM)
+            if memory != self._memory:
+                group.limit_memory(memory)
+                self._memory = memory
 
     def check(self) -> Status | None:
         return self.watch.check()
