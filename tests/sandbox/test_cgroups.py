@@ -133,25 +133,26 @@ def test_a_machine_without_groups_is_told_why(machine: Machine) -> None:
 
 def test_a_group_of_version_2_has_its_limits_and_is_read(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     top = machine.unified()
-    real, files = Path.mkdir, {
-        "memory.max": "max", "memory.swap.max": "max", "memory.current": "5000000", "pids.max": "max", "pids.current": "3",
-        "memory.stat": "anon 900\ninactive_file 1000000\nactive_file 500000\n",
-        "memory.events": "low 0\noom 1\noom_kill 2\n", "cpu.stat": "usage_usec 1500000\nuser_usec 1\n", "cgroup.procs": "",
+    real = os.mkdir
+    files = {
+        "memory.max": "m", "memory.swap.max": "m", "memory.current": "5000000", "pids.max": "m", "pids.current": "3",
+        "memory.stat": "anon 900\ninactive_file 1000000\nactive_file 500000\n", "cgroup.procs": "",
+        "memory.events": "low 0\noom 1\noom_kill 2\n", "cpu.stat": "usage_usec 1500000\nuser_usec 1\n",
     }  # fmt: skip
 
-    def mkdir(path: Path, *arguments: object, **options: object) -> None:
+    def mkdir(path: str) -> None:
         real(path)
         for name, text in files.items():
-            (path / name).write_text(text)
+            Path(path, name).write_text(text)
 
-    monkeypatch.setattr(Path, "mkdir", mkdir)
+    monkeypatch.setattr(os, "mkdir", mkdir)
     group = ControlGroup(Hierarchy(2, dict.fromkeys(("memory", "pids", "cpu"), top)), 1 << 20, 7)
-    folder = group.folders["memory"]
+    folder = Path(group.folders["memory"])
     group.add(42)
     limits = {
         name: (folder / name).read_text() for name in ("memory.max", "memory.swap.max", "pids.max", "cgroup.procs")
     }
-    assert limits == {"memory.max": str(1 << 20), "memory.swap.max": "0", "pids.max": "7", "cgroup.procs": "42"}
+    assert limits == {"memory.max": "1048576", "memory.swap.max": "0", "pids.max": "7", "cgroup.procs": "42"}
     assert group.read_usage() == (3, 3_500_000, 1.5)
     assert group.count_kills() == 2
     for file in folder.iterdir():

@@ -7,8 +7,8 @@ controller, version 1 as root; see `find_hierarchy`. Without either, `processes.
 
 from __future__ import annotations
 
-import itertools
 import os
+import secrets
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,9 +23,9 @@ PROC = Path("/proc")
 LEAF = "palaestra-host"
 """The group in which our own process stays: in version 2 a group with limited children has no processes of its own."""
 PREFIX = "palaestra"
+MEMORY_AND_SWAP = "memory.memsw.limit_in_bytes"
 TCP_SHARE = 8
-"""Fraction of the memory limit that TCP and UDP buffers may take in version 1, which counts them separately."""
-_numbers = itertools.count()
+"""Part of the memory limit that TCP and UDP buffers may take in version 1, which counts them separately."""
 
 
 class LimitReport(NamedTuple):
@@ -64,13 +64,12 @@ class Hierarchy(NamedTuple):
     folders: Mapping[str, Path]
 
 
-# Names of files: the limit on memory, its use, its details, the count of kills; the limit on tasks, their number; CPU
-# time, in units a second.
+# Names of files: the limit on memory, its use, its details, the count of kills; the number of tasks; CPU time.
 FILES = {
     1: {"memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", "memory.oom_control"),
-        "pids": ("pids.max", "pids.current"), "cpu": ("cpuacct.usage",)},
+        "pids": ("pids.current",), "cpu": ("cpuacct.usage",)},
     2: {"memory": ("memory.max", "memory.current", "memory.stat", "memory.events"),
-        "pids": ("pids.max", "pids.current"), "cpu": ("cpu.stat",)},
+        "pids": ("pids.current",), "cpu": ("cpu.stat",)},
 }  # fmt: skip
 
 
@@ -87,34 +86,32 @@ class ControlGroup:
 
     def __init__(self, hierarchy: Hierarchy, memory: int, tasks: int) -> None:
         self.version = hierarchy.version
-        name = f"{PREFIX}-{os.getpid()}-{_start_time(os.getpid())}-{next(_numbers)}"
-        self.folders = {kind: folder / name for kind, folder in hierarchy.folders.items()}
-        self._open: dict[str, int] = {}
+        # The program sees this name. A number that counts up would tell it how many there were before.
+        name = f"{_own_prefix(os.getpid())}-{secrets.token_hex(8)}"
+        self.folders = {kind: f"{folder}/{name}" for kind, folder in hierarchy.folders.items()}
+        self._memory, self._open = 0, dict[str, int]()
         try:
             for folder in set(self.folders.values()):
-                folder.mkdir()
+                os.mkdir(folder)
             if "pids" in self.folders:
-                (self.folders["pids"] / FILES[self.version]["pids"][0]).write_text(str(tasks))
+                _write(f"{self.folders['pids']}/pids.max", tasks)
             if self.holds_memory:
                 self.limit_memory(memory)
-            for kind, names in FILES[self.version].items():
-                if kind in self.folders:
-                    for name in names[1:] or names:
-                        self._open[name] = os.open(self.folders[kind] / name, os.O_RDONLY | os.O_CLOEXEC)
         except BaseException:
             self.close()
             raise
 
     def limit_memory(self, memory: int) -> None:
         """Set the limit on memory, all of it: nothing is swapped out."""
-        folder, limit = self.folders["memory"], FILES[self.version]["memory"][0]
-        values = [(limit, memory), ("memory.swap.max", 0)]
-        if self.version == 1:  # memory and swap together cannot be less than memory
-            both = "memory.memsw.limit_in_bytes"
-            values = [(both, -1), (limit, memory), (both, memory), ("memory.kmem.tcp.limit_in_bytes", memory // TCP_SHARE)]  # fmt: skip
-        for name, value in values:
-            if name == limit or (folder / name).exists():  # not without swap accounting
-                (folder / name).write_text(str(value))
+        values = {FILES[self.version]["memory"][0]: memory, "memory.swap.max": 0}
+        if self.version == 1:
+            values = {MEMORY_AND_SWAP: memory, "memory.kmem.tcp.limit_in_bytes": memory // TCP_SHARE}
+            limit = {FILES[1]["memory"][0]: memory}  # never above that of memory and swap together
+            values = values | limit if 0 < self._memory < memory else limit | values
+        for name, value in values.items():
+            with suppress(FileNotFoundError):  # the kernel may not account for swap
+                _write(f"{self.folders['memory']}/{name}", value)
+        self._memory = memory
 
     @property
     def holds_memory(self) -> bool:
@@ -123,7 +120,7 @@ class ControlGroup:
     def add(self, pid: int) -> None:
         """Move a process into the group, and with it all that it will start."""
         for folder in set(self.folders.values()):
-            (folder / "cgroup.procs").write_text(str(pid))
+            _write(f"{folder}/cgroup.procs", pid)
 
     def read_usage(self) -> GroupUsage:
         tasks = int(self._read("pids.current")) if "pids" in self.folders else None
@@ -166,6 +163,9 @@ class ControlGroup:
         _busy.extend(left)
 
     def _read(self, name: str) -> bytes:
+        if name not in self._open:
+            kind = next(kind for kind, names in FILES[self.version].items() if name in names)
+            self._open[name] = os.open(f"{self.folders[kind]}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         return os.pread(self._open[name], 16384, 0)
 
     def _counts(self, name: str) -> dict[str, int]:
@@ -173,14 +173,22 @@ class ControlGroup:
         return {name: int(value) for name, value in pairs}
 
 
-_busy: list[Path] = []
+_busy: list[str] = []
 """Groups that could not be removed yet."""
 
 
-def _remove(folder: Path) -> bool:
+def _write(path: str, value: int) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(file, b"%d" % value)
+    finally:
+        os.close(file)
+
+
+def _remove(folder: str) -> bool:
     """Remove a group; False if there are processes in it."""
     try:
-        folder.rmdir()
+        os.rmdir(folder)
     except FileNotFoundError:
         return True
     except OSError:
@@ -336,11 +344,16 @@ def _remove_stale(folder: Path) -> None:
     for left in _ours_in(folder):
         pid, start = left.name.split("-")[1:3]
         if _start_time(int(pid)) != start:
-            _remove(left)
+            _remove(str(left))
 
 
 def _ours_in(folder: Path) -> Iterator[Path]:
     return (path for path in folder.glob(f"{PREFIX}-*-*-*") if path.name.split("-")[1].isdigit())
+
+
+@cache
+def _own_prefix(pid: int) -> str:
+    return f"{PREFIX}-{pid}-{_start_time(pid)}"
 
 
 def _start_time(pid: int) -> str:

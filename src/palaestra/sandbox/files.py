@@ -171,6 +171,8 @@ def _list_folder(path: str) -> tuple[list[str], list[str]]:
                         below.append(entry.name)
                     elif not entry.is_symlink() and not entry.is_file(follow_symlinks=False):
                         special += [entry.name] if _is_special(entry.stat(follow_symlinks=False)) else []
+            if len(_listed) >= MOST_SEEN:
+                _listed.clear()
             _listed[path] = changed, below, special
         return below, special
     return [], []  # a folder that we may not read is closed to programs too
