@@ -67,8 +67,8 @@ class Attack:
 
 ATTACKS = [
     # words from one sandbox to another, by the files that both see
-    Attack("watching files", "for name, *numbers in (('inotify_init1', 294, 26), ('preadv2', 327, 286)):\n"
-           "  print('refused' if call(*numbers, 0, 0, 0, 0, 0, 0) == 'EPERM' else 'ESCAPED', name)"),
+    Attack("watching files", "refused_call('inotify_init1', 294, 26, 0)\nwith open('f', 'w+b') as f:\n  f.write(b'x' * 9); f.flush()\n  refused('RWF_NOWAIT', lambda: os.preadv(f.fileno(), [bytearray(9)], 0, os.RWF_NOWAIT))\n"
+           "  print('reads' if os.preadv(f.fileno(), [bytearray(9)], 0) == 9 else 'ESCAPED')", says=b"reads"),
     Attack("being told who opens a file", "import fcntl\nfolder, own = os.open('.', os.O_RDONLY), os.open('own', os.O_CREAT | os.O_RDWR)\n"
            "refused('F_NOTIFY', lambda: fcntl.fcntl(folder, fcntl.F_NOTIFY, fcntl.DN_ACCESS))\n"
            "refused('F_SETLEASE', lambda: fcntl.fcntl(own, fcntl.F_SETLEASE, fcntl.F_WRLCK))"),

@@ -14,7 +14,6 @@ from palaestra.sandbox import SANDBOXES, SHELL_LIMITS, Limits, Result, Sandbox, 
 from palaestra.sandbox.base import MIB
 from palaestra.sandbox.bubblewrap import Bubblewrap
 from palaestra.sandbox.files import DEEPEST, list_files, read_files, write_files
-from palaestra.sandbox.seccomp import ABSENT, MACHINES, REFUSED, REFUSED_BITS, seccomp_filter
 from palaestra.sandbox.shell import Output
 
 
@@ -152,66 +151,6 @@ def test_a_list_looks_at_so_many_names_and_no_more(
     assert list_files(folder, 9999) == [], "nothing but folders was seen"
     monkeypatch.setattr("palaestra.sandbox.files.MOST_SEEN", 60)
     assert len(list_files(folder, 9999)) == 10
-
-
-# The filter of system calls
-
-
-def interpret(program: bytes, number: int, machine: int, arguments: tuple[int, ...] = ()) -> int:
-    """What the kernel would do: 0 allows, else the error."""
-    data = {0: number, 4: machine} | {16 + 8 * at: value for at, value in enumerate((*arguments, 0, 0, 0, 0, 0, 0)[:6])}
-    code = [(int.from_bytes(program[i : i + 2], "little"), program[i + 2], program[i + 3], int.from_bytes(program[i + 4 : i + 8], "little")) for i in range(0, len(program), 8)]  # fmt: skip
-    at = value = 0
-    while True:
-        operation, if_true, if_false, operand = code[at]
-        at += 1
-        if operation == 0x20:
-            value = data[operand] & 0xFFFFFFFF
-        elif operation == 0x06:
-            return 0 if operand == 0x7FFF0000 else operand & 0xFFFF
-        else:
-            holds = {0x15: value == operand, 0x35: value >= operand, 0x45: bool(value & operand)}[operation]
-            at += if_true if holds else if_false
-
-
-@pytest.mark.parametrize("name", list(MACHINES))
-def test_the_filter_refuses_what_it_names_and_nothing_else(name: str) -> None:
-    machine = MACHINES[name]
-    program = seccomp_filter(name)
-    assert program is not None
-    assert len(program) // 8 < 4096, "what the kernel takes"
-    refused = {numbers[machine.column] for numbers in REFUSED.values()} | {n[machine.column] for n in ABSENT.values()}
-    conditional = {numbers[machine.column] for numbers, _ in REFUSED_BITS} | {(41, 198)[machine.column]}
-    for number in range(500):
-        error = interpret(program, number, machine.audit)
-        assert (error != 0) == (number in refused or (number in conditional and error == 97)), number
-    assert interpret(program, 0, 0x40000003) == 38, "32-bit programs"
-    assert interpret(program, 0x40000001, machine.audit) == 38, "x32 programs"
-
-
-@pytest.mark.parametrize(("name", "at"), [("x86_64", 0), ("aarch64", 1)])
-@pytest.mark.parametrize(
-    ("numbers", "arguments", "error"),
-    [
-        ((56, 220), (0x11,), 0), ((56, 220), (0x10000011,), 1), ((56, 220), (0x20000,), 1), ((56, 220), (0x3D0F00,), 0),
-        ((268, 53), (0, 0, 0o755), 0), ((268, 53), (0, 0, 0o4755), 1), ((91, 52), (0, 0o2755), 1),
-        ((257, 56), (0, 0, 0o100, 0o644), 0), ((257, 56), (0, 0, 0o100, 0o4644), 1), ((257, 56), (0, 0, 0, 0o4644), 0),
-        ((41, 198), (1,), 0), ((41, 198), (2,), 0), ((41, 198), (10,), 0), ((41, 198), (16,), 0),
-        ((41, 198), (40,), 97), ((41, 198), (17,), 97), ((41, 198), (38,), 97),
-        ((16, 29), (0, 0x5401), 0), ((16, 29), (0, 0x5412), 1), ((16, 29), (0, 0x541C), 1),
-        ((72, 25), (0, 1024), 1), ((72, 25), (0, 1026), 1), ((72, 25), (0, 3), 0), ((72, 25), (0, 6), 0),
-    ],
-)  # fmt: skip
-def test_the_filter_looks_at_arguments(
-    name: str, at: int, numbers: tuple[int, int], arguments: Any, error: int
-) -> None:
-    program = seccomp_filter(name)
-    assert program is not None
-    assert interpret(program, numbers[at], MACHINES[name].audit, arguments) == error
-
-
-def test_a_processor_family_without_a_table_has_no_filter() -> None:
-    assert seccomp_filter("riscv64") is None
 
 
 # Output that is cut

@@ -12,7 +12,6 @@ REGISTRIES = {
     "students": "palaestra.learn.students:STUDENTS",
     "checks": "palaestra.teachers.quality:CHECKS",
     "painters": "palaestra.tasks.vision.painters.base:PAINTERS",
-    "sandboxes": "palaestra.sandbox.base:SANDBOXES",
     "engines": "palaestra.engines.base:ENGINES",
     "algorithms": "palaestra.learn.algorithms:ALGORITHMS",
     "agents": "palaestra.research.agents:AGENTS",
@@ -37,6 +36,15 @@ def skills() -> Mapping[str, str]:
     return {f"{t}: {skill}": ", ".join(parts) for t in TASKS.names() for skill, parts in make_task(t).skills().items()}
 
 
+def sandboxes() -> Mapping[str, str]:
+    """The sandboxes, and what holds the limits of the default one on this machine."""
+    from palaestra.sandbox import SANDBOXES, report_limits
+
+    found = dict(SANDBOXES.descriptions())
+    found["bubblewrap"] += f". Here {report_limits()}"
+    return found
+
+
 def models() -> Mapping[str, str]:
     """The names of the shelf."""
     from palaestra.engines.shelf import SHELF
@@ -59,6 +67,7 @@ def research_tasks() -> Mapping[str, str]:
 
 
 OTHERS: Mapping[str, Callable[[], Mapping[str, str]]] = {
+    "sandboxes": sandboxes,
     "skills": skills,
     "models": models,
     "environments": environments,

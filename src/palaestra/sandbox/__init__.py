@@ -11,10 +11,12 @@ from palaestra.sandbox.base import (
     Status,
     make_sandbox,
 )
+from palaestra.sandbox.cgroups import LimitReport, report_limits
 
 __all__ = [
     "SANDBOXES",
     "SHELL_LIMITS",
+    "LimitReport",
     "Limits",
     "Result",
     "Sandbox",
@@ -22,4 +24,5 @@ __all__ = [
     "ShellResult",
     "Status",
     "make_sandbox",
+    "report_limits",
 ]

@@ -60,13 +60,15 @@ class Status(Enum):
 class Limits:
     """What a program may use. Over any of these it is ended, with the status that says which.
 
-    Time, memory and processes are of the whole tree of processes, as the sandbox sees it some fifty times a
-    second; the kernel's own limits hold each process to about the same in between.
+    CPU time, memory and processes are those of all processes together. The kernel holds them where control groups can
+    be had; else they are polled some fifty times a second, see `report_limits`. In a shell, wall and CPU time are
+    those of one command.
     """
 
     wall_seconds: float = 10.0
     cpu_seconds: float = 10.0
     memory: int = 512 * MIB
+    """Bytes; with control groups also those of buffers in the kernel and of files in the sandbox's folders."""
     processes: int = 64
     """Processes and threads at a time."""
     open_files: int = 256
@@ -91,7 +93,7 @@ SHELL_LIMITS = Limits(
     wall_seconds=60.0, cpu_seconds=3600.0, memory=4 * GIB, processes=512, open_files=1024, file_size=GIB,
     output=64 * KIB, disk=2 * GIB,
 )  # fmt: skip
-"""What a shell may use unless told otherwise; `wall_seconds` is the time of one command."""
+"""What a shell may use unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

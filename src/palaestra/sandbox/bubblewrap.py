@@ -12,10 +12,11 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cache
 from os import PathLike
@@ -24,8 +25,9 @@ from typing import NamedTuple
 
 from palaestra.core.errors import SandboxError
 from palaestra.sandbox.base import SHELL_LIMITS, Limits, Result
-from palaestra.sandbox.files import read_files, write_files
-from palaestra.sandbox.groups import ProcessGroup
+from palaestra.sandbox.cgroups import ControlGroup, create_group
+from palaestra.sandbox.devices import DEVICES, prepare_devices, reset_times
+from palaestra.sandbox.files import find_special_files, read_files, write_files
 from palaestra.sandbox.loop import STEP
 from palaestra.sandbox.processes import SPARE, ProcTree, Watch, limit_process
 from palaestra.sandbox.program import supervise
@@ -43,7 +45,6 @@ INSTALL = (
 )
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
-SETTINGS = ("ld.so.cache", "alternatives")
 USERS = {
     "passwd": f"root:x:0:0:root:/:/bin/sh\nuser:x:1000:1000:user:{HOME}:/bin/bash\n",
     "group": "root:x:0:\nuser:x:1000:\n",
@@ -51,8 +52,13 @@ USERS = {
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
 INTERPRETER = ("bin", "lib", "lib64", "pyvenv.cfg")
-# What root may read in /proc by being its owner, and the keys of the user.
-KERNEL = ("kcore", "keys", "kpagecount", "kpageflags", "timer_list") if os.geteuid() == 0 else ("keys",)
+USERS_KEYS = ("keys", "key-users")
+"""What every user may read in /proc and no program should."""
+SYSCTLS = (
+    "kernel/ostype", "kernel/osrelease", "kernel/pid_max", "kernel/cap_last_cap", "kernel/ngroups_max",
+    "vm/overcommit_memory", "vm/max_map_count", "net/core/somaxconn",
+)  # fmt: skip
+"""The settings of the kernel that programs read, where we are root and all others are hidden."""
 
 HINTS = {
     "setting up uid map": "this system keeps users from making namespaces; as root: sysctl kernel.apparmor_restrict_unprivileged_userns=0",
@@ -117,7 +123,7 @@ class Bubblewrap:
         try:
             write_files(tenancy.workspace, files)
             tenancy.child.let_in()
-            watch = Watch(tenancy.tree, limits, tenancy.folders)
+            watch = Watch(tenancy.tree, limits, tenancy.folders, tenancy.group, own_tasks=1)
             result = supervise(tenancy.child, stdin, limits, watch, tenancy.kill)
             if read_back:
                 result = replace(result, files=read_files(tenancy.workspace, read_back, limits.file_size))
@@ -166,6 +172,7 @@ class Bubblewrap:
             if bash:
                 held.append(holding(STEP))
                 command = [*command, str(held[-1]), Child.STDIN, Child.STATUS]
+            reset_times(prepare_devices())
             child = Child([self.bwrap, *arguments, "--", *command], environment(), held)
         finally:
             for file in held:
@@ -177,10 +184,16 @@ class Bubblewrap:
                 child.wait()
                 raise SandboxError(_explain(child.errors()))
             limit_process(first, limits, own_users=True)
-            # The kernel does not count root's processes in any other way. It takes some 10 ms, and without it a fork
-            # bomb on a busy machine is thousands of processes ahead of the watch.
-            group = ProcessGroup.make(first, limits.processes + SPARE) if os.geteuid() == 0 else None
-            return _look_into(child, first, self.place, workspace is None, group)
+            group = create_group(limits.memory, limits.processes + SPARE)
+            try:
+                if group is not None and not bash:  # the keeper of a shell stays outside; see `LocalRoom.start`
+                    group.add(first)
+                return _look_into(child, first, self.place, workspace is None, group)
+            except BaseException:
+                child.close()
+                if group is not None:
+                    group.close()
+                raise
         except OSError as error:
             child.close()
             raise SandboxError(
@@ -204,9 +217,13 @@ class Bubblewrap:
             held.append(holding(content))
             return str(held[-1])
 
-        found = [*_namespaces(), *_system()]
-        for name, text in USERS.items():
-            found += ["--file", file_with(text.encode()), f"/etc/{name}"]
+        found = [*_namespaces(), *_system(terminals=bash)]
+        copies = {f"/etc/{name}": text.encode() for name, text in USERS.items()} | _sysctls()
+        with suppress(OSError):
+            copies["/etc/ld.so.cache"] = Path("/etc/ld.so.cache").read_bytes()
+        for path, content in copies.items():
+            found += ["--file", file_with(content), path]
+        found += ["--remount-ro", "/proc/sys"] if _sysctls() else []
         if (rules := _filter(locks=bash)) is not None:
             found += ["--seccomp", file_with(rules)]
         shown, private = dict(read_only), [*PRIVATE]
@@ -217,13 +234,20 @@ class Bubblewrap:
             found += ["--perms", "0700", *size, "--tmpfs", path]
         # Behind the private folders: the Python in use may lie below one of them.
         for path in _interpreter():
-            found += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
+            if os.path.islink(path):
+                found += ["--symlink", os.readlink(path), path]
+            elif os.path.isfile(path):  # a copy is cheaper than a mount
+                found += ["--file", file_with(Path(path).read_bytes()), path]
+            else:
+                found += ["--ro-bind", path, path]
         for inside, outside in read_only.items():
             if not inside.startswith("/") or not os.path.exists(outside):
                 raise SandboxError(
                     f"read_only maps an absolute path inside to a path that exists; got {inside!r}: {outside!r}"
                 )
             found += ["--ro-bind", os.path.abspath(outside), inside]
+            for name in find_special_files(os.path.abspath(outside)):
+                found += ["--ro-bind", os.devnull, os.path.normpath(os.path.join(inside, name))]
         if bash:
             found += ["--perms", "0111", "--file", file_with(_bash_itself()), BASH]
         if workspace is not None:
@@ -233,11 +257,13 @@ class Bubblewrap:
             shown[self.place] = os.fspath(workspace)
         for path, is_folder in (*self._hidden, *_inside(self.hide, shown)):
             found += ["--tmpfs", path, "--remount-ro", path] if is_folder else ["--ro-bind", os.devnull, path]
-        found += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", self.place]
+        if bash or prepare_devices() is None:  # the folder of devices that belong to nobody cannot be written to anyway
+            found += ["--remount-ro", "/dev"]
+        found += ["--remount-ro", "/", "--chdir", self.place]
         return found
 
 
-def _look_into(child: Child, first: int, place: str, own_workspace: bool, group: ProcessGroup | None) -> Tenancy:
+def _look_into(child: Child, first: int, place: str, own_workspace: bool, group: ControlGroup | None) -> Tenancy:
     """Open the sandbox's processes and folders from outside. They stay open when it is dead."""
     root = f"/proc/{first}/root"
     with ExitStack() as undo:
@@ -274,24 +300,59 @@ def _namespaces() -> tuple[str, ...]:
 
 
 @cache
-def _system() -> tuple[str, ...]:
-    """The read-only system: what a program needs to start, and the Python that we run on."""
+def _system(terminals: bool) -> tuple[str, ...]:
+    """The read-only system: what a program needs to start, and the Python that we run on.
+
+    Arguments:
+        terminals: whether pseudo-terminals can be opened, where that costs extra.
+    """
     found: list[str] = []
     for path in SYSTEM:
         if os.path.islink(path):
             found += ["--symlink", os.readlink(path), path]
         elif os.path.isdir(path):
             found += ["--ro-bind", path, path]
-    for path in (f"/etc/{name}" for name in SETTINGS):
-        if os.path.exists(path):
-            found += ["--ro-bind", os.path.realpath(path), path]
+    if os.path.exists("/etc/alternatives"):
+        found += ["--ro-bind", os.path.realpath("/etc/alternatives"), "/etc/alternatives"]
     found += ["--proc", "/proc"]
-    for path in (f"/proc/{name}" for name in KERNEL):
-        if os.path.exists(path):
-            found += ["--ro-bind", os.devnull, path]
+    devices = prepare_devices()
+    nothing = ["--dev-bind", f"{devices}/null"] if devices else ["--ro-bind", os.devnull]
+    for path in _hidden_in_proc():
+        found += ["--tmpfs", path, "--remount-ro", path] if os.path.isdir(path) else [*nothing, path]
     # Where we are root, its owner may set up the kernel by writing to /proc/sys; and nobody may write to the memory of
     # another process.
-    return (*found, "--remount-ro", "/proc", "--dev", "/dev")
+    found += ["--remount-ro", "/proc", *(["--tmpfs", "/proc/sys"] if _sysctls() else [])]
+    if devices is None:
+        return (*found, "--dev", "/dev")
+    if not terminals:  # one mount instead of eight
+        return (*found, "--dev-bind", devices, "/dev")
+    return (*found, "--dev", "/dev", *(word for name in DEVICES for word in ("--dev-bind", f"{devices}/{name}", f"/dev/{name}")))  # fmt: skip
+
+
+@cache
+def _hidden_in_proc() -> tuple[str, ...]:
+    """What an ordinary user cannot read in /proc, and root can by being its owner; and keys."""
+    hidden = [f"/proc/{name}" for name in USERS_KEYS if os.path.exists(f"/proc/{name}")]
+    folders = ["/proc"] if os.geteuid() == 0 else []
+    while folders:
+        with suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.name.isdigit() or entry.is_symlink() or entry.path == "/proc/sys":
+                    continue
+                if not entry.stat().st_mode & stat.S_IROTH:
+                    hidden.append(entry.path)
+                elif entry.is_dir():
+                    folders.append(entry.path)
+    return tuple(hidden)
+
+
+@cache
+def _sysctls() -> dict[str, bytes]:
+    """What is shown of /proc/sys where we are root: the kernel takes the sandbox's user for the owner of all settings."""
+    if os.geteuid() != 0:
+        return {}
+    paths = (f"/proc/sys/{name}" for name in SYSCTLS)
+    return {path: Path(path).read_bytes() for path in paths if os.path.exists(path)}
 
 
 @cache

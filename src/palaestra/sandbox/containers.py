@@ -24,6 +24,7 @@ from palaestra.sandbox.archives import list_names, pack, read_packed
 from palaestra.sandbox.base import SHELL_LIMITS, Files, Limits, Result, Status
 from palaestra.sandbox.files import parts
 from palaestra.sandbox.loop import LOOP, STEP, Said
+from palaestra.sandbox.processes import LOCKED, SIGNALS
 from palaestra.sandbox.program import supervise
 from palaestra.sandbox.shell import BURST, GRACE, START, BashShell, readable
 from palaestra.sandbox.spawn import Child, behind_door
@@ -139,6 +140,7 @@ class Container:
             "--ipc=private", "--hostname=sandbox", "--log-driver=none", "--stop-timeout=0",
             f"--memory={limits.memory}", f"--memory-swap={limits.memory}", f"--pids-limit={limits.processes + 8}",
             f"--ulimit=nofile={limits.open_files}", f"--ulimit=fsize={limits.file_size}", "--ulimit=core=0",
+            "--ulimit=msgqueue=0", f"--ulimit=sigpending={SIGNALS}", f"--ulimit=memlock={LOCKED}",
             f"--tmpfs=/tmp:{room}", f"--tmpfs={HOME}:{room}", f"--shm-size={limits.disk}", f"--workdir={WORKSPACE}",
             f"--env=HOME={HOME}", "--env=LANG=C.UTF-8", "--env=TERM=dumb",
         ]  # fmt: skip
@@ -339,8 +341,14 @@ class _ContainerRoom:
     def stopped(self) -> bool:
         return False
 
+    def begin(self) -> None:
+        pass
+
     def check(self) -> Status | None:
         return None  # the engine holds the limits
+
+    def was_killed(self) -> bool:
+        return False
 
     def write_files(self, files: Files) -> None:
         self.life.write_files(files)

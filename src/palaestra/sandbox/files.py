@@ -136,3 +136,47 @@ def _descend(workspace: int, names: list[str], make: bool) -> int:
             os.close(folder)
         folder = below
     return folder
+
+
+_listed: dict[str, tuple[tuple[int, int], list[str], list[str]]] = {}
+"""Folders that were looked at: when they last changed, the folders in them, and their special files."""
+
+
+def find_special_files(path: str) -> list[str]:
+    """The FIFOs and sockets below a folder, by relative path; the empty path for one that is such a file itself.
+
+    They can be used where everything else is read-only. A folder that has not changed is not listed again.
+    """
+    found, folders = [], [""]
+    if not os.path.isdir(path):
+        return [""] if os.path.exists(path) and _is_special(os.stat(path)) else []
+    while folders:
+        name = folders.pop()
+        below, special = _list_folder(os.path.join(path, name))
+        folders += [os.path.join(name, one) for one in below]
+        found += [os.path.join(name, one) for one in special]
+    return found
+
+
+def _list_folder(path: str) -> tuple[list[str], list[str]]:
+    with suppress(OSError):
+        info = os.stat(path)
+        changed = info.st_ino, info.st_mtime_ns
+        before, below, special = _listed.get(path, (None, [], []))
+        if before != changed:
+            below, special = [], []
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        below.append(entry.name)
+                    elif not entry.is_symlink() and not entry.is_file(follow_symlinks=False):
+                        special += [entry.name] if _is_special(entry.stat(follow_symlinks=False)) else []
+            if len(_listed) >= MOST_SEEN:
+                _listed.clear()
+            _listed[path] = changed, below, special
+        return below, special
+    return [], []  # a folder that we may not read is closed to programs too
+
+
+def _is_special(info: os.stat_result) -> bool:
+    return stat.S_ISFIFO(info.st_mode) or stat.S_ISSOCK(info.st_mode)

@@ -6,15 +6,22 @@ import os
 import re
 import resource
 import signal
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from palaestra.sandbox.base import MIB, Limits, Status
+from palaestra.sandbox.cgroups import ControlGroup, GroupUsage
 
 TICK, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 STACK = 8 * MIB
+SIGNALS, LOCKED = 1024, MIB
+"""Signals that may be queued; bytes that may be locked in memory."""
+LIBRARIES = 64 * MIB
+"""Bytes of files that a process may map beside its memory; the kernel's figure for a dead process includes them."""
+START_SECONDS = 0.05
+"""CPU time that the start of a sandbox may take: it is not the program's."""
 SPARE = 64
 """How many processes more the kernel lets through, so that the watch sees who wants too many."""
 SHOWN, RARELY = 512, 10
@@ -24,26 +31,38 @@ FILES_A_MIB = 256
 """How many files a folder may hold for each MiB that it may hold: files that are empty take memory too."""
 
 
-class Usage(NamedTuple):
-    """What a tree of processes uses at one moment."""
+class ProcessStat(NamedTuple):
+    """What `/proc/PID/stat` says about a process."""
 
-    tasks: int
-    """Processes and threads."""
-    memory: int
-    """Resident bytes; what processes share is counted for each of them."""
-    cpu_seconds: float
-    reserved: int
+    state: str
+    """One letter: R, S, D, T, Z, ...; empty for a process that is gone."""
+    ticks: int = 0
+    """CPU time of all its threads."""
+    child_ticks: int = 0
+    """CPU time of the children that it waited for."""
+    tasks: int = 0
+    start: int = 0
+    reserved: int = 0
     """Bytes of addresses, used or not."""
+    memory: int = 0
+    """Resident bytes."""
 
 
 class Tree(Protocol):
     """The processes of one sandbox."""
 
+    keep: Collection[int]
+    """Processes that the sandbox runs itself."""
+
     def pids(self) -> list[int]:
-        """Those alive now, without the one that the sandbox runs itself."""
+        """Those alive now, without those of `keep`."""
         ...
 
-    def stat(self, pid: int) -> bytes: ...
+    def stat(self, pid: int) -> ProcessStat: ...
+
+    def find_live_thread(self, pid: int) -> int:
+        """A thread of the process that has not ended. The first one can end before the others."""
+        ...
 
     def private_memory(self, pid: int) -> int: ...
 
@@ -64,8 +83,24 @@ class ProcTree:
             return [pid for name in os.listdir(self.folder) if name.isdigit() and (pid := int(name)) not in self.keep]
         return []
 
-    def stat(self, pid: int) -> bytes:
-        return self._read(f"{pid}/stat")
+    def stat(self, pid: int) -> ProcessStat:
+        fields = self._read(f"{pid}/stat").rpartition(b")")[2].split()  # the name before it may hold anything
+        if len(fields) < 22:
+            return ProcessStat("")
+        user, system, user_below, system_below = map(int, fields[11:15])
+        tasks, start, reserved, pages = (int(fields[at]) for at in (17, 19, 20, 21))
+        return ProcessStat(
+            fields[0].decode(), user + system, user_below + system_below, tasks, start, reserved, pages * PAGE
+        )
+
+    def find_live_thread(self, pid: int) -> int:
+        with suppress(OSError):
+            folder = os.open(f"{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.folder)
+            try:
+                return next((tid for tid in map(int, os.listdir(folder)) if self.stat(tid).state not in "ZX"), pid)
+            finally:
+                os.close(folder)
+        return pid
 
     def private_memory(self, pid: int) -> int:
         """Bytes that only the program accounts for: files that it maps are not in it, shared pages in part."""
@@ -117,7 +152,7 @@ class ChildTree(ProcTree):
         found, open_ends = [], [self.root]
         while open_ends:
             pid = open_ends.pop()
-            if pid not in self.keep and self.stat(pid):
+            if pid not in self.keep and self.stat(pid).state:
                 found.append(pid)
             with suppress(OSError):
                 for thread in os.listdir(f"/proc/{pid}/task"):
@@ -127,56 +162,116 @@ class ChildTree(ProcTree):
 
 @dataclass(slots=True)
 class Watch:
-    """Holds a tree of processes, and the folders that it may fill, to limits."""
+    """Holds a tree of processes, and the folders that it may fill, to limits.
+
+    With a control group the kernel holds memory and processes, and counts CPU time. Without, all is polled.
+    """
 
     tree: Tree
     limits: Limits
     folders: Sequence[int] = ()
     """Open folders of a file system that the sandbox has for itself."""
+    group: ControlGroup | None = None
+    own_tasks: int = 0
+    """Tasks of the group that the sandbox runs itself."""
     peak: int = 0
-    cpu_limit: bool = True
-    looks: int = 0
+    _looks: int = 0
+    _kills: int = 0
+    _cpu_seconds: float = 0.0
+    _cpu_start: float = 0.0
+    _ticks: dict[tuple[int, int], int] = field(default_factory=dict)
+    _ticks_gone: int = 0
 
     def check(self) -> Status | None:
         """The limit that is broken now, if one is."""
-        limits, pids = self.limits, self.tree.pids()
-        if len(pids) > limits.processes:
-            return Status.PROCESSES
-        usage, tables = measure(self.tree, pids), 0
-        self.looks += 1
-        if usage.memory + usage.reserved // SHOWN > limits.memory or self.looks % RARELY == 0:
-            tables = sum(map(self.tree.page_tables, pids))
-        memory = usage.memory + tables
-        self.peak = max(self.peak, memory)
-        if usage.tasks > limits.processes:
-            return Status.PROCESSES
-        if memory > limits.memory and sum(map(self.tree.private_memory, pids)) + tables > limits.memory:
+        if self.was_killed():
             return Status.MEMORY
-        if self.cpu_limit and usage.cpu_seconds > limits.cpu_seconds:
+        tasks, memory, seconds = self.group.read_usage() if self.group else UNKNOWN
+        own, held = self.own_tasks, memory is not None
+        if tasks is None or memory is None or seconds is None:
+            polled_tasks, polled_memory, polled_seconds = self._poll()
+            if tasks is None:
+                tasks, own = polled_tasks, 0
+            memory = polled_memory if memory is None else memory
+            seconds = polled_seconds if seconds is None else seconds
+        self.peak, self._cpu_seconds = max(self.peak, memory), seconds
+        if tasks - own > self.limits.processes:
+            return Status.PROCESSES
+        if not held and memory > self.limits.memory:
+            return Status.MEMORY
+        if self._is_out_of_cpu_time():
             return Status.CPU_TIME
         for folder in self.folders:
             room = os.fstatvfs(folder)
             files, used = room.f_files - room.f_ffree, (room.f_blocks - room.f_bfree) * room.f_frsize
-            if files > max(1024, limits.disk * FILES_A_MIB // MIB) or used > limits.disk + MIB:
+            if files > max(1024, self.limits.disk * FILES_A_MIB // MIB) or used > self.limits.disk + MIB:
                 return Status.DISK
         return None
 
+    def was_killed(self) -> bool:
+        """Whether the kernel killed a process for want of memory since this was asked last."""
+        kills = self.group.count_kills() if self.group else 0
+        before, self._kills = self._kills, kills
+        return kills > before
 
-def measure(tree: Tree, pids: Iterable[int]) -> Usage:
-    tasks = memory = ticks = reserved = 0
-    for pid in pids:
-        fields = tree.stat(pid).rpartition(b")")[2].split()  # the name before it may hold anything
-        if len(fields) > 21:
-            ticks += sum(map(int, fields[11:15]))
-            tasks += int(fields[17])
-            memory += int(fields[21]) * PAGE
-            reserved += int(fields[20])
-    return Usage(tasks, memory, ticks / TICK, reserved)
+    def finish(self, waited: float, largest: int) -> Status | None:
+        """The limit that was broken since the last check, now that all processes are dead.
+
+        Arguments:
+            waited: CPU seconds of all processes that were waited for.
+            largest: resident bytes of the largest process, 0 if not known.
+        """
+        if self.was_killed():
+            return Status.MEMORY
+        counted = self.group.read_cpu_seconds() if self.group else None
+        self._cpu_seconds = max(self._cpu_seconds, waited - START_SECONDS if counted is None else counted)
+        if self._is_out_of_cpu_time():
+            return Status.CPU_TIME
+        held = self.group is not None and self.group.holds_memory
+        return Status.MEMORY if not held and largest > self.limits.memory + LIBRARIES else None
+
+    def _is_out_of_cpu_time(self) -> bool:
+        return self._cpu_seconds - self._cpu_start > self.limits.cpu_seconds
+
+    def restart_cpu_time(self) -> None:
+        """Count CPU time from now on."""
+        if self.group is not None and (seconds := self.group.read_cpu_seconds()) is not None:
+            self._cpu_seconds = seconds
+        self._cpu_start = self._cpu_seconds
+
+    def _poll(self) -> tuple[int, int, float]:
+        """Tasks, bytes and seconds as `/proc` shows them."""
+        pids = self.tree.pids()
+        self._looks += 1
+        stats = {pid: self.tree.stat(pid) for pid in [*pids, *self.tree.keep]}
+        seconds = self._add_up_cpu_time(stats)
+        for pid in self.tree.keep:
+            del stats[pid]
+        for pid in [pid for pid, stat in stats.items() if stat.state == "Z" and stat.tasks > 1]:
+            thread = self.tree.find_live_thread(pid)
+            _, *_, reserved, memory = self.tree.stat(thread)
+            stats[thread] = stats.pop(pid)._replace(reserved=reserved, memory=memory)
+        memory, tables = sum(stat.memory for stat in stats.values()), 0
+        reserved = sum(stat.reserved for stat in stats.values())
+        if memory + reserved // SHOWN > self.limits.memory or self._looks % RARELY == 0:
+            tables = sum(map(self.tree.page_tables, stats))
+        if memory + tables > self.limits.memory:  # what processes share, and files that they map, are in it
+            self.peak = max(self.peak, memory + tables)
+            memory = sum(map(self.tree.private_memory, stats))
+        return max(len(pids), sum(stat.tasks for stat in stats.values())), memory + tables, seconds
+
+    def _add_up_cpu_time(self, stats: Mapping[int, ProcessStat]) -> float:
+        """Seconds used so far: the larger of what living processes and those they waited for used, and of what was
+        seen of every process. The second has those that nobody waits for."""
+        alive = {(pid, stat.start): stat.ticks for pid, stat in stats.items() if stat.state}
+        self._ticks_gone += sum(ticks for key, ticks in self._ticks.items() if key not in alive)
+        self._ticks = alive
+        seen = self._ticks_gone + sum(alive.values())
+        waited = sum(stat.ticks + stat.child_ticks for stat in stats.values())
+        return max(seen, waited, self._cpu_seconds * TICK) / TICK
 
 
-def state(tree: Tree, pid: int) -> str:
-    """One letter: R, S, D, T, Z, ...; empty for a process that is gone."""
-    return tree.stat(pid).rpartition(b")")[2][1:2].decode()
+UNKNOWN = GroupUsage(None, None, None)
 
 
 def limit_process(pid: int, limits: Limits, own_users: bool) -> None:
@@ -197,6 +292,10 @@ def limit_process(pid: int, limits: Limits, own_users: bool) -> None:
         resource.RLIMIT_FSIZE: (limits.file_size, limits.file_size),
         resource.RLIMIT_CORE: (0, 0),
         resource.RLIMIT_STACK: (STACK, max(STACK, limits.memory)),
+        # These the kernel counts by user: a sandbox must not use up what is the user's.
+        resource.RLIMIT_MSGQUEUE: (0, 0),
+        resource.RLIMIT_SIGPENDING: (SIGNALS, SIGNALS),
+        resource.RLIMIT_MEMLOCK: (LOCKED, LOCKED),
     }
     if own_users and _kernel() >= (5, 14):
         wanted[resource.RLIMIT_NPROC] = (limits.processes + SPARE, limits.processes + SPARE)

@@ -182,13 +182,15 @@ def supervise(
     finally:
         os.close(handle)
     exit_code, usage = child.wait_for_usage()
-    peak = max(watch.peak if watch else 0, _peak_of(usage))
-    if verdict is None:
-        verdict = _verdict(exit_code, limits, usage.ru_utime + usage.ru_stime, peak, bytes(err.kept[-4096:]))
-        if out.truncated or err.truncated:
-            verdict = Status.OUTPUT
-    else:
+    largest = _peak_of(usage)
+    if verdict is not None:
         exit_code = 128 + signal.SIGKILL
+    elif out.truncated or err.truncated:
+        verdict = Status.OUTPUT
+    else:
+        verdict = watch.finish(usage.ru_utime + usage.ru_stime, largest) if watch else None
+        verdict = verdict or _verdict(exit_code, limits, largest, bytes(err.kept[-4096:]))
+    peak = max(watch.peak if watch else 0, largest)
     return Result(
         verdict, exit_code, bytes(out.kept), bytes(err.kept), seconds, out.truncated, err.truncated, peak or None
     )
@@ -220,11 +222,12 @@ def _peak_of(usage: resource.struct_rusage) -> int:
     return usage.ru_maxrss * 1024 if usage.ru_maxrss > own else 0
 
 
-def _verdict(exit_code: int, limits: Limits, cpu_seconds: float, peak: int, last_words: bytes) -> Status:
+def _verdict(exit_code: int, limits: Limits, peak: int, last_words: bytes) -> Status:
+    """What became of a program that broke no limit which was seen: its own words may tell of one."""
     if exit_code == 0:
         return Status.OK
     signal_ = exit_code - 128 if 128 < exit_code <= 192 else 0
-    if signal_ == signal.SIGXCPU or (signal_ and cpu_seconds >= limits.cpu_seconds):
+    if signal_ == signal.SIGXCPU:
         return Status.CPU_TIME
     if signal_ == signal.SIGXFSZ:
         return Status.DISK

@@ -11,13 +11,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from palaestra.core.errors import SandboxError
-from palaestra.sandbox.base import Files, Limits, Status
+from palaestra.sandbox.base import MIB, Files, Limits, Status
+from palaestra.sandbox.cgroups import ControlGroup
 from palaestra.sandbox.files import list_files, read_files, write_files
-from palaestra.sandbox.groups import ProcessGroup
 from palaestra.sandbox.loop import KEEPER, LOCAL_FILES, LOOP, Said
-from palaestra.sandbox.processes import ProcTree, Watch, state
+from palaestra.sandbox.processes import ProcTree, Watch
 from palaestra.sandbox.shell import BURST, GRACE, START, end_all, readable
 from palaestra.sandbox.spawn import GONE, Child, receive
+
+ROOM = 16 * MIB
+"""Memory that each command of a shell has at least, whatever the files in its folders take."""
 
 
 def find_bash() -> str:
@@ -44,7 +47,7 @@ class Tenancy:
     """The workspace, opened."""
     folders: Sequence[int] = ()
     """All folders of the sandbox's own file systems, opened."""
-    group: ProcessGroup | None = None
+    group: ControlGroup | None = None
     handle: int = field(default=-1)
 
     def __post_init__(self) -> None:
@@ -85,9 +88,10 @@ class LocalRoom:
         self.status, self.control = child.status.fileno(), child.control.fileno()
         os.set_blocking(self.stdin, False)
         os.set_blocking(self.output, False)
-        self.watch = Watch(tenancy.tree, limits, tenancy.folders, cpu_limit=False)
+        self.watch = Watch(tenancy.tree, limits, tenancy.folders, tenancy.group)
         self._shell = self._shell_inside = -1
         self.heard, self._partial, self._fresh = 0, b"", True
+        self._memory = limits.memory
         self._nice = os.getpriority(os.PRIO_PROCESS, tenancy.first)
 
     def start(self, sweep: bool, seconds: float = START) -> None:
@@ -104,6 +108,11 @@ class LocalRoom:
         self._fresh = False
         said, self._shell = self._order(b"start\n", b"hello ", end)
         self._shell_inside = int(said.split()[1])
+        if self.tenancy.group is not None:  # without the keeper: it must outlive any want of memory
+            try:
+                self.tenancy.group.add(self._shell)
+            except OSError as error:
+                raise SandboxError(f"a shell cannot start: it cannot join its control group: {error}") from error
         for _ in range(BURST):  # what others said meanwhile, as far as it has an end
             self.heard = 0
             self.said()
@@ -163,10 +172,23 @@ class LocalRoom:
         self.tenancy.tree.kill([self._shell_inside])
 
     def stopped(self) -> bool:
-        return state(self.tenancy.tree, self._shell_inside) in ("T", "t")
+        return self.tenancy.tree.stat(self._shell_inside).state in ("T", "t")
+
+    def begin(self) -> None:
+        self.watch.restart_cpu_time()
+        if (group := self.tenancy.group) is not None and group.holds_memory:
+            # Files in memory may have used up the limit: a command must be able to delete them.
+            limit = self.limits.memory
+            memory = max(limit, group.read_memory(few=limit - ROOM) + ROOM)
+            if memory != self._memory:
+                group.limit_memory(memory)
+                self._memory = memory
 
     def check(self) -> Status | None:
         return self.watch.check()
+
+    def was_killed(self) -> bool:
+        return self.watch.was_killed()
 
     def write_files(self, files: Files) -> None:
         write_files(self.tenancy.workspace, files)

@@ -1,8 +1,8 @@
-"""The system calls that a program in the sandbox has no business with, as a filter for the kernel.
+"""A filter of system calls for the kernel: what is not allowed is refused.
 
-A namespace hides what is outside; it does not make the kernel smaller. The calls below reach into other processes,
-change mounts and namespaces, hold memory that no limit counts, or are known for holes. What is not named is allowed.
-The filter is classic BPF, built here by hand: a few dozen comparisons, no library.
+A namespace hides what is outside; it does not make the kernel smaller. `syscalls` has the table of what is allowed; here are
+the conditions on arguments. The filter is classic BPF, built by hand: some two hundred comparisons, no library. The kernel
+looks up calls without a condition in a table of its own and runs the filter only for the others, so these come first.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import errno
 import platform
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+
+from palaestra.sandbox.syscalls import ABSENT, ALLOWED, FIRST_COMMON, PRETENDED
 
 
 class Machine(NamedTuple):
@@ -23,66 +25,97 @@ class Machine(NamedTuple):
 
 MACHINES = {"x86_64": Machine(0xC000003E, 0), "aarch64": Machine(0xC00000B7, 1)}
 
-# Numbers on x86_64 and aarch64; None where the call does not exist. From 424 on they are the same everywhere.
-REFUSED: dict[str, tuple[int | None, int | None]] = {
-    # other processes
-    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
-    "pidfd_getfd": (438, 438), "process_madvise": (440, 440), "move_pages": (279, 239), "migrate_pages": (256, 238),
-    # mounts and namespaces
-    "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "unshare": (272, 97),
-    "setns": (308, 268), "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430),
-    "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433), "mount_setattr": (442, 442),
-    "open_by_handle_at": (304, 265), "name_to_handle_at": (303, 264), "fanotify_init": (300, 262),
-    # keys of the kernel
-    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
-    # programs inside the kernel, and windows into it
-    "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "syslog": (103, 116), "lookup_dcookie": (212, 18),
-    "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106), "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294),
-    # the machine
-    "reboot": (169, 142), "swapon": (167, 224), "swapoff": (168, 225), "acct": (163, 89), "quotactl": (179, 60),
-    "settimeofday": (164, 170), "clock_settime": (227, 112), "clock_adjtime": (305, 266), "adjtimex": (159, 171),
-    "sethostname": (170, 161), "setdomainname": (171, 162), "vhangup": (153, 58), "nfsservctl": (180, 42),
-    "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None), "uselib": (134, None),
-    # what others do with the files that all can see: words from one sandbox to another
-    "inotify_init": (253, None), "inotify_init1": (294, 26), "preadv2": (327, 286), "cachestat": (451, 451),
-    # memory that belongs to no process and no folder, so that no limit would see it
-    "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194),
-}  # fmt: skip
-
-# Their arguments are behind a pointer that a filter cannot follow: as if the kernel were older. The C library then
-# takes the older call, which can be looked at.
-ABSENT = {"clone3": (435, 435), "openat2": (437, 437)}
-
-NEW_NAMESPACES = 0x7E020000
-SET_ID, CREATE = 0o6000, 0o100
-
-# Refused where every (argument, mask) has a bit in common: new namespaces, and files that run as their owner, which
-# would be left behind in a workspace of the host.
-REFUSED_BITS: tuple[tuple[tuple[int | None, int | None], tuple[tuple[int, int], ...]], ...] = (
-    ((56, 220), ((0, NEW_NAMESPACES),)),  # clone
-    ((90, None), ((1, SET_ID),)),  # chmod
-    ((91, 52), ((1, SET_ID),)),  # fchmod
-    ((268, 53), ((2, SET_ID),)),  # fchmodat
-    ((452, 452), ((2, SET_ID),)),  # fchmodat2
-    ((2, None), ((1, CREATE), (2, SET_ID))),  # open
-    ((257, 56), ((2, CREATE), (3, SET_ID))),  # openat
-    ((85, None), ((1, SET_ID),)),  # creat
-    ((133, None), ((1, SET_ID),)),  # mknod
-    ((259, 33), ((2, SET_ID),)),  # mknodat
-)
-SOCKET, SOCKETS = (41, 198), (1, 2, 10, 16)  # unix, IPv4, IPv6, netlink; vsock, for one, knows no namespaces
-IOCTL, TERMINAL = (16, 29), (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX type into the terminal
-FCNTL, WATCHES = (72, 25), (1024, 1026)  # F_SETLEASE and F_NOTIFY tell who else opens a file
-FLOCK, LOCKS = (73, 32), (6, 7, 37, 38)  # F_SETLK and F_SETLKW, of a process and of an open file
+Instruction = tuple[int, int, int, int]  # the operation, how far to jump if true, if false, and its operand
 
 X32 = 0x40000000
-LOAD, EQUAL, AT_LEAST, COMMON_BITS, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+LOAD, AND, EQUAL, AT_LEAST, COMMON_BITS, RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000
 NUMBER, ARCHITECTURE = 0, 4
 
-Instruction = tuple[int, int, int, int]  # the operation, how far to jump if true, if false, and its operand
+
+def _return_error(error: int) -> Instruction:
+    """The call is not made and gives this error; 0 is success."""
+    return RETURN, 0, 0, REFUSE | error
+
+
+def _load(argument: int, mask: int | None = None) -> list[Instruction]:
+    """Load the low half of an argument; both families are little-endian."""
+    load: list[Instruction] = [(LOAD, 0, 0, 16 + 8 * argument)]
+    return load if mask is None else [*load, (AND, 0, 0, mask)]
+
+
+def _refuse(argument: int, values: Sequence[int], error: int = errno.EPERM) -> list[Instruction]:
+    """Refuse a call if an argument has one of these values."""
+    checks = _load(argument)
+    for value in values:
+        checks += [(EQUAL, 0, 1, value), _return_error(error)]
+    return checks
+
+
+def _require(
+    argument: int, values: Sequence[int], error: int = errno.EPERM, mask: int | None = None
+) -> list[Instruction]:
+    """Refuse a call unless an argument, or its bits below the mask, has one of these values."""
+    matches = [(EQUAL, len(values) - at, 0, value) for at, value in enumerate(values)]
+    return [*_load(argument, mask), *matches, _return_error(error)]
+
+
+def _refuse_bits(*masks: tuple[int, int], error: int = errno.EPERM) -> list[Instruction]:
+    """Refuse a call if every (argument, mask) has a bit in common."""
+    checks: list[Instruction] = []
+    for left, (argument, mask) in zip(range(len(masks) - 1, -1, -1), masks, strict=True):
+        checks += [*_load(argument), (COMMON_BITS, 0, 2 * left + 1, mask)]
+    return [*checks, _return_error(error)]
+
+
+NEW_NAMESPACES = 0x7E020000
+SET_ID, CREATE_OR_TEMPORARY = 0o6000, 0o100 | 0o20000000  # O_CREAT, and the bit of O_TMPFILE
+KIND, KINDS = 0o170000, (0, 0o010000, 0o100000, 0o140000)  # plain files, FIFOs and sockets; no devices
+HUGE_PAGES = 0x40000  # they come from a pool of the whole machine
+FAMILIES, PROTOCOLS = (1, 2, 10, 16), (0, 6, 17)  # unix, IPv4, IPv6, netlink; the default one, TCP, UDP
+SOCKET_LEVEL, FILTERS = 1, (26, 50, 51, 52)  # programs on a socket count against a limit of the whole machine
+# Terminals and sockets. Others reach file systems: keys for encryption, for one, count against the user.
+IOCTL_KIND, IOCTL_KINDS = 0xFF00, (0x5400, 0x8900)
+TERMINAL = (0x5412, 0x541C, 0x541D, 0x5423)  # TIOCSTI, TIOCLINUX: type into it; TIOCCONS; TIOCSETD loads modules
+# Duplicates, flags, locks, owners of signals, the size of pipes, seals. The rest lets others see who opens a file, leaves a
+# mark on it (F_SET_RW_HINT), or takes memory of the user's pipes (F_SETPIPE_SZ).
+FCNTL = (*range(12), 15, 16, 36, 37, 38, 1025, 1027, 1028, 1030, 1032, 1033, 1034)
+LOCKS = (6, 7, 37, 38)  # F_SETLK and F_SETLKW, of a process and of an open file
+# All but those that push pages out of the cache, or merge them with those of others.
+ADVICE = (0, 1, 2, 3, 4, 8, 9, 10, 11, 13, 14, 15, 16, 17, 18, 19, 22, 23, 102, 103)
+DROP_CACHE = 4  # POSIX_FADV_DONTNEED
+PERSONALITIES = (0, 0xFFFFFFFF)  # Linux as usual; asking for it
+PROCESS_CONTROL = (22, 62, 67)  # filters of its own; sharing of cores; merging of equal pages
+
+CONDITIONS: dict[str, list[Instruction]] = {
+    "clone": _refuse_bits((0, NEW_NAMESPACES)),
+    # Files that run as their owner would be left behind in a workspace of the host.
+    "chmod": _refuse_bits((1, SET_ID)),
+    "fchmod": _refuse_bits((1, SET_ID)),
+    "fchmodat": _refuse_bits((2, SET_ID)),
+    "fchmodat2": _refuse_bits((2, SET_ID)),
+    "open": _refuse_bits((1, CREATE_OR_TEMPORARY), (2, SET_ID)),
+    "openat": _refuse_bits((2, CREATE_OR_TEMPORARY), (3, SET_ID)),
+    "creat": _refuse_bits((1, SET_ID)),
+    "mknod": [*_refuse_bits((1, SET_ID)), *_require(1, KINDS, mask=KIND)],
+    "mknodat": [*_refuse_bits((2, SET_ID)), *_require(2, KINDS, mask=KIND)],
+    "mmap": _refuse_bits((3, HUGE_PAGES), error=errno.ENOMEM),
+    "madvise": _require(2, ADVICE, errno.EINVAL),
+    "fadvise64": _refuse(3, (DROP_CACHE,), 0),
+    # Their flags tell whether a file is in the page cache, or keep it out.
+    "preadv2": _require(5, (0,), errno.EOPNOTSUPP),
+    "pwritev2": _require(5, (0,), errno.EOPNOTSUPP),
+    "socket": [*_require(0, FAMILIES, errno.EAFNOSUPPORT), *_require(2, PROTOCOLS, errno.EPROTONOSUPPORT)],
+    "socketpair": _require(0, FAMILIES[:1], errno.EAFNOSUPPORT),
+    "ioctl": [*_require(1, IOCTL_KINDS, errno.ENOTTY, IOCTL_KIND), *_refuse(1, TERMINAL)],
+    "fcntl": _require(1, FCNTL),
+    "prctl": _refuse(0, PROCESS_CONTROL),
+    "personality": _require(0, PERSONALITIES),
+}
+for _option in FILTERS:
+    CONDITIONS.setdefault("setsockopt", []).extend(
+        [*_load(1), (EQUAL, 0, 3, SOCKET_LEVEL), *_load(2), (EQUAL, 0, 1, _option), _return_error(errno.EPERM)]
+    )
 
 
 def seccomp_filter(machine: str | None = None, locks: bool = True) -> bytes | None:
@@ -92,60 +125,48 @@ def seccomp_filter(machine: str | None = None, locks: bool = True) -> bytes | No
         locks: whether files can be locked. A lock on a file that several sandboxes see is a word from one to another.
             Without, every lock seems to be had and none is taken.
     """
-    found = MACHINES.get(machine or platform.machine())
-    if found is None:
+    known = MACHINES.get(machine or platform.machine())
+    if known is None:
         return None
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in _program(found, locks))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in _program(known, locks))
 
 
 def _program(machine: Machine, locks: bool) -> Iterator[Instruction]:
-    column = machine.column
+    conditions = dict(CONDITIONS)
+    if not locks:
+        conditions["fcntl"] = [*_refuse(1, LOCKS, 0), *conditions["fcntl"]]
+        conditions["flock"] = [_return_error(0)]
     yield LOAD, 0, 0, ARCHITECTURE
     yield EQUAL, 1, 0, machine.audit
-    yield _refuse(errno.ENOSYS)  # 32-bit programs have other numbers
+    yield _return_error(errno.ENOSYS)  # 32-bit programs have other numbers
     yield LOAD, 0, 0, NUMBER
     yield AT_LEAST, 0, 1, X32
-    yield _refuse(errno.ENOSYS)
-    for table, error in ((REFUSED, errno.EPERM), (ABSENT, errno.ENOSYS)):
+    yield _return_error(errno.ENOSYS)
+    for name, checks in conditions.items():
+        if (number := ALLOWED[name][machine.column]) is not None:
+            yield EQUAL, 0, len(checks) + 1, number
+            yield from checks
+            yield RETURN, 0, 0, ALLOW
+    for table, error in ((ABSENT, errno.ENOSYS), (PRETENDED, 0)):
         for numbers in table.values():
-            if (number := numbers[column]) is not None:
+            if (number := numbers[machine.column]) is not None:
                 yield EQUAL, 0, 1, number
-                yield _refuse(error)
-    for numbers, masks in REFUSED_BITS:
-        if (number := numbers[column]) is not None:
-            checks: list[Instruction] = []
-            for left, (argument, mask) in zip(range(len(masks) - 1, -1, -1), masks, strict=True):
-                checks += [(LOAD, 0, 0, _low_half(argument)), (COMMON_BITS, 0, 2 * left + 1, mask)]
-            yield from _only_for(number, [*checks, _refuse(errno.EPERM)])
-    allowed = [(EQUAL, len(SOCKETS) - at, 0, family) for at, family in enumerate(SOCKETS)]
-    yield from _only_for(
-        SOCKET[column], [(LOAD, 0, 0, _low_half(0)), *allowed, _refuse(errno.EAFNOSUPPORT), (LOAD, 0, 0, NUMBER)]
-    )
-    yield from _only_for(IOCTL[column], [(LOAD, 0, 0, _low_half(1)), *_each(TERMINAL, errno.EPERM)])
-    pretended = [] if locks else [*_each(LOCKS, 0)]
-    yield from _only_for(FCNTL[column], [(LOAD, 0, 0, _low_half(1)), *_each(WATCHES, errno.EPERM), *pretended])
-    if not locks:
-        yield from _only_for(FLOCK[column], [_refuse(0)])
-    yield RETURN, 0, 0, ALLOW
+                yield _return_error(error)
+    allowed = {numbers[machine.column] for numbers in ALLOWED.values()} - {None}
+    for first, behind in _ranges(sorted(number for number in allowed if number is not None)):
+        yield AT_LEAST, 0, 2, first
+        yield AT_LEAST, 1, 0, behind
+        yield RETURN, 0, 0, ALLOW
+    yield AT_LEAST, 0, 1, FIRST_COMMON
+    yield _return_error(errno.ENOSYS)
+    yield _return_error(errno.EPERM)
 
 
-def _only_for(number: int, checks: list[Instruction]) -> Iterator[Instruction]:
-    """Run `checks` for one call; whatever falls out of them goes on with what follows."""
-    yield LOAD, 0, 0, NUMBER
-    yield EQUAL, 0, len(checks), number
-    yield from checks
-
-
-def _each(values: tuple[int, ...], error: int) -> Iterator[Instruction]:
-    for value in values:
-        yield EQUAL, 0, 1, value
-        yield _refuse(error)
-
-
-def _refuse(error: int) -> Instruction:
-    """The call is not made and gives this error; 0 is success."""
-    return RETURN, 0, 0, REFUSE | error
-
-
-def _low_half(argument: int) -> int:
-    return 16 + 8 * argument  # both families are little-endian
+def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The first number of each run of consecutive ones, and the number behind it."""
+    first = before = numbers[0]
+    for number in [*numbers[1:], -1]:
+        if number != before + 1:
+            yield first, before + 1
+            first = number
+        before = number

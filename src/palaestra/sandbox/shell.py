@@ -88,8 +88,16 @@ class Room(Protocol):
         """Whether the shell has been stopped, so that it will never answer."""
         ...
 
+    def begin(self) -> None:
+        """A command begins: its CPU time is counted from now on."""
+        ...
+
     def check(self) -> Status | None:
         """The limit that is broken now, if one is."""
+        ...
+
+    def was_killed(self) -> bool:
+        """Whether the kernel killed a process for want of memory since this or `check` was asked last."""
         ...
 
     def write_files(self, files: Files) -> None: ...
@@ -195,6 +203,7 @@ class BashShell:
             output = Output(self.limits.output, word, self._rest + self._news)
             self._rest = self._news = b""
             room.heard = 0
+            room.begin()
             start = time.monotonic()
             deadline = start + (self.limits.wall_seconds if timeout is None else timeout)
             reply = self._converse(room, data + b"\0" + word + b"\0", word, output, deadline)
@@ -211,6 +220,9 @@ class BashShell:
                 reply = reply._replace(swept=self._restart(room, sweep=False))
             else:
                 self._silent = 0
+            if limit is None and room.was_killed():
+                limit = Status.MEMORY
+                note = "; ".join(filter(None, (f"a process was ended: {LIMITS[limit]}", note)))
             assert code is not None
             if reply.shell_ended:
                 note += f"; {NEW_SHELL}" + ("; the background processes were ended" if reply.swept else "")

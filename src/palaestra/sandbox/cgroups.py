@@ -1,0 +1,363 @@
+"""Control groups: the kernel counts and limits what all processes of a sandbox use together.
+
+A group counts memory that belongs to no single process too: pipe and socket buffers, files in memory, page tables. It
+counts the CPU time of processes that nobody waits for. Version 2 is used where we may create groups with the memory
+controller, version 1 as root; see `find_hierarchy`. Without either, `processes.Watch` polls `/proc`, which sees less.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from palaestra.sandbox.systemd import request_scope
+
+PROC = Path("/proc")
+LEAF = "palaestra-host"
+"""The group in which our own process stays: in version 2 a group with limited children has no processes of its own."""
+PREFIX = "palaestra"
+MEMORY_AND_SWAP = "memory.memsw.limit_in_bytes"
+TCP_SHARE = 8
+"""Part of the memory limit that TCP and UDP buffers may take in version 1, which counts them separately."""
+
+
+class LimitReport(NamedTuple):
+    """What holds the limits of a sandbox on this machine."""
+
+    backend: str
+    """`cgroup2` or `cgroup1`: the kernel. `polling`: this process looks at `/proc` some fifty times a second."""
+    controllers: tuple[str, ...] = ()
+    """What the kernel counts for the whole sandbox: `memory`, `pids`, `cpu`."""
+    reason: str = ""
+    """Why the kernel's groups cannot be used, if they cannot."""
+
+    def __str__(self) -> str:
+        if self.backend == "polling":
+            return f"memory, processes and CPU time are held by polling ({self.reason})"
+        missing = {"memory", "pids", "cpu"} - set(self.controllers)
+        rest = f"; {' and '.join(sorted(missing))} by polling" if missing else ""
+        return f"{', '.join(self.controllers)} are held by control groups, version {self.backend[-1]}{rest}"
+
+
+class GroupUsage(NamedTuple):
+    """What a group uses; None where the kernel does not count it."""
+
+    tasks: int | None
+    """Processes and threads."""
+    memory: int | None
+    """Bytes, without cached files that the kernel can drop."""
+    cpu_seconds: float | None
+    """Since the group was created."""
+
+
+class Hierarchy(NamedTuple):
+    """Where groups are created: a folder for each controller. In version 2 all are the same folder."""
+
+    version: int
+    folders: Mapping[str, Path]
+
+
+# Names of files: the limit on memory, its use, its details, the count of kills; the number of tasks; CPU time.
+FILES = {
+    1: {"memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", "memory.oom_control"),
+        "pids": ("pids.current",), "cpu": ("cpuacct.usage",)},
+    2: {"memory": ("memory.max", "memory.current", "memory.stat", "memory.events"),
+        "pids": ("pids.current",), "cpu": ("cpu.stat",)},
+}  # fmt: skip
+
+
+class ControlGroup:
+    """A group of processes with limits on memory and tasks.
+
+    Arguments:
+        memory: bytes.
+        tasks: processes and threads.
+
+    Raises:
+        OSError: the group cannot be created.
+    """
+
+    def __init__(self, hierarchy: Hierarchy, memory: int, tasks: int) -> None:
+        self.version = hierarchy.version
+        # The program sees this name. A number that counts up would tell it how many there were before.
+        name = f"{_own_prefix(os.getpid())}-{secrets.token_hex(8)}"
+        self.folders = {kind: f"{folder}/{name}" for kind, folder in hierarchy.folders.items()}
+        self._memory, self._open = 0, dict[str, int]()
+        try:
+            for folder in set(self.folders.values()):
+                os.mkdir(folder)
+            if "pids" in self.folders:
+                _write(f"{self.folders['pids']}/pids.max", tasks)
+            if self.holds_memory:
+                self.limit_memory(memory)
+        except BaseException:
+            self.close()
+            raise
+
+    def limit_memory(self, memory: int) -> None:
+        """Set the limit on memory, all of it: nothing is swapped out."""
+        values = {FILES[self.version]["memory"][0]: memory, "memory.swap.max": 0}
+        if self.version == 1:
+            values = {MEMORY_AND_SWAP: memory, "memory.kmem.tcp.limit_in_bytes": memory // TCP_SHARE}
+            limit = {FILES[1]["memory"][0]: memory}  # never above that of memory and swap together
+            values = values | limit if 0 < self._memory < memory else limit | values
+        for name, value in values.items():
+            with suppress(FileNotFoundError):  # the kernel may not account for swap
+                _write(f"{self.folders['memory']}/{name}", value)
+        self._memory = memory
+
+    @property
+    def holds_memory(self) -> bool:
+        return "memory" in self.folders
+
+    def add(self, pid: int) -> None:
+        """Move a process into the group, and with it all that it will start."""
+        for folder in set(self.folders.values()):
+            _write(f"{folder}/cgroup.procs", pid)
+
+    def read_usage(self) -> GroupUsage:
+        tasks = int(self._read("pids.current")) if "pids" in self.folders else None
+        return GroupUsage(tasks, self.read_memory() if self.holds_memory else None, self.read_cpu_seconds())
+
+    def read_memory(self, few: int = 0) -> int:
+        """Bytes used, without cached files; as a whole where that is `few` or less, which is faster."""
+        _, used, details, _ = FILES[self.version]["memory"]
+        memory = int(self._read(used))
+        if memory <= few:
+            return memory
+        counts, prefix = self._counts(details), "total_" if self.version == 1 else ""
+        return max(0, memory - counts.get(f"{prefix}inactive_file", 0) - counts.get(f"{prefix}active_file", 0))
+
+    def read_cpu_seconds(self) -> float | None:
+        if "cpu" not in self.folders:
+            return None
+        if self.version == 2:
+            return self._counts("cpu.stat")["usage_usec"] / 1e6
+        return int(self._read("cpuacct.usage")) / 1e9
+
+    def count_kills(self) -> int:
+        """How many processes the kernel has killed because the memory limit was reached."""
+        if not self.holds_memory:
+            return 0
+        return self._counts(FILES[self.version]["memory"][3]).get("oom_kill", 0)
+
+    def close(self) -> None:
+        """Remove the group; its processes are dead, or about to be. What cannot be removed yet is left to the next
+        `close`, or to the next process of ours."""
+        for file in self._open.values():
+            os.close(file)
+        self._open.clear()
+        left = [*dict.fromkeys(self.folders.values()), *(_busy.pop() for _ in range(len(_busy)))]
+        for _ in range(20):
+            left = [folder for folder in left if not _remove(folder)]
+            if not left:
+                return
+            time.sleep(0.001)
+        _busy.extend(left)
+
+    def _read(self, name: str) -> bytes:
+        if name not in self._open:
+            kind = next(kind for kind, names in FILES[self.version].items() if name in names)
+            self._open[name] = os.open(f"{self.folders[kind]}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        return os.pread(self._open[name], 16384, 0)
+
+    def _counts(self, name: str) -> dict[str, int]:
+        pairs = (line.split() for line in self._read(name).decode().splitlines())
+        return {name: int(value) for name, value in pairs}
+
+
+_busy: list[str] = []
+"""Groups that could not be removed yet."""
+
+
+def _write(path: str, value: int) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(file, b"%d" % value)
+    finally:
+        os.close(file)
+
+
+def _remove(folder: str) -> bool:
+    """Remove a group; False if there are processes in it."""
+    try:
+        os.rmdir(folder)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def create_group(memory: int, tasks: int) -> ControlGroup | None:
+    """Create a group; None where this process cannot have one."""
+    hierarchy, _ = _hierarchy(os.getpid())
+    if hierarchy is None:
+        return None
+    try:
+        return ControlGroup(hierarchy, memory, tasks)
+    except OSError:
+        return None
+
+
+def report_limits() -> LimitReport:
+    """Tell what holds the limits of the bubblewrap sandbox in this process.
+
+    Example:
+        >>> from palaestra.sandbox import report_limits
+        >>> report_limits().backend in ("cgroup2", "cgroup1", "polling")
+        True
+    """
+    hierarchy, reason = _hierarchy(os.getpid())
+    if hierarchy is None:
+        return LimitReport("polling", reason=reason)
+    return LimitReport(f"cgroup{hierarchy.version}", tuple(hierarchy.folders))
+
+
+@cache
+def _hierarchy(process: int) -> tuple[Hierarchy | None, str]:
+    """Find where groups can be created, once for each process, and remove what killed processes of ours left there."""
+    try:
+        hierarchy, reason = find_hierarchy()
+        if hierarchy is not None:
+            for folder in set(hierarchy.folders.values()):
+                _remove_stale(folder)
+            _try_group(hierarchy)
+        return hierarchy, reason
+    except OSError as error:
+        return None, f"a control group cannot be created: {error}"
+
+
+def _try_group(hierarchy: Hierarchy) -> None:
+    """Create a group, move a process into it and read what it uses; raises `OSError` where that cannot be done."""
+    group = ControlGroup(hierarchy, 1 << 26, 8)
+    try:
+        with subprocess.Popen(["/bin/sh", "-c", "read _"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+            group.add(child.pid)
+            group.read_usage()
+    finally:
+        group.close()
+
+
+def find_hierarchy(
+    proc: Path = PROC / "self", root: bool | None = None, request: Callable[[], bool] = request_scope
+) -> tuple[Hierarchy | None, str]:
+    """Find a place for groups, or the reason why there is none. Version 2 goes before version 1.
+
+    Arguments:
+        proc: the folder of this process in `/proc`.
+        root: whether this process runs as root; found out if None.
+        request: asks the service manager to move this process into a group that it may divide. Returns whether it did.
+    """
+    root = os.geteuid() == 0 if root is None else root
+    mounts, own = _read_mounts(proc), _read_own_groups(proc)
+    reason = "no memory controller of version 2 is mounted"
+    for point, above, _ in mounts.get("cgroup2", []):
+        top, folder = Path(point), _locate(point, above, own.get("", "/"))
+        if "memory" not in _read_words(top / "cgroup.controllers"):
+            continue
+        if root and not (top / "cgroup.type").exists():  # only the root of the whole tree has no type
+            base, reason = _enable(top, []), "the controllers of the root group cannot be enabled"
+        elif folder.name == LEAF:
+            base = _enable(folder.parent, [])
+        elif _is_ours(folder, root):
+            base, reason = _enable(folder, _read_words(folder / "cgroup.procs")), "our own group cannot be divided"
+        elif not root and request():
+            folder = _locate(point, above, _read_own_groups(proc).get("", "/"))
+            base, reason = _enable(folder, [str(os.getpid())]), "the group from systemd cannot be divided"
+        else:
+            base, reason = None, "this user may not create control groups; start with: systemd-run --user --scope -p Delegate=yes COMMAND"  # fmt: skip
+        if base is not None:
+            return Hierarchy(2, {kind: base for kind in ("memory", "pids", "cpu") if _counts_kind(base, kind)}), ""
+    folders = {}
+    for kind, name in (("memory", "memory"), ("pids", "pids"), ("cpu", "cpuacct")):
+        for point, above, options in mounts.get("cgroup", []):
+            folder = _locate(point, above, own.get(name, "/"))
+            if name in options and os.access(folder, os.W_OK) and (folder / "cgroup.procs").exists():
+                folders[kind] = folder
+    return (Hierarchy(1, folders), "") if folders else (None, reason)
+
+
+def _is_ours(folder: Path, root: bool) -> bool:
+    """Whether a group may be divided by us: we are alone in it, or it is that of a container whose root we are."""
+    if not os.access(folder, os.W_OK) or not os.access(folder / "cgroup.procs", os.W_OK):
+        return False
+    return set(_read_words(folder / "cgroup.procs")) <= {str(os.getpid())} or (root and (folder / "cgroup.type").exists())  # fmt: skip
+
+
+def _enable(base: Path, inside: list[str]) -> Path | None:
+    """Let a group's children have controllers, after its processes were moved into a child; None if that fails."""
+    with suppress(OSError):
+        if inside:
+            (base / LEAF).mkdir(exist_ok=True)
+            for pid in inside:
+                (base / LEAF / "cgroup.procs").write_text(pid)
+        available, enabled = _read_words(base / "cgroup.controllers"), base / "cgroup.subtree_control"
+        missing = {"memory", "pids"} & set(available) - set(_read_words(enabled))
+        if missing:
+            enabled.write_text(" ".join(f"+{kind}" for kind in sorted(missing)))
+        if "memory" in available:
+            return base
+    return None
+
+
+def _counts_kind(base: Path, kind: str) -> bool:
+    return kind == "cpu" or kind in _read_words(base / "cgroup.controllers")  # cpu.stat needs no controller
+
+
+def _read_words(file: Path) -> list[str]:
+    with suppress(OSError):
+        return file.read_text().split()
+    return []
+
+
+def _read_own_groups(proc: Path) -> dict[str, str]:
+    """This process's group for each controller of version 1; that of version 2 has the name ''."""
+    lines = (line.split(":", 2) for line in (proc / "cgroup").read_text().splitlines())
+    return {kind: path for _, kinds, path in lines for kind in kinds.split(",")}
+
+
+def _read_mounts(proc: Path) -> dict[str, list[tuple[str, str, list[str]]]]:
+    """Mounted hierarchies by type: the mount point, which group is seen there, and the options."""
+    found: dict[str, list[tuple[str, str, list[str]]]] = {}
+    for line in (proc / "mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        fields, (kind, _, options) = before.split(), after.split(" ", 2)
+        found.setdefault(kind, []).append((fields[4], fields[3], options.split(",")))
+    return found
+
+
+def _locate(point: str, above: str, path: str) -> Path:
+    """The folder of a group, given the group that is seen at the mount point."""
+    inside = os.path.relpath(path, above) if path.startswith(above) else "."
+    return Path(os.path.normpath(os.path.join(point, inside)))
+
+
+def _remove_stale(folder: Path) -> None:
+    for left in _ours_in(folder):
+        pid, start = left.name.split("-")[1:3]
+        if _start_time(int(pid)) != start:
+            _remove(str(left))
+
+
+def _ours_in(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.glob(f"{PREFIX}-*-*-*") if path.name.split("-")[1].isdigit())
+
+
+@cache
+def _own_prefix(pid: int) -> str:
+    return f"{PREFIX}-{pid}-{_start_time(pid)}"
+
+
+def _start_time(pid: int) -> str:
+    """When a process was started, in ticks; distinguishes it from an earlier one with the same number."""
+    with suppress(OSError):
+        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[19]
+    return ""
