@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palaestra.core.records import Attempt, Completion, Failure, FailureCause, Message, Problem, Score
+from palaestra.core.records import Attempt, Completion, Failure, FailureCause, Majority, Message, Problem, Score
 from palaestra.core.statistics import (
     clustered_interval,
     cuts_of,
+    find_majority,
     gain_between,
     mean_pass_at_k,
     paired_gain,
@@ -151,3 +152,24 @@ def test_cuts_run_across_skills_and_leave_out_what_has_none() -> None:
     assert {cut: [(part.name, part.correct, part.count) for part in parts] for cut, parts in cuts.items()} == {
         "level": [("1", 1, 2), ("2", 0, 1)]
     }
+
+
+def closed(name: str, reference: str, choices: tuple[str, ...] = ()) -> Problem:
+    return Problem(name, (), reference, metadata={"choices": list(choices)} if choices else {})
+
+
+def test_the_majority_class_is_that_of_the_problems_that_were_scored() -> None:
+    problems = [closed(str(k), "True" if k < 6 else "false") for k in range(10)]
+    attempts = [Attempt(problem, Completion("true"), Score(float(problem.reference == "True"))) for problem in problems]
+    assert report_on(attempts).majority == Majority("true", 6, 10)
+    failed = [replace(a, outcome=Failure(FailureCause.ENGINE, "")) if a.problem.id < "2" else a for a in attempts]
+    assert report_on(failed).majority == Majority("true", 4, 8)
+    assert report_on([*attempts, *attempts]).majority == Majority("true", 6, 10)  # Two answers, one problem.
+
+
+def test_each_set_of_possible_answers_has_its_own_majority_and_an_open_answer_has_none() -> None:
+    colours = [closed(f"c{k}", "red" if k < 3 else "blue", ("red", "blue", "green")) for k in range(5)]
+    truths = [closed(f"t{k}", "yes" if k < 4 else "no", ("yes", "no")) for k in range(5)]
+    assert find_majority([*colours, *truths]) == Majority("", 7, 10)
+    assert find_majority([*colours, closed("open", "a man")]) is None
+    assert find_majority([]) is None

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from palaestra.core.records import Attempt, Failure, Report
+from palaestra.core.records import Attempt, Failure, Majority, Problem, Report
 
 Z95 = 1.959963984540054
 CUTS = ("level", "type")
 """What a problem's metadata may say of it, and a report is cut by, across the skills."""
+YES_NO = ("yes", "no"), ("true", "false")
+"""References that are taken for a closed set of answers, where the problem's metadata name no `choices`."""
 
 
 def wilson_interval(correct: float, count: float) -> tuple[float, float]:
@@ -150,6 +152,24 @@ def by_problem(attempts: Iterable[Attempt]) -> Mapping[str, tuple[int, int]]:
     return found
 
 
+def find_majority(problems: Collection[Problem]) -> Majority | None:
+    """The most common reference of `problems`; `None` where one of them has an open answer.
+
+    The possible answers of a problem are its metadata's `choices`, or yes and no, or true and false.
+    """
+    kinds: dict[tuple[str, ...], Counter[str]] = {}
+    for problem in problems:
+        reference = problem.reference.strip().lower()
+        choices = tuple(problem.metadata.get("choices") or next((pair for pair in YES_NO if reference in pair), ()))
+        if not choices:
+            return None
+        kinds.setdefault(choices, Counter())[reference] += 1
+    if not kinds:
+        return None
+    common = [counter.most_common(1)[0] for counter in kinds.values()]
+    return Majority(common[0][0] if len(common) == 1 else "", sum(count for _, count in common), len(problems))
+
+
 def _report(attempts: Sequence[Attempt], name: str, levels: tuple[str, ...]) -> Report:
     scored = [a.correct for a in attempts if a.correct is not None]
     failures = Counter(str(a.outcome.cause) for a in attempts if isinstance(a.outcome, Failure))
@@ -171,6 +191,7 @@ def _report(attempts: Sequence[Attempt], name: str, levels: tuple[str, ...]) -> 
         correct=correct,
         failures=dict(sorted(failures.items())),
         slices=slices,
+        majority=find_majority({a.problem.id: a.problem for a in attempts if a.correct is not None}.values()),
     )
 
 
