@@ -9,7 +9,7 @@ from typing import Any
 
 from palaestra.core.errors import SandboxError, SettingsError, TaskError
 from palaestra.core.records import Attempt, Completion, Example, Failure, FailureCause, Message, Problem, Score, Split
-from palaestra.core.statistics import Mean, rate_interval
+from palaestra.core.statistics import Mean, cluster_of, rate_interval
 from palaestra.tasks.base import split_of
 from palaestra.tasks.procedural import Family, ProceduralTask
 from palaestra.tasks.tools import writing
@@ -85,6 +85,9 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
     def key(self, draft: ToolDraft) -> str:
         return draft.question
 
+    def content(self, draft: ToolDraft) -> str:
+        return draft.plan.canonical()
+
     def problem(self, skill: str, subskill: str, draft: ToolDraft) -> Problem:
         digest = hashlib.blake2b(f"{draft.plan.canonical()}|{draft.question}".encode(), digest_size=6).hexdigest()
         offered = offer(draft, self.distractors)
@@ -135,12 +138,13 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
 
     def metrics(self, attempts: Sequence[Attempt]) -> Mapping[str, Mean]:
         """The share of a plan's calls that were made, wherever the answer went wrong."""
-        shares = []
+        shares, clusters = [], []
         for attempt in attempts:
             if isinstance(attempt.outcome, Score) and "calls" in attempt.outcome.evidence:
                 made, _, wanted = attempt.outcome.evidence["calls"].partition(" of ")
                 shares.append(int(made) / int(wanted))
-        return {"calls made": rate_interval(shares)} if shares else {}
+                clusters.append(cluster_of(attempt.problem))
+        return {"calls made": rate_interval(shares, clusters)} if shares else {}
 
     def close(self) -> None:
         """End the tools' sandbox now; it would end by itself a little later."""
