@@ -13,7 +13,7 @@ from palaestra.core.statistics import Mean, cluster_of, rate_interval
 from palaestra.tasks.base import split_of
 from palaestra.tasks.procedural import Family, ProceduralTask
 from palaestra.tasks.tools import writing
-from palaestra.tasks.tools.extraction import extract_calls, extract_program
+from palaestra.tasks.tools.extraction import extract_calls, extract_program, read_native_calls
 from palaestra.tasks.tools.judge import ToolJudge
 from palaestra.tasks.tools.library import LIBRARY
 from palaestra.tasks.tools.matching import Outcome, match, same_value
@@ -123,13 +123,20 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         """Make the calls of a response, and compare them and the answer with the plan."""
         offered = problem.metadata["offered"]
+        form = problem.metadata["answer_form"]
+        code = extract_program(completion.text) if form == "program" else ""
         try:
-            if problem.metadata["answer_form"] == "calls":
-                calls = extract_calls(completion.text)
-                record = self.judge.run_calls(calls, offered) if calls else _nothing("no tool calls as JSON")
+            if code:
+                record = self.judge.run_program(code, offered)
+            elif completion.tool_calls:
+                native = read_native_calls(completion.tool_calls)
+                record = (
+                    self.judge.run_calls(native, offered) if native else _nothing("arguments that are no JSON object")
+                )
+            elif form == "calls" and (calls := extract_calls(completion.text)):
+                record = self.judge.run_calls(calls, offered)
             else:
-                code = extract_program(completion.text)
-                record = self.judge.run_program(code, offered) if code else _nothing("no program that calls answer")
+                record = _nothing("no tool calls as JSON" if form == "calls" else "no program that calls answer")
         except SandboxError as error:
             return Failure(FailureCause.SANDBOX, str(error))
         except TaskError as error:
@@ -167,7 +174,9 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
             "expected": brief(gold[-1].value, 80),
             "detail": detail,
         }
-        return Score(float(outcome is Outcome.RIGHT), evidence)
+        # A program may answer with halves of characters, which nothing can store.
+        plain = {name: text.encode("utf-8", "replace").decode() for name, text in evidence.items()}
+        return Score(float(outcome is Outcome.RIGHT), plain)
 
 
 def _drawers(most_calls: int) -> Family[ToolDraft]:
