@@ -154,7 +154,9 @@ def _values(text: str) -> list[Any]:
             break
         try:
             value, place = _DECODER.raw_decode(text, start.start())
-        except (ValueError, RecursionError):
+        except RecursionError:
+            break  # Nobody answers at such a depth, and it is slow to find out.
+        except ValueError:
             place = start.start() + 1
         else:
             found.append(value)
@@ -184,6 +186,8 @@ def _answers(block: str) -> bool:
 def _bare(text: str) -> str:
     """A program without fences: from some line on, as far as it is Python, if it answers."""
     lines = text[:MOST_BARE_TEXT].split("\n")[:MOST_BARE_LINES]
+    while lines and "answer" not in lines[-1]:
+        lines.pop()
     end = 0
     for start, line in enumerate(lines):
         # From a line inside a part that was looked at, Python ends where that part ends.

@@ -1,13 +1,14 @@
 """Are the calls that were made those of the plan, in an order that its data flow allows?
 
 Calls that do not need each other may come in any order. Arguments are compared as values, however the caller came by
-them; numbers with a point may differ in their last digits.
+them; numbers with a point may differ in their last digits. Where the request does not prescribe the order of its steps,
+another order of the same tools over the same given values is as good, if its result is the same.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -57,13 +58,16 @@ class Match:
     detail: str = ""
 
 
-def match(plan: Plan, gold: Sequence[Made], made: Sequence[Made], extra_calls: bool = False) -> Match:
+def match(
+    plan: Plan, gold: Sequence[Made], made: Sequence[Made], extra_calls: bool = False, *, free_order: bool = False
+) -> Match:
     """Compare what was made with the plan.
 
     Arguments:
         gold: the plan, executed.
         made: what was called, in its order.
         extra_calls: whether superfluous calls are forgiven.
+        free_order: whether another path to the same result is right; see `is_other_path`.
     """
     needs = [call.needs() for call in plan.calls]
     same = [[same_call(one, other) for other in made] for one in gold]
@@ -74,6 +78,8 @@ def match(plan: Plan, gold: Sequence[Made], made: Sequence[Made], extra_calls: b
         if len(made) > len(gold) and not extra_calls:
             return Match(Outcome.EXTRA_CALLS, matched, f"expected {len(gold)} calls; got {len(made)}")
         return Match(Outcome.RIGHT, matched)
+    if free_order and is_other_path(gold, made):
+        return Match(Outcome.RIGHT, len(gold), "another path to the same result")
     missing = [one.tool for one in gold]
     for other in made:
         if other.tool in missing:
@@ -81,6 +87,47 @@ def match(plan: Plan, gold: Sequence[Made], made: Sequence[Made], extra_calls: b
     if missing:
         return Match(Outcome.WRONG_CALLS, matched, f"expected a call of {missing[0]}; got {_names(made)}")
     return Match(Outcome.WRONG_ARGUMENTS, matched, _first_fault(gold, made, same))
+
+
+def is_other_path(gold: Sequence[Made], made: Sequence[Made]) -> bool:
+    """Whether calls are those of a plan in another order: the same tools, each as often, the same given values, and the same
+    result, into which every other result flows. So nothing was worked out beside the tools, and nothing left out.
+    """
+    if sorted(one.tool for one in gold) != sorted(one.tool for one in made) or any(one.error for one in made):
+        return False
+    if not same_value(gold[-1].value, made[-1].value):
+        return False
+    (given, _), (other, unused) = _find_given(gold), _find_given(made)
+    return not unused and len(given) == len(other) and all(map(same_value, given, other))
+
+
+def _find_given(made: Sequence[Made]) -> tuple[list[Any], list[Any]]:
+    """The values that calls were given and that are no result of a call before, in a fixed order; and the results but the
+    last that no call takes.
+    """
+    results: list[Any] = []
+    unused: list[Any] = []
+    given: list[Any] = []
+    for call in made:
+        for value in _leaves(call.arguments):
+            if any(same_value(value, one) for one in results):
+                unused = [one for one in unused if not same_value(value, one)]
+            else:
+                given.append(value)
+        results.append(call.value)
+        unused.append(call.value)
+    return sorted(given, key=_rank), unused[:-1]
+
+
+def _rank(value: Any) -> tuple[bool, float, str]:
+    text = isinstance(value, str)
+    return text, 0.0 if text else float(value), value if text else ""
+
+
+def _leaves(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return [leaf for one in value.values() for leaf in _leaves(one)]
+    return [leaf for one in value for leaf in _leaves(one)] if isinstance(value, list) else [value]
 
 
 def same_call(one: Made, other: Made) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,9 @@ from palaestra.tasks.tools.records import Record
 from palaestra.tasks.tools.requests import SKILLS
 from palaestra.tasks.tools.requests.recipe import Drawer, ToolDraft, one_of
 from palaestra.tasks.tools.wording import FORMS, PROMPTS, asked, longest, response
+
+PRESCRIBED = re.compile(r"\bthen\b|\bFirst\b|\bat last\b")
+"""A request that names the order of its steps: only that order is right, even where another has the same result."""
 
 
 class ToolsSkills(ProceduralTask[ToolDraft]):
@@ -103,6 +107,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
                 "type": draft.plan.shape,
                 "answer_form": self.answer_form,
                 "plan": draft.plan.to_data(),
+                "prescribed": PRESCRIBED.search(draft.question) is not None,
                 "offered": offered,
                 "tools": [LIBRARY[name].schema() for name in offered],
                 "worked": response(draft.plan, self.answer_form, self.prompt),
@@ -160,7 +165,8 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
     def _score(self, metadata: Mapping[str, Any], record: Record) -> Score:
         plan = Plan.from_data(metadata["plan"])
         gold = plan.execute()
-        found = match(plan, gold, record.made, self.extra_calls)
+        free = not metadata.get("prescribed", True)
+        found = match(plan, gold, record.made, self.extra_calls, free_order=free)
         outcome, detail = found.outcome, found.detail
         if record.fault is not None:
             outcome, detail = record.fault, record.detail
