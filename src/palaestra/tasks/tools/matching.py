@@ -7,15 +7,14 @@ another order of the same tools over the same given values is as good, if its re
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
-from palaestra.tasks.code.comparison import ABSOLUTE, RELATIVE
 from palaestra.tasks.tools.library import LIBRARY
+from palaestra.tasks.tools.paths import is_other_path
 from palaestra.tasks.tools.plans import Made, Plan, brief
+from palaestra.tasks.tools.values import same_value
 
 
 class Outcome(StrEnum):
@@ -67,7 +66,7 @@ def match(
         gold: the plan, executed.
         made: what was called, in its order.
         extra_calls: whether superfluous calls are forgiven.
-        free_order: whether another path to the same result is right; see `is_other_path`.
+        free_order: whether another path to the same result is right; see `paths`.
     """
     needs = [call.needs() for call in plan.calls]
     same = [[same_call(one, other) for other in made] for one in gold]
@@ -89,75 +88,12 @@ def match(
     return Match(Outcome.WRONG_ARGUMENTS, matched, _first_fault(gold, made, same))
 
 
-def is_other_path(gold: Sequence[Made], made: Sequence[Made]) -> bool:
-    """Whether calls are those of a plan in another order: the same tools, each as often, the same given values, and the same
-    result, into which every other result flows. So nothing was worked out beside the tools, and nothing left out.
-    """
-    if sorted(one.tool for one in gold) != sorted(one.tool for one in made) or any(one.error for one in made):
-        return False
-    if not same_value(gold[-1].value, made[-1].value):
-        return False
-    (given, _), (other, unused) = _find_given(gold), _find_given(made)
-    return not unused and len(given) == len(other) and all(map(same_value, given, other))
-
-
-def _find_given(made: Sequence[Made]) -> tuple[list[Any], list[Any]]:
-    """The values that calls were given and that are no result of a call before, in a fixed order; and the results but the
-    last that no call takes.
-    """
-    results: list[Any] = []
-    unused: list[Any] = []
-    given: list[Any] = []
-    for call in made:
-        for value in _leaves(call.arguments):
-            if any(same_value(value, one) for one in results):
-                unused = [one for one in unused if not same_value(value, one)]
-            else:
-                given.append(value)
-        results.append(call.value)
-        unused.append(call.value)
-    return sorted(given, key=_rank), unused[:-1]
-
-
-def _rank(value: Any) -> tuple[bool, float, str]:
-    text = isinstance(value, str)
-    return text, 0.0 if text else float(value), value if text else ""
-
-
-def _leaves(value: Any) -> list[Any]:
-    if isinstance(value, Mapping):
-        return [leaf for one in value.values() for leaf in _leaves(one)]
-    return [leaf for one in value for leaf in _leaves(one)] if isinstance(value, list) else [value]
-
-
 def same_call(one: Made, other: Made) -> bool:
     """Whether two calls ask the same of the same tool."""
     if one.tool != other.tool or one.error or other.error:
         return False
     tool = LIBRARY[one.tool]
     return same_value(tool.canonical(one.arguments), tool.canonical(other.arguments))
-
-
-def same_value(one: Any, other: Any) -> bool:
-    """Equal; numbers of which one has a point within a rounding of each other.
-
-    >>> same_value([0.1 + 0.2, "a"], [0.3, "a"]), same_value(3, 3.0), same_value(3, "3"), same_value(1, True)
-    (True, True, False, False)
-    """
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        if isinstance(one, int) and isinstance(other, int):
-            return one == other
-        try:
-            return math.isclose(one, other, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
-        except OverflowError:
-            return False
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(same_value, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same_value(one[key], other[key]) for key in one)
-    return type(one) is type(other) and bool(one == other)
 
 
 def _most(same: Sequence[Sequence[bool]]) -> int:

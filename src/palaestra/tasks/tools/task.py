@@ -17,12 +17,13 @@ from palaestra.tasks.tools import writing
 from palaestra.tasks.tools.extraction import extract_calls, extract_program, read_native_calls
 from palaestra.tasks.tools.judge import ToolJudge
 from palaestra.tasks.tools.library import LIBRARY
-from palaestra.tasks.tools.matching import Outcome, match, same_value
+from palaestra.tasks.tools.matching import Outcome, match
 from palaestra.tasks.tools.offers import offer
 from palaestra.tasks.tools.plans import MOST_CALLS_A_PLAN, Plan, brief
 from palaestra.tasks.tools.records import Record
 from palaestra.tasks.tools.requests import SKILLS
 from palaestra.tasks.tools.requests.recipe import Drawer, ToolDraft, one_of
+from palaestra.tasks.tools.values import same_value
 from palaestra.tasks.tools.wording import FORMS, PROMPTS, asked, longest, response
 
 PRESCRIBED = re.compile(r"\bthen\b|\bFirst\b|\bat last\b")
