@@ -14,7 +14,7 @@ class Remainders:
     """What is left of a division."""
 
     name = "remainders"
-    drawn = True  # without end, so that a number of problems must be given or is 25
+    drawn = True  # the problems are drawn: a number of them must be given, or is 25
     max_tokens = 32  # of an answer
 
     def skills(self):

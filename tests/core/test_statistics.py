@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palaestra.core.records import Attempt, Completion, Failure, FailureCause, Message, Problem, Score
+from palaestra.core.records import Attempt, Completion, Failure, FailureCause, Majority, Message, Problem, Score
 from palaestra.core.statistics import (
     clustered_interval,
     cuts_of,
+    find_majority,
     gain_between,
     mean_pass_at_k,
     paired_gain,
@@ -151,3 +152,67 @@ def test_cuts_run_across_skills_and_leave_out_what_has_none() -> None:
     assert {cut: [(part.name, part.correct, part.count) for part in parts] for cut, parts in cuts.items()} == {
         "level": [("1", 1, 2), ("2", 0, 1)]
     }
+
+
+def closed(name: str, reference: str, choices: tuple[str, ...] = ()) -> Problem:
+    return Problem(name, (), reference, metadata={"choices": list(choices)} if choices else {})
+
+
+def test_the_majority_class_is_that_of_the_problems_that_were_scored() -> None:
+    problems = [closed(str(k), "True" if k < 6 else "false") for k in range(10)]
+    attempts = [Attempt(problem, Completion("true"), Score(float(problem.reference == "True"))) for problem in problems]
+    assert report_on(attempts).majority == Majority("true", 6, 10)
+    failed = [replace(a, outcome=Failure(FailureCause.ENGINE, "")) if a.problem.id < "2" else a for a in attempts]
+    assert report_on(failed).majority == Majority("true", 4, 8)
+    assert report_on([*attempts, *attempts]).majority == Majority("true", 6, 10)  # Two answers, one problem.
+
+
+def test_each_set_of_possible_answers_has_its_own_majority_and_an_open_answer_has_none() -> None:
+    colours = [closed(f"c{k}", "red" if k < 3 else "blue", ("red", "blue", "green")) for k in range(5)]
+    truths = [closed(f"t{k}", "yes" if k < 4 else "no", ("yes", "no")) for k in range(5)]
+    assert find_majority([*colours, *truths]) == Majority("", 7, 10)
+    assert find_majority([*colours, closed("open", "a man")]) is None
+    assert find_majority([]) is None
+
+
+def test_rewordings_of_one_problem_count_as_one_in_the_interval_of_a_gain() -> None:
+    before, after = [0.0] * 30, [1.0, 0.0] * 15
+    alone = paired_gain(before, after)
+    assert paired_gain(before, after, [str(k) for k in range(30)]) == alone
+    repeated = paired_gain(before * 4, after * 4, [str(k) for k in range(30)] * 4)
+    assert (repeated.points, repeated.count) == (alone.points, 120)
+    assert (repeated.low, repeated.high) == pytest.approx((alone.low, alone.high), abs=0.5)
+    independent = paired_gain(before * 4, after * 4)
+    assert independent.high - independent.low < 0.6 * (repeated.high - repeated.low)
+    same = paired_gain([0.0] * 40, [1.0] * 40, ["a"] * 20 + ["b"] * 20)
+    assert same == replace(paired_gain([0.0] * 2, [1.0] * 2), count=40)
+
+
+def test_the_clustered_interval_of_a_gain_covers_the_true_gain_about_95_percent_of_the_time() -> None:
+    rng, covered = np.random.default_rng(0), 0
+    clusters = [str(k // 3) for k in range(120)]
+    for _ in range(400):
+        change = rng.choice([-1.0, 0.0, 1.0], 40, p=[0.1, 0.5, 0.4]).repeat(3)
+        gain = paired_gain((change < 0).astype(float).tolist(), (change > 0).astype(float).tolist(), clusters)
+        covered += gain.low <= 30 <= gain.high
+    assert 0.92 <= covered / 400 <= 0.99
+
+
+def test_a_mean_of_rates_counts_rewordings_as_one() -> None:
+    values = [0.0, 1.0, 0.5, 1.0] * 5
+    alone = rate_interval(values)
+    repeated = rate_interval(values * 3, [str(k) for k in range(20)] * 3)
+    assert (repeated.low, repeated.high) == pytest.approx((alone.low, alone.high), abs=0.01)
+    assert rate_interval(values, [str(k) for k in range(20)]) == alone
+
+
+def test_attempts_know_their_rewordings() -> None:
+    def reworded(name: str, content: str, value: float) -> Attempt:
+        found = attempt(name, value)
+        return replace(found, problem=replace(found.problem, metadata={"content": content}))
+
+    attempts = [reworded(f"{k}/{word}", str(k), float(k % 2)) for k in range(10) for word in range(5)]
+    assert (report_on(attempts).low, report_on(attempts).high) == pytest.approx(wilson_interval(5, 10), abs=0.02)
+    before = [replace(a, outcome=Score(0.0)) for a in attempts]
+    plain = [[attempt(a.problem.id, float(bool(a.correct))) for a in part] for part in (before, attempts)]
+    assert gain_between(before, attempts).low < gain_between(*plain).low - 10

@@ -1,22 +1,26 @@
 """Evaluations as a run, and two of them compared."""
 
+import io
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from chat_server import Call, Reply, Server, error
+from rich.console import Console
 
 from palaestra import compare, evaluate
+from palaestra.cli.tables import comparison_table, report_table
 from palaestra.core.errors import RunError, SettingsError, TaskError
 from palaestra.core.events import Event
-from palaestra.core.records import Split
+from palaestra.core.records import Completion, Message, Problem, Score, Split
 from palaestra.core.statistics import pass_at_k
 from palaestra.engines.retry import AGAIN
 from palaestra.recipes import evaluate as recipe
 from palaestra.report import write_comparison, write_report
 from palaestra.runs.run import Run
-from palaestra.tasks.base import make_task
+from palaestra.tasks.base import TASKS, make_task
 from palaestra.tasks.evaluate import choose
 
 SKILLS = ["addition", "long_multiplication"]
@@ -184,3 +188,46 @@ def test_data_that_changed_is_read_again(tmp_path: Path) -> None:
             return run.store.attempts("0/test")[0].problem.reference
 
     assert (asked(1), asked(2)) == ("1", "2")
+
+
+class Statements:
+    """Statements that are true or false, four of seven true."""
+
+    name = "statements"
+
+    def skills(self) -> dict[str, tuple[str, ...]]:
+        return {"truth": ()}
+
+    def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
+        sums = [(k, k + 1, 2 * k + (1 if k < 4 else 2)) for k in range(7)]
+        return [
+            Problem(
+                f"{a}", (Message("user", f"{a}+{b}={c}. True or false?"),), "true" if c == a + b else "false", "truth"
+            )
+            for a, b, c in sums
+        ]
+
+    def score(self, problem: Problem, completion: Completion) -> Score:
+        return Score(float(completion.text.strip().lower() == problem.reference))
+
+
+def test_the_majority_class_stands_beside_the_accuracy_of_a_set_of_yes_and_no(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TASKS._entries, "statements", Statements)
+    evaluate(task="statements", max_tokens=4, out=tmp_path / "first")
+    result = evaluate(task="statements", max_tokens=4, out=tmp_path / "second")
+    compared = compare(tmp_path / "first", tmp_path / "second")
+    assert result.summary["report"]["majority"] == {"answer": "true", "count": 4, "total": 7}
+    assert result.summary["report"]["slices"][0]["majority"]["count"] == 4
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(report_table(result.report))
+    console.print(comparison_table(compared))
+    pages = [
+        page.read_text() for page in (write_report(result.folder), write_comparison(compared, tmp_path / "c.html"))
+    ]
+    for shown in (console.export_text(), *pages):
+        assert "57.1 % (true, 4 of 7)" in shown
+        assert "majority class" in shown.lower()
+    console.print(report_table(evaluate(problems=1, skills=["addition"], out=tmp_path / "open").report))
+    assert "majority" not in console.export_text()

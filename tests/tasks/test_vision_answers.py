@@ -1,3 +1,5 @@
+import time
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -89,3 +91,134 @@ def test_formatting_changes_no_verdict(colour: str, frame: str) -> None:
 def test_no_response_breaks_the_scorer(response: str, choices: tuple[str, ...]) -> None:
     found = extract(response, choices)
     assert found is None or not choices or found in {normalise(c) for c in choices}
+
+
+STATEMENTS = {
+    COLOURS: [
+        ("It's not red.", None), ("Not red.", None), ("It is not red but blue.", "blue"), ("It isn't red, it's blue", "blue"),
+        ("It is no longer red", None), ("no longer red; it is grey", "grey"), ("blue rather than red", "blue"),
+        ("Rather than red, it is blue.", "blue"), ("blue, not red", "blue"), ("blue (not red)", "blue"), ("blue instead of red", "blue"),
+        ("neither red nor blue", None), ("I don't think it's red", None), ("It is not, in my view, red.", None),
+        ("No, it's red.", "red"), ("not only red", "red"), ("It's not just red, it's blue too", None), ("without a doubt red", "red"),
+        ("There is no doubt that it is red", "red"), ("nothing but red", "red"), ("anything but red", None), ("far from red", None),
+        ("It's not red or blue; it is grey", "grey"), ("never red", None), ("non-red", None), ("It cannot be red.", None),
+        ("It can't be red, so it's blue", "blue"), ("It isn't red and it's blue", "blue"), ("red is not the answer", None),
+        ("Red is wrong.", None), ("Is it red? It is blue.", "blue"), ("Is it red? It is not red.", None), ("It isnt red", None),
+        ("It is not a red square; it is a red circle", "red"), ("The answer is not red.", None), ("The answer isn't red", None),
+        ("Answer: not red", None), ("It's not red \u2014 it's blue", "blue"), ("blue, as opposed to red", "blue"),
+        ("It's light blue, not blue", "light blue"), ("I'm not sure, but it is red", "red"), ("everything except red", None),
+        ("It doesn\u2019t look red", None), ("The red circle is not large", "red"),
+    ],
+    tuple(str(n) for n in range(31)): [
+        ("There are twenty-five.", "25"), ("twenty five", "25"), ("twenty-fifth", None), ("the third", None), ("3rd", None),
+        ("The 21st", None), ("not 3 but 4", "4"), ("There aren't five.", None), ("one or two", None), ("a dozen", "12"),
+        ("half a dozen", "6"), ("thirty", "30"), ("seventeen shapes", "17"), ("no one", None), ("twenty, five", None),
+    ],
+    YES_NO: [
+        ("It's not true.", "no"), ("This is not correct.", "no"), ("The statement isn't true", "no"), ("It is not false", "yes"),
+        ("true, not false", "yes"), ("false rather than true", "no"), ("No longer true", "no"), ("It is untrue", "no"),
+        ("yes or no", None), ("yes and no", None), ("Is it true? No.", "no"), ("True or false: false", "no"),
+        ("neither true nor false", None), ("There is no doubt: yes", "yes"), ("Yes, it is not red", "yes"), ("No, it isn't.", "no"),
+    ],
+    LETTERS: [
+        ("It's not A.", None), ("Not A but B", "b"), ("A is not right; B is.", "b"), ("It's B, not A", "b"), ("AB", None),
+        ("It isn't B", None), ("B is wrong", None), ("It is either A or B", None),
+    ],
+    ("circle", "wolf", "bus", "house", "tomato"): [
+        ("wolves", "wolf"), ("two houses", "house"), ("buses", "bus"), ("no circles", None), ("There are tomatoes.", "tomato"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("response", "choices", "found"),
+    [(text, choices, found) for choices, rows in STATEMENTS.items() for text, found in rows],
+)
+def test_what_is_denied_or_asked_is_no_answer(response: str, choices: tuple[str, ...], found: str | None) -> None:
+    assert extract(response, choices) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("twenty-five", "25"), ("one hundred and five", "105"), ("two thousand twenty-five", "2025"), ("a hundred", "100"),
+        ("one million two hundred thousand three", "1200003"), ("nineteen ninety", "19 90"), ("two point five", "2.5"),
+        ("2 million", "2000000"), ("three hundred fifty-second", "352th"), ("one two three", "1 2 3"), ("second", "second"),
+        ("a hundred and one dalmatians", "101 dalmatians"), ("five and six", "5 and 6"), ("six hundred thousand", "600000"),
+        ("two dozen eggs", "24 eggs"), ("twenty twenty", "20 20"), ("ten five", "10 5"), ("one thousand and one", "1001"),
+        ("hundreds", "hundreds"), ("ninety-nine", "99"), ("the fifth", "fifth"), ("2nd", "2nd"), ("zero", "0"),
+        ("forty-two and a half", "42 and half"), ("one hundred hundred", "100 100"),
+    ],
+)  # fmt: skip
+def test_number_words_are_numbers_and_ordinals_are_not(text: str, form: str) -> None:
+    assert normalise(text) == form
+
+
+_NUMBER_WORDS = st.lists(
+    st.sampled_from(["zero", "one", "two", "five", "ten", "eleven", "nineteen", "twenty", "ninety", "hundred", "thousand", "million", "and", "a", "dozen", "half", "point", "second", "fifth", "none", "3", "40", ",", "."]),
+    max_size=12,
+)  # fmt: skip
+
+
+@given(_NUMBER_WORDS)
+def test_any_row_of_number_words_has_a_stable_form(words: list[str]) -> None:
+    form = normalise(" ".join(words))
+    assert normalise(form) == form
+
+
+@given(st.integers(0, 999_999_999), st.booleans(), st.booleans())
+def test_every_number_is_read_from_its_words(number: int, joined: bool, with_and: bool) -> None:
+    assert normalise(_spell(number, joined, with_and)) == str(number)
+
+
+def _spell(number: int, joined: bool, with_and: bool) -> str:
+    ones = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]  # fmt: skip
+    tens = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+    if number < 20:
+        return ones[number]
+    if number < 100:
+        rest = number % 10
+        return tens[number // 10 - 2] + (("-" if joined else " ") + ones[rest] if rest else "")
+    for size, word in ((10**6, "million"), (10**3, "thousand"), (100, "hundred")):
+        if number >= size:
+            rest = number % size
+            link = " and " if with_and and 0 < rest < 100 else " "
+            return f"{_spell(number // size, joined, False)} {word}" + (
+                f"{link}{_spell(rest, joined, with_and)}" if rest else ""
+            )
+    raise AssertionError
+
+
+@given(st.sampled_from(COLOURS), st.sampled_from(["It's not {}.", "It isn't {}", "{} is not right", "Not {}!", "Is it {}?", "I do not see any {} here", "It's no longer {}", "It has never been {}."]))  # fmt: skip
+def test_no_frame_of_a_denial_affirms(colour: str, frame: str) -> None:
+    for other in COLOURS:
+        assert not judge(frame.format(colour), other, COLOURS)[0]
+
+
+@given(st.permutations(COLOURS), st.sampled_from(["It's not {}, it's {}.", "not {} but {}", "{1} rather than {0}", "It isn't {}; it is {}", "{1}, not {0}", "{1} instead of {0}"]))  # fmt: skip
+def test_the_colour_beside_a_denied_one_is_the_answer(colours: list[str], frame: str) -> None:
+    assert extract(frame.format(*colours), COLOURS) == colours[1]
+
+
+def test_a_long_response_is_read_from_its_mark_on_and_takes_no_time() -> None:
+    assert extract("so " * 10**6 + "Answer: red", COLOURS) == "red"
+    for long in (
+        "red " * 10**6,
+        "not, " * 10**5,
+        "Answer: " * 10**5 + "red" * 10**5,
+        "thousand " * 10**5,
+        "9" * 10**6,
+        "\ud800" * 10**5,
+    ):
+        for choices in ((), COLOURS, YES_NO, LETTERS):
+            start = time.perf_counter()
+            assert extract(long, choices) is None
+            assert time.perf_counter() - start < 1
+
+
+def test_the_normal_form_agrees_with_the_official_vqa_evaluation_on_its_own_map() -> None:
+    # Antol et al. (2015): articles go, "none" and the words up to ten are digits, commas in numbers go, case does not matter.
+    words = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+    assert [normalise(word) for word in words] == [str(n) for n in range(11)]
+    assert normalise("A man, the dog; an owl?") == "man dog owl"
+    assert normalise("2,000") == "2000"

@@ -151,6 +151,9 @@ def outcome_table(summary: Mapping[str, Any]) -> Table:
             table.add_row(f"{title}: {unit}", f"{summary[name]:.2f}", _pair(summary, name), f"{count:.0f} {many}{told}")
         elif failed:
             table.add_row(f"{title}: {unit}", "not known", "", f"0 {many}, {failed:.0f} failed")
+    if accuracy and (baseline := summary.get("majority")):
+        rate = f"{100 * baseline['count'] / baseline['total']:.2f}"
+        table.add_row(f"majority class {baseline['answer']}".rstrip(), rate, "", f"{baseline['total']} problems")
     if accuracy:
         told = f"{summary['problems']} problems"
         table.add_row("gain in points", f"{summary['gain']:+.2f}", _pair(summary, "gain", "+"), told)

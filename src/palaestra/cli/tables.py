@@ -13,6 +13,7 @@ from palaestra.core.records import Report
 from palaestra.core.statistics import Mean
 from palaestra.recipes.compare import CompareResult
 from palaestra.recipes.study import StudyResult
+from palaestra.report.figures import majority
 
 
 def report_table(report: Report, counted: str = "problems") -> Table:
@@ -20,15 +21,12 @@ def report_table(report: Report, counted: str = "problems") -> Table:
     table = Table(
         title=f"accuracy on {report.name}, 95 % intervals", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
     )
-    for column, justify in (
-        ("skill", "left"),
-        ("accuracy", "right"),
-        ("interval", "right"),
-        (counted, "right"),
-        ("failures", "right"),
-    ):
-        table.add_column(column, justify=justify)  # type: ignore[arg-type]
-    for part in (*report.slices, report):
+    parts = (*report.slices, report)
+    closed = any(part.majority for part in parts)
+    table.add_column("skill")
+    for column in ("accuracy", "interval", *(("majority class",) if closed else ()), counted, "failures"):
+        table.add_column(column, justify="right")
+    for part in parts:
         accuracy = "-" if part.accuracy is None else f"{100 * part.accuracy:.1f} %"
         style = "bold" if part is report else None
         name = "all" if part is report else part.name
@@ -36,6 +34,7 @@ def report_table(report: Report, counted: str = "problems") -> Table:
             name,
             accuracy,
             f"{100 * part.low:.0f} to {100 * part.high:.0f}",
+            *((majority(part),) if closed else ()),
             str(part.count),
             str(part.failure_count),
             style=style,
@@ -52,7 +51,8 @@ def gain_table(summary: dict[str, Any]) -> Table:
         title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="underline"
     )
     table.add_column("skill", no_wrap=True)
-    for column in ("data", "before", "after", "gain in points"):
+    closed = any(row.get("majority") for row in (*summary["by_skill"].values(), summary))
+    for column in ("data", "before", "after", "gain in points", *(("majority class",) if closed else ())):
         table.add_column(column, justify="right", no_wrap=True)
     for name, row in {**summary["by_skill"], "all": summary}.items():
         digits = 1 if name == "all" else 0
@@ -62,8 +62,13 @@ def gain_table(summary: dict[str, Any]) -> Table:
         if name == "all":
             table.add_row()
         cells = (str(row["examples"]), _interval(row, "test_before"), _interval(row, "test_after"))
-        table.add_row(name, *cells, gain, style="bold" if name == "all" else None)
+        baseline = (_majority(row.get("majority")),) if closed else ()
+        table.add_row(name, *cells, gain, *baseline, style="bold" if name == "all" else None)
     return table
+
+
+def _majority(found: dict[str, Any] | None) -> str:
+    return f"{100 * found['count'] / found['total']:.0f} of {found['total']}" if found else "-"
 
 
 def _interval(row: dict[str, Any], name: str) -> str:
@@ -96,13 +101,22 @@ def comparison_table(result: CompareResult) -> Table:
         title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="underline",
     )  # fmt: skip
     table.add_column("skill", no_wrap=True)
-    for column in ("first", "second", "difference in points", "p", "problems"):
+    closed = any(part.first.majority for part in (*result.comparison.parts, result.comparison))
+    for column in (
+        "first",
+        "second",
+        "difference in points",
+        "p",
+        "problems",
+        *(("majority class",) if closed else ()),
+    ):
         table.add_column(column, justify="right", no_wrap=True)
     for part in result.comparison.parts:
-        table.add_row(*_compared(part))
+        table.add_row(*_compared(part), *((majority(part.first),) if closed else ()))
     if result.comparison.parts:
         table.add_row()
-    table.add_row(*_compared(result.comparison), style="bold")
+    baseline = (majority(result.comparison.first),) if closed else ()
+    table.add_row(*_compared(result.comparison), *baseline, style="bold")
     return table
 
 

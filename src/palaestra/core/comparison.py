@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 
 from palaestra.core.records import Attempt, Failure, Report
-from palaestra.core.statistics import Gain, by_problem, paired_gain, report_on
+from palaestra.core.statistics import Gain, by_problem, cluster_of, paired_gain, report_on
 
 FINEST = 5040
 """The finest part of a problem that the test tells apart: every share of up to ten answers is exact."""
@@ -93,12 +93,17 @@ def _compare(
     left, right = by_problem(first), by_problem(second)
     before, after = [Fraction(*left[key]) for key in left], [Fraction(*right[key]) for key in left]
     changes = [a - b for b, a in zip(before, after, strict=True)]
+    owners = {attempt.problem.id: cluster_of(attempt.problem) for attempt in first}
+    clusters = [owners[key] for key in left]
+    together: dict[str, Fraction] = {}
+    for cluster, change in zip(clusters, changes, strict=True):
+        together[cluster] = together.get(cluster, Fraction(0)) + change
     return Comparison(
         name=name,
         first=report_on(first, name),
         second=report_on(second, name),
-        gain=paired_gain([float(share) for share in before], [float(share) for share in after]),
-        p_value=sign_flip_test(changes),
+        gain=paired_gain([float(share) for share in before], [float(share) for share in after], clusters),
+        p_value=sign_flip_test(list(together.values())),  # Rewordings of one problem change their sign together.
         better=sum(change > 0 for change in changes),
         worse=sum(change < 0 for change in changes),
         parts=parts,

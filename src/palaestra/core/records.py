@@ -270,6 +270,21 @@ class Lesson:
 
 
 @dataclass(frozen=True, slots=True)
+class Majority:
+    """What always giving the most common answer would score: a baseline for questions with few possible answers.
+
+    Arguments:
+        answer: that answer; empty where the questions do not all have the same possible answers. Then each kind of
+            question is given its own most common one.
+        count: how many of `total` problems have it as their reference.
+    """
+
+    answer: str
+    count: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Accuracy with its interval, over `count` scored attempts; failures are counted apart.
 
@@ -278,6 +293,7 @@ class Report:
         low, high: the 95 % interval of `accuracy` (Wilson; several answers to one problem are no independent ones).
         failures: attempts without a score, by cause.
         slices: the same for each skill, and below that for each subskill.
+        majority: the baseline of the same problems, where all of them have a closed set of answers.
     """
 
     name: str
@@ -288,6 +304,7 @@ class Report:
     correct: int
     failures: Mapping[str, int] = field(default_factory=dict)
     slices: tuple[Report, ...] = ()
+    majority: Majority | None = None
 
     def slice(self, name: str) -> Report:
         """The slice called `name`; raises `KeyError` if there is none."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from palaestra.core.records import Attempt, Failure, Report
+from palaestra.core.records import Attempt, Failure, Majority, Problem, Report
 
 Z95 = 1.959963984540054
 CUTS = ("level", "type")
 """What a problem's metadata may say of it, and a report is cut by, across the skills."""
+YES_NO = ("yes", "no"), ("true", "false")
+"""References that are taken for a closed set of answers, where the problem's metadata name no `choices`."""
 
 
 def wilson_interval(correct: float, count: float) -> tuple[float, float]:
@@ -31,24 +33,25 @@ def wilson_interval(correct: float, count: float) -> tuple[float, float]:
 
 
 def clustered_interval(counts: Sequence[tuple[int, int]]) -> tuple[float, float]:
-    """The 95 % interval of a rate over problems with several answers each, given `(correct, answers)` of each.
+    """The 95 % interval of a rate over clusters of answers, given `(correct, answers)` of each.
 
-    Answers to one problem resemble each other. Wilson's interval is taken at the count of independent answers that
-    would vary as much as these do between problems: at least the number of problems, at most that of answers.
+    A cluster holds the answers to one problem, and to its rewordings. They resemble each other. Wilson's interval is taken
+    at the count of independent answers that would vary as much as these do between clusters: at least the number of
+    clusters, at most that of answers.
 
     >>> clustered_interval([(1, 1), (0, 1), (1, 1)]) == wilson_interval(2, 3)
     True
     """
     correct, count = sum(c for c, _ in counts), sum(n for _, n in counts)
-    problems = sum(1 for _, n in counts if n)
-    if count == problems:
+    clusters = sum(1 for _, n in counts if n)
+    if count == clusters:
         return wilson_interval(correct, count)
     rate = correct / count
     spread = math.fsum((c - rate * n) ** 2 for c, n in counts)
-    effective = float(problems)
-    if 0 < rate < 1 and problems > 1:
-        variance = spread / count**2 * problems / (problems - 1)
-        effective = min(max(rate * (1 - rate) / variance, problems), count) if variance else float(count)
+    effective = float(clusters)
+    if 0 < rate < 1 and clusters > 1:
+        variance = spread / count**2 * clusters / (clusters - 1)
+        effective = min(max(rate * (1 - rate) / variance, clusters), count) if variance else float(count)
     return wilson_interval(rate * effective, effective)
 
 
@@ -66,14 +69,18 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
     return (draws - math.comb(samples - passed, k)) / draws
 
 
-def mean_pass_at_k(counts: Sequence[tuple[int, int]], k: int) -> Mean:
+def mean_pass_at_k(counts: Sequence[tuple[int, int]], k: int, clusters: Sequence[str] = ()) -> Mean:
     """Pass@k over problems, given `(passed, samples)` of each; those with fewer than `k` samples are left out.
+
+    Arguments:
+        clusters: see `rate_interval`.
 
     Raises:
         ValueError: a count makes no sense.
     """
-    values = [pass_at_k(samples, passed, k) for passed, samples in counts if samples >= k]
-    return rate_interval(values)
+    enough = [place for place, (_, samples) in enumerate(counts) if samples >= k]
+    values = [pass_at_k(counts[place][1], counts[place][0], k) for place in enough]
+    return rate_interval(values, [clusters[place] for place in enough] if clusters else ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +93,16 @@ class Gain:
     count: int
 
 
-def paired_gain(before: Sequence[float], after: Sequence[float]) -> Gain:
+def paired_gain(before: Sequence[float], after: Sequence[float], clusters: Sequence[str] = ()) -> Gain:
     """How much `after` is above `before`, problem by problem, with a 95 % interval.
 
     A problem's value is whether it was solved, or the share of its answers that were right. The interval is Agresti
     and Min's: half a problem is added to each of the four cells of the paired table, which keeps the coverage right
     for small counts and for changes near 0 or 100 %. For shares the same sums are taken.
+
+    Arguments:
+        clusters: what each problem belongs to, where some differ only in wording. The interval is then that of as many
+            independent problems as would vary as much; at least the number of clusters.
 
     Raises:
         ValueError: the two do not have the same length.
@@ -102,10 +113,12 @@ def paired_gain(before: Sequence[float], after: Sequence[float]) -> Gain:
     if count == 0:
         return Gain(0.0, -100.0, 100.0, 0)
     changes = [float(a) - float(b) for b, a in zip(before, after, strict=True)]
-    change, squares, total = math.fsum(changes), math.fsum(c * c for c in changes) + 1.0, count + 2.0
+    points = 100.0 * math.fsum(changes) / count
+    factor = _design_effect(changes, clusters) if clusters else 1.0
+    change, squares = math.fsum(changes) / factor, math.fsum(c * c for c in changes) / factor + 1.0
+    total = count / factor + 2.0
     centre = change / total
     half = Z95 * math.sqrt(squares - change**2 / total) / total
-    points = 100.0 * change / count
     return Gain(
         points,
         max(-100.0, min(points, 100.0 * (centre - half))),
@@ -114,12 +127,27 @@ def paired_gain(before: Sequence[float], after: Sequence[float]) -> Gain:
     )
 
 
+def _design_effect(values: Sequence[float], clusters: Sequence[str]) -> float:
+    """How many times the variance of the mean is that of independent values: from 1 to the mean size of a cluster."""
+    mean = math.fsum(values) / len(values)
+    sums: dict[str, float] = {}
+    for value, cluster in zip(values, clusters, strict=True):
+        sums[cluster] = sums.get(cluster, 0.0) + value - mean
+    largest = len(values) / len(sums)
+    spread = math.fsum((value - mean) ** 2 for value in values)
+    return min(max(math.fsum(s * s for s in sums.values()) / spread, 1.0), largest) if spread > 0 else largest
+
+
 def gain_between(before: Iterable[Attempt], after: Iterable[Attempt]) -> Gain:
     """The paired gain over the problems that were scored both times."""
-    first = {a.problem.id: a.correct for a in before if a.correct is not None}
+    first = {a.problem.id: a for a in before if a.correct is not None}
     second = {a.problem.id: a.correct for a in after if a.correct is not None}
-    shared = [key for key in first if key in second]
-    return paired_gain([first[key] for key in shared], [second[key] for key in shared])
+    shared = [attempt for key, attempt in first.items() if key in second]
+    return paired_gain(
+        [bool(attempt.correct) for attempt in shared],
+        [bool(second[attempt.problem.id]) for attempt in shared],
+        [cluster_of(attempt.problem) for attempt in shared],
+    )
 
 
 def report_on(attempts: Sequence[Attempt], name: str = "all") -> Report:
@@ -140,14 +168,41 @@ def cuts_of(attempts: Sequence[Attempt]) -> Mapping[str, tuple[Report, ...]]:
     return found
 
 
+def cluster_of(problem: Problem) -> str:
+    """What a problem is counted with in an interval: the problems that differ from it only in wording."""
+    return str(problem.metadata.get("content") or problem.id)
+
+
 def by_problem(attempts: Iterable[Attempt]) -> Mapping[str, tuple[int, int]]:
     """`(correct, answers)` of every problem with an answer that was scored."""
+    return _count_by(attempts, lambda problem: problem.id)
+
+
+def _count_by(attempts: Iterable[Attempt], name: Callable[[Problem], str]) -> Mapping[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     for attempt in attempts:
         if attempt.correct is not None:
-            correct, count = found.get(attempt.problem.id, (0, 0))
-            found[attempt.problem.id] = correct + attempt.correct, count + 1
+            correct, count = found.get(name(attempt.problem), (0, 0))
+            found[name(attempt.problem)] = correct + attempt.correct, count + 1
     return found
+
+
+def find_majority(problems: Collection[Problem]) -> Majority | None:
+    """The most common reference of `problems`; `None` where one of them has an open answer.
+
+    The possible answers of a problem are its metadata's `choices`, or yes and no, or true and false.
+    """
+    kinds: dict[tuple[str, ...], Counter[str]] = {}
+    for problem in problems:
+        reference = problem.reference.strip().lower()
+        choices = tuple(problem.metadata.get("choices") or next((pair for pair in YES_NO if reference in pair), ()))
+        if not choices:
+            return None
+        kinds.setdefault(choices, Counter())[reference] += 1
+    if not kinds:
+        return None
+    common = [counter.most_common(1)[0] for counter in kinds.values()]
+    return Majority(common[0][0] if len(common) == 1 else "", sum(count for _, count in common), len(problems))
 
 
 def _report(attempts: Sequence[Attempt], name: str, levels: tuple[str, ...]) -> Report:
@@ -161,7 +216,7 @@ def _report(attempts: Sequence[Attempt], name: str, levels: tuple[str, ...]) -> 
         if set(groups) != {""}:
             slices = tuple(_report(group, key, levels[1:]) for key, group in sorted(groups.items()))
     correct = sum(scored)
-    low, high = clustered_interval(list(by_problem(attempts).values()))
+    low, high = clustered_interval(list(_count_by(attempts, cluster_of).values()))
     return Report(
         name=name,
         accuracy=correct / len(scored) if scored else None,
@@ -171,6 +226,7 @@ def _report(attempts: Sequence[Attempt], name: str, levels: tuple[str, ...]) -> 
         correct=correct,
         failures=dict(sorted(failures.items())),
         slices=slices,
+        majority=find_majority({a.problem.id: a.problem for a in attempts if a.correct is not None}.values()),
     )
 
 
@@ -202,11 +258,14 @@ def mean_interval(values: Sequence[float]) -> Mean:
     return Mean(mean, mean - half, mean + half, count)
 
 
-def rate_interval(values: Sequence[float]) -> Mean:
+def rate_interval(values: Sequence[float], clusters: Sequence[str] = ()) -> Mean:
     """The mean of `values` that lie between 0 and 1, with a 95 % interval that stays there.
 
     Where the values are 0 and 1 it is Wilson's. Values between them vary less: Wilson's is then taken at the count of
     zeros and ones whose mean would vary as little.
+
+    Arguments:
+        clusters: what each value belongs to, where some are not independent; as in `paired_gain`.
     """
     count = len(values)
     if count == 0:
@@ -214,6 +273,7 @@ def rate_interval(values: Sequence[float]) -> Mean:
     mean = math.fsum(values) / count
     variance = math.fsum((value - mean) ** 2 for value in values) / count
     effective = max(mean * (1 - mean) / variance, 1.0) * count if variance > 0 else float(count)
+    effective /= _design_effect(values, clusters) if clusters else 1.0
     low, high = wilson_interval(mean * effective, effective)
     return Mean(mean, low, high, count)
 

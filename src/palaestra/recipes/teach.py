@@ -15,6 +15,7 @@ from palaestra.recipes.journal import Clock, RunJournal
 from palaestra.recipes.rewards import plain_rewards, rewards_of, store_rewards
 from palaestra.recipes.settings import at_least, build, given, named_values, of_run, setting, to_plain
 from palaestra.recipes.skills import DISCOVERY, check_discovery, discovered, regroup, taught_task
+from palaestra.runs.records import to_data
 from palaestra.runs.run import Run, new_folder
 
 if TYPE_CHECKING:
@@ -368,4 +369,5 @@ def _figures(before: Sequence[Attempt], after: Sequence[Attempt]) -> dict[str, A
         "gain_low": round(gain.low, 2) if gain.count else None,
         "gain_high": round(gain.high, 2) if gain.count else None,
         "problems": gain.count,
+        "majority": None if first.majority is None else to_data(first.majority),
     }

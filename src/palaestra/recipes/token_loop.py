@@ -14,6 +14,7 @@ from palaestra.learn.reference import Reference, penalise
 from palaestra.learn.rollouts import Rollout
 from palaestra.recipes.loop import Loop, before_after
 from palaestra.runs.ledger import LedgerEntry
+from palaestra.runs.records import to_data
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,7 +147,7 @@ class TokenLoop(Loop):
             found |= {f"{name}_low": round(100 * report.low, 2), f"{name}_high": round(100 * report.high, 2)}
         return found | {
             "gain": round(gain.points, 2), "gain_low": round(gain.low, 2), "gain_high": round(gain.high, 2),
-            "problems": gain.count,
+            "problems": gain.count, "majority": None if first.majority is None else to_data(first.majority),
         }  # fmt: skip
 
     def save_model(self, folder: Path) -> None:

@@ -66,7 +66,21 @@ def counts(report: Report | None) -> str:
     if report is None:
         return NOTHING
     failed = f", {report.failure_count} failed" if report.failure_count else ""
-    return f"{report.correct} of {report.count} right{failed}"
+    baseline = f"; majority class {majority(report)}" if report.majority else ""
+    return f"{report.correct} of {report.count} right{failed}{baseline}"
+
+
+def majority(report: Report | None) -> str:
+    """What always giving the most common answer would score.
+
+    >>> majority(Report("all", 0.5, 0.3, 0.7, 10, 5, majority=Majority("true", 6, 10)))
+    '60.0 % (true, 6 of 10)'
+    """
+    if report is None or report.majority is None:
+        return NOTHING
+    found = report.majority
+    answer = f"{found.answer}, " if found.answer else ""
+    return f"{100 * found.count / found.total:.1f} % ({answer}{found.count} of {found.total})"
 
 
 def signed(value: float) -> str:
@@ -182,6 +196,7 @@ def phase_name(phase: str) -> str:
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "percent": percent,
+    "majority": majority,
     "interval": interval,
     "mean_percent": mean_percent,
     "mean_interval": mean_interval,

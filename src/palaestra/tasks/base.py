@@ -79,13 +79,14 @@ class Task(Protocol):
     A task never sees a model. It hands out problems, and judges what came back. It may also have
 
     - `max_tokens`: how long an answer may be, where the user does not say;
-    - `drawn = True`: its problems are drawn and without end, so that `EVERY` of them cannot be had;
+    - `drawn = True`: its problems are drawn, so that `EVERY` of them cannot be asked for, only a number;
     - `metrics(attempts)`: figures beside the accuracy, each a `palaestra.core.statistics.Mean`, by name;
     - `check_scoring()`: raises if answers cannot be scored on this machine, for example without a sandbox;
     - `concurrent_scoring = True`: `score` may be called by several threads at once;
     - `shown(skill, count)`: worked examples to show before a problem of `skill` (see `palaestra.tasks.shots`).
 
-    In a problem's metadata `level` and `type` cut the reports, and problems with one `group` are never separated.
+    In a problem's metadata `level` and `type` cut the reports, problems with one `group` are never separated, and problems with
+    one `content` differ only in wording: they count as one in every interval. `choices` are the possible answers, if closed.
     """
 
     name: str
@@ -141,7 +142,7 @@ def make_task(name: str, *, shots: int = 0, **options: Any) -> Task:
 
 
 def is_drawn(task: Task) -> bool:
-    """Whether a task draws its problems, so that there is no end of them."""
+    """Whether a task draws its problems, so that a number of them must be asked for."""
     return bool(getattr(task, "drawn", False))
 
 

@@ -11,7 +11,7 @@ from palaestra.core.errors import TaskError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Attempt, Completion, Failure, Problem, Score, Split, Usage
 from palaestra.core.seeding import Seeds
-from palaestra.core.statistics import Mean, by_problem, mean_pass_at_k
+from palaestra.core.statistics import Mean, by_problem, cluster_of, mean_pass_at_k
 from palaestra.engines.base import Answer, Engine, Request, Sampling
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.tasks.base import EVERY, Task, is_drawn
@@ -116,9 +116,11 @@ def measures(task: Task | None, attempts: Sequence[Attempt], samples: int) -> di
     """Figures beside the accuracy: pass@k where there are several answers a problem, and the task's own, if given."""
     found: dict[str, Mean] = {}
     if samples > 1:
-        counts = list(by_problem(attempts).values())
+        owners = {attempt.problem.id: cluster_of(attempt.problem) for attempt in attempts}
+        scored = by_problem(attempts)
+        counts, clusters = list(scored.values()), [owners[name] for name in scored]
         powers = [2**power for power in range(samples.bit_length()) if 2**power < samples]
-        found |= {f"pass@{k}": mean_pass_at_k(counts, k) for k in (*powers, samples)}
+        found |= {f"pass@{k}": mean_pass_at_k(counts, k, clusters) for k in (*powers, samples)}
     own = getattr(task, "metrics", None)
     return found | dict(own(attempts)) if own is not None else found
 

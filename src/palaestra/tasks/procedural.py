@@ -2,13 +2,16 @@
 
 A family is skills with subskills, each of which is a function from a random generator to a draft. A draft belongs to
 one split for ever; whoever wants problems of a split draws until one comes. So the same arguments give the same
-problems, and no seed can make the splits overlap.
+problems, and no seed can make the splits overlap. A skill has only so many problems: some have thousands, some a few dozen.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -24,6 +27,8 @@ Family = Mapping[str, Mapping[str, Callable[[np.random.Generator], D]]]
 
 MAX_DRAWS_A_PROBLEM = 500
 """How often a drawer may miss the split, or repeat itself, before its problems count as used up."""
+MAX_DRAWS_A_FOUND_ONE = 60
+"""The same for each problem of it that was found: the last of many takes many draws."""
 
 
 class ProceduralTask(ABC, Generic[D]):
@@ -44,6 +49,10 @@ class ProceduralTask(ABC, Generic[D]):
     def key(self, draft: D) -> Hashable:
         """What must not be asked twice."""
 
+    def content(self, draft: D) -> Hashable:
+        """What two problems that differ only in wording have in common. They count as one in an interval."""
+        return self.key(draft)
+
     @abstractmethod
     def problem(self, skill: str, subskill: str, draft: D) -> Problem:
         """A draft as it is asked."""
@@ -61,9 +70,7 @@ class ProceduralTask(ABC, Generic[D]):
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
         check_skills(self, skills)
         if per_skill < 1:
-            raise TaskError(
-                f"{self.name} draws its problems, without end; expected at least 1 a skill, got {per_skill}"
-            )
+            raise TaskError(f"{self.name} draws its problems; expected a number of at least 1 a skill, got {per_skill}")
         found: list[tuple[str, str, D]] = []
         for name in skills or self.family():
             drafts = self._distinct(name, split, Seeds(seed).derive(self.name, split, name).generator())
@@ -72,11 +79,12 @@ class ProceduralTask(ABC, Generic[D]):
                     subskill, draft = next(drafts)
                 except StopIteration:
                     raise TooFewProblemsError(
-                        f"skill '{name}' of {self.name} has fewer than {per_skill} {split} problems; ask for fewer",
+                        f"skill '{name}' of {self.name} has fewer than {per_skill} {split} problems: it has {drawn}, with "
+                        "its subskills in equal parts; ask for fewer",
                         drawn,
                     ) from None
                 found.append((name, subskill, draft))
-        return [self.problem(*parts) for parts in found]  # Only once all are there: a picture takes time to draw.
+        return [self._with_content(*parts) for parts in found]  # Only once all are there: a picture takes time to draw.
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
         check_skills(self, [skill])
@@ -97,12 +105,17 @@ class ProceduralTask(ABC, Generic[D]):
         """Examples of the skill itself, the same for everybody."""
         return self.write_examples(skill, "", count, Seeds(0).derive(self.name, "shown", skill).generator())
 
+    def _with_content(self, skill: str, subskill: str, draft: D) -> Problem:
+        problem = self.problem(skill, subskill, draft)
+        content = hashlib.blake2b(f"{skill}|{self.content(draft)}".encode(), digest_size=8).hexdigest()
+        return replace(problem, metadata={**problem.metadata, "content": content})
+
     def _distinct(self, skill: str, split: Split, generator: np.random.Generator) -> Iterator[tuple[str, D]]:
         """Drafts of `split`, none twice, the subskills in turn; ends when one is used up."""
         asked: set[Hashable] = set()
-        while True:
+        for turn in itertools.count():
             for name, draw in self.family()[skill].items():
-                for _ in range(MAX_DRAWS_A_PROBLEM):
+                for _ in range(max(MAX_DRAWS_A_PROBLEM, turn * MAX_DRAWS_A_FOUND_ONE)):
                     draft = draw(generator)
                     if self.split_of(skill, draft) is split and self.key(draft) not in asked:
                         break

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra.tasks.tools.extraction import Asked, Reference, extract_calls, extract_program
+from palaestra.core.records import ToolCall
+from palaestra.tasks.tools.extraction import Asked, Reference, extract_calls, extract_program, read_native_calls
+from palaestra.tasks.tools.library import LIBRARY
 
 PROGRAM = 'a = weekday("2024-01-01")\nanswer(a)\n'
 CALL = {"name": "weekday", "arguments": {"date": "2024-01-01"}}
@@ -87,3 +90,86 @@ def test_what_is_no_call_is_left(text: str) -> None:
 def test_no_text_breaks_the_search(text: str) -> None:
     assert isinstance(extract_calls(text), list)
     assert isinstance(extract_program(text), str)
+
+
+@pytest.mark.parametrize("key", ["arguments", "parameters", "input"])
+@pytest.mark.parametrize("as_text", [False, True])
+def test_arguments_may_stand_under_the_names_that_services_use(key: str, as_text: bool) -> None:
+    given: Any = {"date": "2024-01-01"}
+    call = {"name": "weekday", key: json.dumps(given) if as_text else given}
+    wanted = [Asked("call_1", "weekday", given)]
+    for said in (call, [call], {"type": "function", "function": call}, {"tool_calls": [{"function": call}]}):
+        assert extract_calls(f"I call it.\n{json.dumps(said)}\nDone.") == wanted
+        assert extract_calls(f"<tool_call>\n{json.dumps(said)}\n</tool_call>") == wanted
+    used = {"type": "tool_use", "id": "toolu_1", "name": "weekday", key: given}
+    assert extract_calls(json.dumps(used)) == [Asked("toolu_1", "weekday", given)]
+
+
+def test_the_description_of_a_tool_is_no_call_of_it() -> None:
+    described = [tool.schema() for tool in list(LIBRARY.values())[:3]]
+    assert extract_calls(json.dumps(described)) == []
+    assert extract_calls(json.dumps(described[0]["function"])) == []
+    assert extract_calls(f"{json.dumps(described)}\n{json.dumps(CALL)}") == [
+        Asked("call_1", "weekday", CALL["arguments"])
+    ]
+
+
+def test_native_calls_are_read_as_those_of_a_text() -> None:
+    calls = [
+        ToolCall("add_days", '{"date": "2024-01-01", "days": 5}', "a"),
+        ToolCall("weekday", '{"date": {"$result": "a"}}'),
+    ]
+    first = Asked("a", "add_days", {"date": "2024-01-01", "days": 5})
+    assert read_native_calls(calls) == [first, Asked("call_2", "weekday", {"date": Reference("a")})]
+    by_place = ToolCall("weekday", '{"date": "$call_1"}', "b")
+    assert read_native_calls([calls[0], by_place]) == [first, Asked("b", "weekday", {"date": Reference("a")})]
+    assert read_native_calls([ToolCall("month_end", "")]) == [Asked("call_1", "month_end", {})]
+    for arguments in ("{", "[1]", "5", "null", '"text"', "[" * 10**5, '{"a": ' * 20 + "1" + "}" * 20, "9" * 5000):
+        assert read_native_calls([calls[0], ToolCall("weekday", arguments)]) is None
+    assert len(read_native_calls(calls * 500) or ()) == 17
+
+
+HOSTILE = {
+    "imports and an open bracket": "import a\n" * 2000 + "(\n" + "x,\n" * 2000,
+    "open brackets": "f(\n" * 5000,
+    "assignments": "a = 1\n" * 10_000,
+    "an open string": "a = '''\n" + "x\n" * 5000,
+    "fences": "```python\n" * 2000,
+    "closed fences": "```python\nanswer(\n```\n" * 2000,
+    "a deep list": "[" * 100_000,
+    "a deep object": '{"a":' * 100_000,
+    "a deep list that ends": "[" * 20_000 + "]" * 20_000,
+    "unclosed lists of numbers": "[1," * 20_000,
+    "a large number": '[{"name": "weekday", "arguments": {"date": ' + "9" * 5000 + "}}]",
+    "an infinite number": '[{"name": "weekday", "arguments": {"date": 1e999}}]',
+    "not a number": '[{"name": "weekday", "arguments": {"date": NaN}}]',
+    "half a character": '[{"name": "weekday", "arguments": {"date": "\ud800"}}]\nanswer("\ud800")',
+    "no character": "\x00" * 1000 + "answer(1)\x00",
+    "a deep id": '[{"name": "weekday", "arguments": {}, "id": ' + "[" * 900 + "]" * 900 + "}]",
+    "many calls": json.dumps([CALL] * 900),
+    "many names": json.dumps([{**CALL, "id": f"c{k}"} for k in range(700)]),
+    "ten million characters": "answer(1) " * 10**6,
+    "minus signs": "answer(" + "-" * 40_000 + "1)",
+    "nested calls": "answer(" * 10_000,
+    "a chain": "answer(a" + ".a" * 20_000 + ")",
+    "a sum": "answer(" + "1+" * 20_000 + "1)",
+    "backslashes": "answer(1)" + "\\" * 49_000,
+    "tabs": "answer(1)\n" + " \t" * 20_000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_response_takes_long_or_raises(name: str) -> None:
+    for text in (HOSTILE[name], f"```python\n{HOSTILE[name][:49_000]}\n```", f"```json\n{HOSTILE[name]}\n```"):
+        for extract in (extract_program, extract_calls):
+            start = time.process_time()
+            found = extract(text)  # type: ignore[operator]
+            assert time.process_time() - start < 1.0
+            assert isinstance(found, str | list)
+            assert len(found) <= 60_000
+
+
+def test_a_program_at_the_end_of_a_long_response_is_found_and_calls_too() -> None:
+    thoughts = "Let me think about the day of the week.\n" * 1100
+    assert extract_program(f"{thoughts}```python\n{PROGRAM}```") == PROGRAM
+    assert extract_calls(f"{thoughts * 5}{json.dumps([CALL])}") == [Asked("call_1", "weekday", CALL["arguments"])]

@@ -316,3 +316,70 @@ def test_the_whole_family_is_there_without_a_sandbox() -> None:
     task = ToolsSkills()
     assert task.problems(Split.TRAIN, 1, 0)
     assert task.judge._sandbox is None
+
+
+WRITE = """import os
+text = {text}
+for line in range(3, 12):
+    try:
+        os.write(line, text.encode("utf-8", "surrogatepass") + b"\\n")
+    except OSError:
+        pass
+"""
+"""A program that writes its own messages to every descriptor that it has."""
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("""'{"answer": "Saturday"}'""", "wrong_calls"),
+        ("""'{"value": null}\\n{"gone": "passed"}'""", "runtime_error"),
+        ("""'{"outcome": "right", "made": [], "fault": null}'""", "runtime_error"),
+        ("""'{"call": 5, "args": [], "kwargs": {}}'""", "runtime_error"),
+        ("""'{"call": "weekday", "args": {}, "kwargs": []}'""", "runtime_error"),
+        ("""'{"answer": "Saturday", "call": "weekday"}'""", "runtime_error"),
+        ("""'{"error": ' + '[' * 900 + ']' * 900 + '}'""", "runtime_error"),
+        ("""'{"error": {"a": 1}}'""", "runtime_error"),
+        ("""'{"answer": ' + '[' * 900 + ']' * 900 + '}'""", "wrong_calls"),
+        ("""'{"answer": ' + '[' * 20000 + ']' * 20000 + '}'""", "runtime_error"),
+        ("""'{"answer": ' + '9' * 5000 + '}'""", "runtime_error"),
+        ("""'{"answer": 1e999}'""", "wrong_calls"),
+        ("""'{"answer": NaN}'""", "wrong_calls"),
+        ("""'{"answer": "\\\\ud800"}'""", "wrong_calls"),
+        ("""'{"answer": "\\ud800"}'""", "wrong_calls"),
+        ("""'{"call": "weekday", "args": [' + '[' * 900 + ']' * 900 + '], "kwargs": {}}'""", "no_answer"),
+        ("""'{"call": "\\\\ud800", "args": [], "kwargs": {"\\\\ud800": 1}}'""", "no_answer"),
+        ("""'[1, 2]'""", "runtime_error"), ("""'null'""", "runtime_error"), ("""'\\x00'""", "runtime_error"),
+        ("""'x' * 100_000""", "output"),
+    ],
+)  # fmt: skip
+def test_messages_of_a_programs_own_making_are_read_by_their_known_keys(
+    task: ToolsSkills, problem: Problem, text: str, found: str
+) -> None:
+    score = task.score(problem, Completion(f"```python\n{WRITE.format(text=text)}if 0:\n    answer(1)\n```"))
+    assert isinstance(score, Score), score
+    assert (score.value, score.evidence["outcome"]) == (0.0, found)
+    assert all(value.encode() for value in score.evidence.values() if value)  # It can be stored.
+
+
+def test_values_of_any_kind_are_wrong_answers_and_no_failures(task: ToolsSkills, problem: Problem) -> None:
+    calls = 'a = add_days("2024-01-01", 5)\nb = weekday(a)\n'
+    values = [
+        "float('inf')",
+        "10**5000",
+        "'\\ud800'",
+        "'\\x00'",
+        "[[]] * 3",
+        "{1: 2}",
+        "object()",
+        "b'x'",
+        "1j",
+        "[b] * 5000",
+        "-0.0",
+    ]
+    for value in values:
+        for lead in ("", "import math\n"):  # Read here, and run in a sandbox.
+            found = task.score(problem, Completion(f"```python\n{lead}{calls}answer({value})\n```"))
+            assert isinstance(found, Score), (value, found)
+            assert found.value == 0.0
+            assert all(text.encode() for text in found.evidence.values() if text)

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from palaestra.core.errors import SandboxError, SettingsError, UnknownNameError
-from palaestra.core.records import Attempt, Completion, Failure, FailureCause, Problem, Score, Split
+from palaestra.core.records import Attempt, Completion, Failure, FailureCause, Problem, Score, Split, ToolCall
 from palaestra.sandbox import make_sandbox
 from palaestra.tasks.base import GenerativeTask
 from palaestra.tasks.tools.library import LIBRARY
 from palaestra.tasks.tools.offers import ARITHMETIC, RIVALS
-from palaestra.tasks.tools.plans import Call, Plan, Result
+from palaestra.tasks.tools.plans import Call, Plan, Result, read_plan
 from palaestra.tasks.tools.requests import SKILLS
+from palaestra.tasks.tools.requests.recipe import ToolDraft
 from palaestra.tasks.tools.task import ToolsSkills
 from palaestra.tasks.tools.wording import openai_calls, short_calls
 
@@ -314,3 +315,68 @@ def test_options_are_checked(options: dict[str, Any], message: str) -> None:
 def test_an_unknown_sandbox_is_answered_with_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'bubblewrap'"):
         ToolsSkills(sandbox="bubblewrp")
+
+
+def ask(task: ToolsSkills, question: str, plan: str, **values: Any) -> Problem:
+    return task.problem("clock", "chain", ToolDraft(question, read_plan(plan, values)))
+
+
+def test_another_order_of_the_same_tools_is_right_where_the_request_prescribes_none(calls: ToolsSkills) -> None:
+    plan = "local_time(add_minutes(time, minutes), town, other)"
+    towns = sorted(
+        {
+            town
+            for problem in calls.problems(Split.VALIDATION, 5, 0, ["travel"])
+            for call in problem.metadata["plan"]
+            for town in _towns(call)
+        }
+    )
+    values: dict[str, Any] = {"time": "08:15", "minutes": 50, "town": towns[0], "other": towns[1]}
+    swapped = [
+        {"name": "local_time", "arguments": {"time": "08:15", "town": towns[0], "other": towns[1]}},
+        {"name": "add_minutes", "arguments": {"time": "$call_1", "minutes": 50}},
+    ]
+    free = ask(calls, "When is it 50 minutes after 08:15, by the clocks of the other town?", plan, **values)
+    assert scored(calls, free, json.dumps(swapped)).evidence["detail"] == "another path to the same result"
+    assert scored(calls, free, json.dumps(swapped)).value == 1.0
+    bound = ask(calls, "First add 50 minutes to 08:15, then take the local time of the other town.", plan, **values)
+    assert scored(calls, bound, json.dumps(swapped)).value == 0.0
+    assert scored(calls, bound, json.dumps(short_calls(read_plan(plan, values)))).value == 1.0
+
+
+def test_no_path_is_right_that_leaves_out_a_tool_or_works_something_out_beside_them(calls: ToolsSkills) -> None:
+    problem = ask(
+        calls, "Which day is 5 days after 2024-01-01?", "weekday(add_days(date, days))", date="2024-01-01", days=5
+    )
+
+    def value(*made: tuple[str, dict[str, Any]]) -> float:
+        return scored(calls, problem, json.dumps([{"name": name, "arguments": given} for name, given in made])).value
+
+    days = ("add_days", {"date": "2024-01-01", "days": 5})
+    assert value(days, ("weekday", {"date": "$call_1"})) == 1.0
+    assert value(("weekday", {"date": "2024-01-06"})) == 0.0
+    assert value(("add_days", {"date": "2024-01-06", "days": 0}), ("weekday", {"date": "$call_1"})) == 0.0
+    assert value(("add_days", {"date": "2024-01-01", "days": 12}), ("weekday", {"date": "$call_1"})) == 0.0
+    assert value(("weekday", {"date": "2024-01-06"}), days) == 0.0
+    assert value(days, ("weekday", {"date": "2024-01-13"})) == 0.0
+
+
+@pytest.mark.parametrize("form", ["program", "calls"])
+def test_native_calls_are_scored_in_every_form(calls: ToolsSkills, form: str) -> None:
+    task = ToolsSkills(form, distractors=3)
+    task.judge = calls.judge
+    for problem in task.problems(Split.TEST, 2, 1):
+        plan = Plan.from_data(problem.metadata["plan"])
+        native = tuple(
+            ToolCall(one["function"]["name"], one["function"]["arguments"], one["id"]) for one in openai_calls(plan)
+        )
+        right = task.score(problem, Completion("", tool_calls=native))
+        assert isinstance(right, Score)
+        assert right.value == 1.0
+        assert task.score(problem, Completion("I called them.", tool_calls=native)).value == 1.0  # type: ignore[union-attr]
+        for wrong in (native[:-1], (*native[:-1], ToolCall(native[-1].name, "{", "x")), (*native, native[0])):
+            assert task.score(problem, Completion("", tool_calls=wrong)).value == 0.0  # type: ignore[union-attr]
+
+
+def _towns(call: dict[str, Any]) -> list[str]:
+    return [call["arguments"][name] for name in ("town", "other") if isinstance(call["arguments"].get(name), str)]

@@ -165,6 +165,15 @@ ORDERING = Skill(
 )  # fmt: skip
 
 
+_LIKE = {
+    10: ("centimetres", "millimetres"),
+    60: ("hours", "minutes"),
+    100: ("metres", "centimetres"),
+    1000: ("kilometres", "metres"),
+}
+"""The units whose conversion stands for all with the same factor: 3 km in m and 3 kg in g have one answer and one split."""
+
+
 def _convert(rng: np.random.Generator, table: tuple[tuple[str, str, int], ...]) -> Draft:
     large, small, factor = table[int(rng.integers(len(table)))]
     count = between(rng, 2, 60)
@@ -172,7 +181,7 @@ def _convert(rng: np.random.Generator, table: tuple[tuple[str, str, int], ...]) 
         rng, ("How many {small} are {n} {large}?", "Convert {n} {large} to {small}.", "Write {n} {large} in {small}.")
     )
     question = wording.format(n=count, large=large, small=small)
-    return Draft(question, (f"{count}*{factor}={count * factor}",), str(count * factor), (large, small, count))
+    return Draft(question, (f"{count}*{factor}={count * factor}",), str(count * factor), (*_LIKE[factor], count))
 
 
 UNITS = Skill(

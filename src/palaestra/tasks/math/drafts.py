@@ -19,8 +19,8 @@ class Draft:
         question: the text that is asked.
         steps: the worked reasoning, one equation or remark a step.
         answer: the exact answer.
-        key: what makes this problem the same problem under any wording. Its hash decides the split,
-            so operands whose order does not matter must come sorted.
+        key: with the answer, what makes this problem the same problem under any wording. Its hash decides the split. Problems
+            of a skill with the same numbers, in any order, and the same answer must have the same key.
     """
 
     question: str

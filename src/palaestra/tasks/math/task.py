@@ -47,6 +47,9 @@ class MathSkills(ProceduralTask[Draft]):
     def key(self, draft: Draft) -> str:
         return draft.question
 
+    def content(self, draft: Draft) -> tuple[int | str, ...]:
+        return *draft.key, draft.answer
+
     def problem(self, skill: str, subskill: str, draft: Draft) -> Problem:
         digest = hashlib.blake2b(f"{skill}|{subskill}|{draft.question}".encode(), digest_size=6).hexdigest()
         return Problem(

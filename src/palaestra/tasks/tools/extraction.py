@@ -10,15 +10,21 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from palaestra.core.records import ToolCall
 from palaestra.tasks.code.extraction import defined, fenced, longest_start, parses, used
+from palaestra.tasks.tools.records import MOST_CALLS
 
 MOST_TEXT = 50_000
-"""Characters of a response in which calls are looked for."""
+"""Characters at the end of a response in which calls are looked for, and of a response that may hold a program."""
+MOST_BARE_TEXT, MOST_BARE_LINES = 8_000, 200
+"""Characters and lines of a response in which a program without fences is looked for."""
 MOST_STARTS, DEEPEST = 400, 12
+ARGUMENT_KEYS = ("arguments", "parameters", "input")
+"""Where a call may hold its arguments: as OpenAI, as Llama and as Anthropic write it."""
 _REFERENCE = re.compile(r"\$(call_\d+)")
 _DECODER = json.JSONDecoder()
 
@@ -45,7 +51,9 @@ class Asked:
 
 
 def extract_program(text: str) -> str:
-    """The program in a response that calls `answer`; empty if there is none."""
+    """The program in a response that calls `answer`; empty if there is none, or the response is too long to be one."""
+    if len(text) > MOST_TEXT:
+        return ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Of a model's doubtful escapes nobody here wants to hear.
         blocks = [block for block in fenced(text) if parses(block)]
@@ -62,33 +70,50 @@ def extract_program(text: str) -> str:
 
 
 def extract_calls(text: str) -> list[Asked]:
-    """The tool calls in a response; empty if there are none.
+    """The tool calls in a response, at most one more than is allowed; empty if there are none.
 
     Each is `{"name": ..., "arguments": {...}}`, or the same below `"function"` as OpenAI has it, where arguments may be
-    a text with JSON in it. An argument, or an item of a list, that is `{"$result": "call_1"}` or `"$call_1"` stands for
-    the result of an earlier call.
+    a text with JSON in it; `parameters` and `input` may stand for `arguments`. An argument, or an item of a list, that is
+    `{"$result": "call_1"}` or `"$call_1"` stands for the result of an earlier call.
     """
     alone: list[Mapping[str, Any]] = []
     listed: list[Mapping[str, Any]] = []
-    for value in _values(text[:MOST_TEXT]):
+    for value in _values(text[-MOST_TEXT:]):
         if isinstance(value, dict) and isinstance(value.get("tool_calls"), list):
             value = value["tool_calls"]
         if isinstance(value, list) and value and all(map(_is_call, value)):
             listed = value
         elif _is_call(value):
             alone.append(value)
-    calls = listed or alone
-    names = [str(one.get("id") or f"call_{place}") for place, one in enumerate(calls, 1)]
-    return [_asked(one, name, names, place) for place, (one, name) in enumerate(zip(calls, names, strict=True), 1)]
+    return _name_calls(listed or alone)
 
 
-def _asked(call: Mapping[str, Any], name: str, names: list[str], place: int) -> Asked:
-    function = call.get("function", call)
-    arguments = function.get("arguments", {})
-    if isinstance(arguments, str):
-        arguments = _loaded(arguments)
-    by_place = {f"call_{k}": own for k, own in enumerate(names, 1)}
-    return Asked(name, function["name"], {key: _read(value, names, by_place) for key, value in arguments.items()})
+def read_native_calls(calls: Sequence[ToolCall]) -> list[Asked] | None:
+    """Tool calls that a service has read, as those of a text; `None` if the arguments of one are no JSON object."""
+    plain = [
+        {"id": one.id, "name": one.name, "arguments": one.arguments[:MOST_TEXT]} for one in calls[: MOST_CALLS + 1]
+    ]
+    return _name_calls(plain) if all(map(_is_call, plain)) else None
+
+
+def _name_calls(calls: Sequence[Mapping[str, Any]]) -> list[Asked]:
+    """Give every call its id, or a name by its place, and find the references to them."""
+    calls = calls[: MOST_CALLS + 1]
+    ids = [one.get("id") for one in calls]
+    names = [own if isinstance(own, str) and own else f"call_{place}" for place, own in enumerate(ids, 1)]
+    by_place = {f"call_{place}": own for place, own in enumerate(names, 1)}
+    found = []
+    for call, name in zip(calls, names, strict=True):
+        function = call.get("function", call)
+        arguments = {key: _read(value, names, by_place) for key, value in _arguments(function).items()}
+        found.append(Asked(name, function["name"], arguments))
+    return found
+
+
+def _arguments(function: Mapping[str, Any]) -> Any:
+    """The arguments of a call, which are no object where it is no call."""
+    given: Any = next((function[key] for key in ARGUMENT_KEYS if key in function), {})
+    return _loaded(given) if isinstance(given, str) else given
 
 
 def _read(value: Any, names: list[str], by_place: Mapping[str, str]) -> Any:
@@ -113,10 +138,11 @@ def _is_call(value: Any) -> bool:
     function = value.get("function", value)
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         return False
-    arguments = function.get("arguments", {})
-    if isinstance(arguments, str):
-        arguments = _loaded(arguments)
-    return isinstance(arguments, dict) and _depth(arguments) <= DEEPEST
+    arguments = _arguments(function)
+    if not isinstance(arguments, dict) or _depth(arguments) > DEEPEST:
+        return False
+    # The description of a tool, repeated by a model, is no call of it.
+    return "arguments" in function or not {"type", "properties"} <= arguments.keys()
 
 
 def _values(text: str) -> list[Any]:
@@ -128,7 +154,9 @@ def _values(text: str) -> list[Any]:
             break
         try:
             value, place = _DECODER.raw_decode(text, start.start())
-        except (ValueError, RecursionError):
+        except RecursionError:
+            break  # Nobody answers at such a depth, and it is slow to find out.
+        except ValueError:
             place = start.start() + 1
         else:
             found.append(value)
@@ -157,11 +185,16 @@ def _answers(block: str) -> bool:
 
 def _bare(text: str) -> str:
     """A program without fences: from some line on, as far as it is Python, if it answers."""
-    lines = text.split("\n")[:200]
+    lines = text[:MOST_BARE_TEXT].split("\n")[:MOST_BARE_LINES]
+    while lines and "answer" not in lines[-1]:
+        lines.pop()
+    end = 0
     for start, line in enumerate(lines):
-        if not re.match(r"[A-Za-z_#]", line):
+        # From a line inside a part that was looked at, Python ends where that part ends.
+        if start < end or not re.match(r"[A-Za-z_#]", line):
             continue
         part = longest_start("\n".join(lines[start:]))
         if part and _answers(part):
             return part
+        end = start + part.count("\n")
     return ""

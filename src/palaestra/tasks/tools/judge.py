@@ -78,11 +78,12 @@ class ToolJudge:
             result = talk.end()
         if last is None:
             return _ended(talk, result, made)
-        if "answer" in last:
-            return Record(tuple(made), None, value=last["answer"])
         if len(made) > MOST_CALLS:
             return with_too_many(made)
-        return with_error(made, str(last.get("error", NO_MESSAGE)))
+        if last.keys() == {"answer"}:
+            return Record(tuple(made), None, value=last["answer"])
+        error = last.get("error")
+        return with_error(made, error if isinstance(error, str) else NO_MESSAGE)
 
     def run_calls(self, calls: Sequence[Asked], offered: Sequence[str]) -> Record:
         """Make calls one after another, each with the results of those before; the last gives the answer.
@@ -93,7 +94,7 @@ class ToolJudge:
         made: list[Made] = []
         results: dict[str, Any] = {}
         if len(calls) > MOST_CALLS:
-            return Record((), Outcome.TOO_MANY_CALLS, f"expected at most {MOST_CALLS} calls; got {len(calls)}")
+            return Record((), Outcome.TOO_MANY_CALLS, f"expected at most {MOST_CALLS} calls; got more")
         for call in calls:
             unknown = sorted(_references(call.arguments) - results.keys())
             if unknown:

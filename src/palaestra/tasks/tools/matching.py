@@ -1,20 +1,20 @@
 """Are the calls that were made those of the plan, in an order that its data flow allows?
 
 Calls that do not need each other may come in any order. Arguments are compared as values, however the caller came by
-them; numbers with a point may differ in their last digits.
+them; numbers with a point may differ in their last digits. Where the request does not prescribe the order of its steps,
+another order of the same tools over the same given values is as good, if its result is the same.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
-from palaestra.tasks.code.comparison import ABSOLUTE, RELATIVE
 from palaestra.tasks.tools.library import LIBRARY
+from palaestra.tasks.tools.paths import is_other_path
 from palaestra.tasks.tools.plans import Made, Plan, brief
+from palaestra.tasks.tools.values import same_value
 
 
 class Outcome(StrEnum):
@@ -57,13 +57,16 @@ class Match:
     detail: str = ""
 
 
-def match(plan: Plan, gold: Sequence[Made], made: Sequence[Made], extra_calls: bool = False) -> Match:
+def match(
+    plan: Plan, gold: Sequence[Made], made: Sequence[Made], extra_calls: bool = False, *, free_order: bool = False
+) -> Match:
     """Compare what was made with the plan.
 
     Arguments:
         gold: the plan, executed.
         made: what was called, in its order.
         extra_calls: whether superfluous calls are forgiven.
+        free_order: whether another path to the same result is right; see `paths`.
     """
     needs = [call.needs() for call in plan.calls]
     same = [[same_call(one, other) for other in made] for one in gold]
@@ -74,6 +77,8 @@ def match(plan: Plan, gold: Sequence[Made], made: Sequence[Made], extra_calls: b
         if len(made) > len(gold) and not extra_calls:
             return Match(Outcome.EXTRA_CALLS, matched, f"expected {len(gold)} calls; got {len(made)}")
         return Match(Outcome.RIGHT, matched)
+    if free_order and is_other_path(gold, made):
+        return Match(Outcome.RIGHT, len(gold), "another path to the same result")
     missing = [one.tool for one in gold]
     for other in made:
         if other.tool in missing:
@@ -89,28 +94,6 @@ def same_call(one: Made, other: Made) -> bool:
         return False
     tool = LIBRARY[one.tool]
     return same_value(tool.canonical(one.arguments), tool.canonical(other.arguments))
-
-
-def same_value(one: Any, other: Any) -> bool:
-    """Equal; numbers of which one has a point within a rounding of each other.
-
-    >>> same_value([0.1 + 0.2, "a"], [0.3, "a"]), same_value(3, 3.0), same_value(3, "3"), same_value(1, True)
-    (True, True, False, False)
-    """
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        if isinstance(one, int) and isinstance(other, int):
-            return one == other
-        try:
-            return math.isclose(one, other, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
-        except OverflowError:
-            return False
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(same_value, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same_value(one[key], other[key]) for key in one)
-    return type(one) is type(other) and bool(one == other)
 
 
 def _most(same: Sequence[Sequence[bool]]) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 from palaestra.tasks.tools.library import LIBRARY
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=repr)
 VARIABLES = "abcd"
 MOST_CALLS_A_PLAN = len(VARIABLES)
 
@@ -199,8 +200,12 @@ def _written(value: Any) -> str:
 
 def brief(value: Any, most: int = 40) -> str:
     """A value as JSON in one short line, whatever it is."""
+    text = ""
     try:
-        text = json.dumps(value, ensure_ascii=False, default=repr)
+        for part in _ENCODER.iterencode(value):  # No more of it is written than is shown.
+            text += part[: most + 1]
+            if len(text) > most:
+                break
     except (ValueError, RecursionError):
         text = f"a {type(value).__name__}"
     return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palaestra.core.errors import SandboxError, SettingsError, TaskError
 from palaestra.core.records import Attempt, Completion, Example, Failure, FailureCause, Message, Problem, Score, Split
-from palaestra.core.statistics import Mean, rate_interval
+from palaestra.core.statistics import Mean, cluster_of, rate_interval
 from palaestra.tasks.base import split_of
 from palaestra.tasks.procedural import Family, ProceduralTask
 from palaestra.tasks.tools import writing
-from palaestra.tasks.tools.extraction import extract_calls, extract_program
+from palaestra.tasks.tools.extraction import extract_calls, extract_program, read_native_calls
 from palaestra.tasks.tools.judge import ToolJudge
 from palaestra.tasks.tools.library import LIBRARY
-from palaestra.tasks.tools.matching import Outcome, match, same_value
+from palaestra.tasks.tools.matching import Outcome, match
 from palaestra.tasks.tools.offers import offer
 from palaestra.tasks.tools.plans import MOST_CALLS_A_PLAN, Plan, brief
 from palaestra.tasks.tools.records import Record
 from palaestra.tasks.tools.requests import SKILLS
 from palaestra.tasks.tools.requests.recipe import Drawer, ToolDraft, one_of
+from palaestra.tasks.tools.values import same_value
 from palaestra.tasks.tools.wording import FORMS, PROMPTS, asked, longest, response
+
+PRESCRIBED = re.compile(r"\bthen\b|\bFirst\b|\bat last\b")
+"""A request that names the order of its steps: only that order is right, even where another has the same result."""
 
 
 class ToolsSkills(ProceduralTask[ToolDraft]):
@@ -86,6 +91,9 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
     def key(self, draft: ToolDraft) -> str:
         return draft.question
 
+    def content(self, draft: ToolDraft) -> str:
+        return draft.plan.canonical()
+
     def problem(self, skill: str, subskill: str, draft: ToolDraft) -> Problem:
         digest = hashlib.blake2b(f"{draft.plan.canonical()}|{draft.question}".encode(), digest_size=6).hexdigest()
         offered = offer(draft, self.distractors)
@@ -101,6 +109,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
                 "type": draft.plan.shape,
                 "answer_form": self.answer_form,
                 "plan": draft.plan.to_data(),
+                "prescribed": PRESCRIBED.search(draft.question) is not None,
                 "offered": offered,
                 "tools": [LIBRARY[name].schema() for name in offered],
                 "worked": response(draft.plan, self.answer_form, self.prompt),
@@ -121,13 +130,20 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         """Make the calls of a response, and compare them and the answer with the plan."""
         offered = problem.metadata["offered"]
+        form = problem.metadata["answer_form"]
+        code = extract_program(completion.text) if form == "program" else ""
         try:
-            if problem.metadata["answer_form"] == "calls":
-                calls = extract_calls(completion.text)
-                record = self.judge.run_calls(calls, offered) if calls else _nothing("no tool calls as JSON")
+            if code:
+                record = self.judge.run_program(code, offered)
+            elif completion.tool_calls:
+                native = read_native_calls(completion.tool_calls)
+                record = (
+                    self.judge.run_calls(native, offered) if native else _nothing("arguments that are no JSON object")
+                )
+            elif form == "calls" and (calls := extract_calls(completion.text)):
+                record = self.judge.run_calls(calls, offered)
             else:
-                code = extract_program(completion.text)
-                record = self.judge.run_program(code, offered) if code else _nothing("no program that calls answer")
+                record = _nothing("no tool calls as JSON" if form == "calls" else "no program that calls answer")
         except SandboxError as error:
             return Failure(FailureCause.SANDBOX, str(error))
         except TaskError as error:
@@ -136,12 +152,13 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
 
     def metrics(self, attempts: Sequence[Attempt]) -> Mapping[str, Mean]:
         """The share of a plan's calls that were made, wherever the answer went wrong."""
-        shares = []
+        shares, clusters = [], []
         for attempt in attempts:
             if isinstance(attempt.outcome, Score) and "calls" in attempt.outcome.evidence:
                 made, _, wanted = attempt.outcome.evidence["calls"].partition(" of ")
                 shares.append(int(made) / int(wanted))
-        return {"calls made": rate_interval(shares)} if shares else {}
+                clusters.append(cluster_of(attempt.problem))
+        return {"calls made": rate_interval(shares, clusters)} if shares else {}
 
     def check_scoring(self) -> None:
         """Start the sandbox; raises `SandboxError` if there is none here."""
@@ -154,7 +171,8 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
     def _score(self, metadata: Mapping[str, Any], record: Record) -> Score:
         plan = Plan.from_data(metadata["plan"])
         gold = plan.execute()
-        found = match(plan, gold, record.made, self.extra_calls)
+        free = not metadata.get("prescribed", True)
+        found = match(plan, gold, record.made, self.extra_calls, free_order=free)
         outcome, detail = found.outcome, found.detail
         if record.fault is not None:
             outcome, detail = record.fault, record.detail
@@ -168,7 +186,9 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
             "expected": brief(gold[-1].value, 80),
             "detail": detail,
         }
-        return Score(float(outcome is Outcome.RIGHT), evidence)
+        # A program may answer with halves of characters, which nothing can store.
+        plain = {name: text.encode("utf-8", "replace").decode() for name, text in evidence.items()}
+        return Score(float(outcome is Outcome.RIGHT), plain)
 
 
 def _drawers(most_calls: int) -> Family[ToolDraft]:

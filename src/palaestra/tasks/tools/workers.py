@@ -41,10 +41,11 @@ class ToolWorkers:
             TaskError: the tool itself broke on arguments that it should take.
         """
         reply = self._ask(tool.name, arguments)
-        if "broken" in reply:
-            raise TaskError(f"the tool {tool.name} broke: {reply['broken']}; mend it in {tool.function.__module__}")
-        if "error" in reply:
-            return Made(tool.name, arguments, error=str(reply["error"]))
+        error, broken = reply.get("error"), reply.get("broken")
+        if isinstance(error, str):
+            return Made(tool.name, arguments, error=error)
+        if "value" not in reply:
+            raise TaskError(f"the tool {tool.name} broke: {broken}; mend it in {tool.function.__module__}")
         return Made(tool.name, arguments, reply["value"])
 
     def _ask(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

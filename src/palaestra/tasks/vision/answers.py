@@ -1,38 +1,28 @@
 """Short visual answers: finding the answer in a response, and comparing it.
 
 Both sides are brought to one form: lower case, no articles, no punctuation, numbers in digits. Where
-the set of possible answers is closed, a whole sentence may be the response, as long as it names
-exactly one of them. Where it is open, the answer must be equal, or its safe plural.
+the set of possible answers is closed, a whole sentence may be the response, as long as it affirms
+exactly one of them: "It is not red" names a colour and answers nothing. Where it is open, the answer must be
+equal, or its plural.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
+from palaestra.tasks.vision.plurals import is_plural
+from palaestra.tasks.vision.words import ARTICLES, MARKS, Word, statement_words, words_of
+
+LONGEST = 20_000
+"""Characters of the part that holds the answer; a longer one holds none."""
 _MARK = re.compile(r"answer\s*(?:is|:|=)", re.IGNORECASE)
-_WORDS = re.compile(r"-?\d+(?:\.\d+)?|[^\W_]+(?:'[^\W_]+)?")
-_DECIMAL = re.compile(r"(?P<sign>-?)(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]+))?")
-_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_ARTICLES = frozenset({"a", "an", "the"})
-_NUMBERS: Mapping[str, str] = {
-    word: str(value)
-    for value, word in enumerate((
-        "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-        "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty",
-    ))
-} | {"none": "0"}  # fmt: skip
-_SPELLINGS: Mapping[str, str] = {
-    "color": "colour", "gray": "grey", "yeah": "yes", "yep": "yes", "nope": "no", "true": "yes", "false": "no",
-    "correct": "yes", "incorrect": "no",
-}  # fmt: skip
-_NOT_PLURALS = frozenset({
-    "glasses", "shorts", "pants", "jeans", "news", "goods", "arms", "scales", "greens", "sands", "waters", "woods",
-    "clothes", "stairs", "irons", "means", "species", "series", "bangs", "briefs", "customs", "papers", "spectacles",
-})  # fmt: skip
-"""Words that are another thing than their singular, or have none: glass and glasses, short and shorts."""
 BOOLEAN = frozenset({"yes", "no"})
+_REFUSAL = re.compile(
+    r"(?:(?:is|was) (?:wrong|incorrect|false)|(?:(?:is|was|would|can) not|isn't|isnt|wasn't|wouldn't|can't|cannot)(?: be)? "
+    r"(?:right|correct|answer|one|true|case|it))\b"
+)
 
 
 def normalise(text: str) -> str:
@@ -41,26 +31,7 @@ def normalise(text: str) -> str:
     >>> normalise("  The Dogs. "), normalise("Three"), normalise("1,200"), normalise("light-blue")
     ('dogs', '3', '1200', 'light blue')
     """
-    return " ".join(_words(text))
-
-
-def _words(text: str) -> list[str]:
-    text = _THOUSANDS.sub("", unicodedata.normalize("NFKC", text).lower().replace("’", "'"))
-    found = [_SPELLINGS.get(word, word) for word in _WORDS.findall(text)]
-    kept = [word for word in found if word not in _ARTICLES] or found
-    return [_number(word) for word in kept]
-
-
-def _number(word: str) -> str:
-    if word in _NUMBERS:
-        return _NUMBERS[word]
-    # 3.0 is 3, and 007 is 7, however many digits there are; a word stays a word.
-    found = _DECIMAL.fullmatch(word)
-    if found is None:
-        return word
-    whole, part = found["whole"].lstrip("0") or "0", (found["part"] or "").rstrip("0")
-    number = f"{whole}.{part}" if part else whole
-    return number if number == "0" else f"{found['sign']}{number}"
+    return " ".join(words_of(text))
 
 
 def candidate(response: str) -> str:
@@ -82,50 +53,80 @@ def extract(response: str, choices: Sequence[str] = ()) -> str | None:
     >>> extract("2+3=5. Answer: five", [str(n) for n in range(10)])
     '5'
     """
-    if choices and all(len(choice) == 1 and choice.isalpha() for choice in choices):
-        return _letter(candidate(response), choices)
-    given = _words(candidate(response))
-    if not given:
+    text = candidate(response)
+    if len(text) > LONGEST:
         return None
-    whole = " ".join(given)
-    if not choices:
-        return whole
-    known = {normalise(choice) for choice in choices}
+    if choices and all(len(choice) == 1 and choice.isalpha() for choice in choices):
+        return _find_letter(text, choices)
+    whole = normalise(text)
+    if not choices or not whole:
+        return whole or None
+    known = _normalise_all(tuple(choices))
     if whole in known:
         return whole
-    if known <= BOOLEAN:
-        # "No, there is no circle": the first word decides; "there is no circle" says it too.
-        said = [word for word in given if word in BOOLEAN]
-        return said[0] if said and (given[0] in BOOLEAN or len(set(said)) == 1) else None
-    named = _named(given, known)
+    words = statement_words(text)
+    named = _find_boolean(words) if known <= BOOLEAN else _find_choices(words, known)
     return named.pop() if len(named) == 1 else None
 
 
-def _letter(text: str, choices: Sequence[str]) -> str | None:
-    """The option that `text` names: the letter that it begins with, or the only one that it holds."""
+@lru_cache(maxsize=256)
+def _normalise_all(choices: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(map(normalise, choices))
+
+
+def _find_letter(text: str, choices: Sequence[str]) -> str | None:
+    """The option that `text` names: the letter that it begins with, or the only one that it affirms."""
     options = "".join(choices).upper()
     begins = re.match(rf"[\s(\[*'\"]*([{options}])(?=[)\].:,*'\"\s]*$|[)\].:,*'\"]|\s*\n)", text, re.IGNORECASE)
     if begins:
         return begins[1].lower()
-    # "A red car" begins with an article, "A is right" does not.
-    article = r"A(?=\s+(?!or\b|and\b|is\b|because\b)[a-z])"
-    named = set(re.findall(rf"(?<![\w'])(?!{article})([{options}])(?![\w'])", text))
-    return named.pop().lower() if len(named) == 1 else None
+    words = statement_words(text, keep_articles=True)
+    named = set()
+    for place, word in enumerate(words):
+        after = words[place + 1].raw if place + 1 < len(words) else ""
+        # "A red car" begins with an article, "A is right" does not.
+        article = word.raw == "A" and after[:1].islower() and after not in {"or", "and", "is", "because"}
+        if (
+            len(word.raw) == 1
+            and word.raw in options
+            and not article
+            and not word.denied
+            and not _is_refused(words, place + 1)
+        ):
+            named.add(word.raw.lower())
+    return named.pop() if len(named) == 1 else None
 
 
-def _named(words: list[str], known: Iterable[str]) -> set[str]:
-    """The choices that occur in `words`, whole words only, and not inside a longer choice that occurs."""
-    found: set[str] = set()
-    taken = [False] * len(words)
-    singular = [_singular(word) for word in words]
+def _find_boolean(words: Sequence[Word]) -> set[str]:
+    """What `words` say, yes or no. "No, there is no circle": the first word decides. "Not true" is no."""
+    opposite = {"yes": "no", "no": "yes"}
+    said = [opposite[word.text] if word.denied else word.text for word in words if word.text in BOOLEAN]
+    return {said[0]} if said and words[0].text in BOOLEAN else set(said)
+
+
+def _find_choices(words: Sequence[Word], known: Iterable[str]) -> set[str]:
+    """The choices that `words` affirm: whole words only, and not inside a longer choice that occurs."""
+    plain = [word for word in words if word.text not in MARKS]
+    taken = [False] * len(plain)
+    found: list[tuple[str, int, int]] = []
     for choice in sorted(known, key=lambda c: -len(c.split())):
         parts = choice.split()
-        for at in range(len(words) - len(parts) + 1):
+        for at in range(len(plain) - len(parts) + 1):
             span = slice(at, at + len(parts))
-            if not any(taken[span]) and parts in (words[span], singular[span]):
+            if not any(taken[span]) and all(map(_names, plain[span], parts)):
                 taken[span] = [True] * len(parts)
-                found.add(choice)
-    return found
+                found.append((choice, at, at + len(parts)))
+    return {choice for choice, at, end in found if not plain[at].denied and not _is_refused(plain, end)}
+
+
+def _names(word: Word, part: str) -> bool:
+    return word.text == part or is_plural(word.text, part)
+
+
+def _is_refused(words: Sequence[Word], place: int) -> bool:
+    """Whether what stands before `place` is called wrong there: "red is not right", "red is wrong"."""
+    following = " ".join(word.raw.lower() for word in words[place : place + 6] if word.raw.lower() not in ARTICLES)
+    return _REFUSAL.match(following) is not None
 
 
 def equal(given: str, expected: str) -> bool:
@@ -139,19 +140,7 @@ def equal(given: str, expected: str) -> bool:
         return a != ""
     *head_a, last_a = a.split() or [""]
     *head_b, last_b = b.split() or [""]
-    return head_a == head_b and bool(last_a and last_b) and (_singular(last_a) == last_b or _singular(last_b) == last_a)
-
-
-def _singular(word: str) -> str:
-    """The singular of a regular plural; any other word as it is."""
-    if word in _NOT_PLURALS or len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is", "'s")):
-        return word
-    if word.endswith("ies") and len(word) > 4:
-        return word[:-3] + "y"
-    if word.endswith(("ses", "xes", "zes", "ches", "shes")):
-        stem = word[:-2]
-        return stem if not word.endswith(("ses", "zes")) or stem.endswith(("ss", "us", "zz")) else word[:-1]
-    return word[:-1]
+    return head_a == head_b and (is_plural(last_a, last_b) or is_plural(last_b, last_a))
 
 
 def judge(response: str, reference: str, choices: Sequence[str] = ()) -> tuple[bool, str]:

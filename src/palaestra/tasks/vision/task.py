@@ -56,6 +56,9 @@ class VisionSkills(ProceduralTask[Draft]):
     def key(self, draft: Draft) -> tuple[str, str]:
         return draft.scene.canonical(), draft.question
 
+    def content(self, draft: Draft) -> str:
+        return draft.scene.canonical()
+
     def problem(self, skill: str, subskill: str, draft: Draft) -> Problem:
         # Of what is shown and asked, not of the file: another version of Pillow may pack the same pixels differently.
         canonical = f"{skill}|{subskill}|{draft.question}|{draft.scene.exact()}"
