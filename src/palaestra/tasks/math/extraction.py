@@ -40,6 +40,9 @@ class Extracted:
     evidence: Evidence
 
 
+Box = tuple[int, int, int, Evidence]
+"""Where a box's command starts, where its content starts and ends, and whether it is closed."""
+
 _THOUGHT = "</think>"
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![a-zA-Z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -68,10 +71,13 @@ _SEPARATOR = re.compile(r"\s*(?:,|,?\s*\b(?:and|or)\b)\s*", re.IGNORECASE)
 _LAYOUT = re.compile(r"\\(?:text|mathrm|textbf)\s*\{|\\(?:q?quad|[,;! ()\[\]])|[\s${}]+")
 _ASSIGNING = re.compile(r"[A-Za-z](?:_\w+|\([a-z]\))?\s*=\s*$")
 _JOINING = re.compile(r"[,;&+]*|(?:[\w(),;]+ ){0,6}(?:and|or)", re.IGNORECASE)
+_OR = re.compile(r"\bor\b", re.IGNORECASE)
 _CORRECTING = re.compile(r"\b(?:not?|but|wait|wrong|actually|instead|so|then|thus|hence|therefore)\b", re.IGNORECASE)
 _NO_WORDS = re.compile(r"\\[A-Za-z]+|(?<![A-Za-z])(?:and|or)(?![a-z])")
 _MAX_GAP = 80
 """Boxes further apart than this many characters are not joined."""
+_MAX_BOXES = 40
+"""How many boxes at most are one list."""
 _SENTENCE = re.compile(r"(?<=[^\s\d])\.(?=\s+[A-Z(])|(?<=\d)\.(?=\s+[A-Z])|[!?](?=\s+[A-Z])|\n")
 _DENIED = re.compile(r"(?:not|never|neither|no longer|unclear|unknown)\b", re.IGNORECASE)
 _TAIL = 4000
@@ -94,7 +100,7 @@ def extract(text: str) -> Extracted | None:
     thought = text.rfind(_THOUGHT)
     if thought >= 0:
         text = text[thought + len(_THOUGHT) :]
-    for search in (_final, boxed, _hashes, _phrase, _whole, _formula, _last_number):
+    for search in (_final, _boxed_percent, _hashes, _phrase, _whole, _formula, _last_number):
         found = search(text)
         if found is not None and len(found.text) <= _MAX_ANSWER and is_answer(found.text):
             return found
@@ -103,6 +109,23 @@ def extract(text: str) -> Extracted | None:
 
 def boxed(text: str) -> Extracted | None:
     """The last box that holds something, with the boxes that are joined to it; of nested boxes the outermost."""
+    found = _last_box(text)
+    return found[0] if found else None
+
+
+def _boxed_percent(text: str) -> Extracted | None:
+    """As `boxed`, with the percent sign that follows a number in a box."""
+    found = _last_box(text)
+    if found is None:
+        return None
+    answer, end = found
+    if _PLAIN.fullmatch(answer.text) and _PERCENT.match(text, end):
+        return Extracted(answer.text + r"\%", answer.evidence)
+    return answer
+
+
+def _last_box(text: str) -> tuple[Extracted, int] | None:
+    """The answer in the last box, and where the box ends."""
     boxes = _boxes(text)
     for last in range(len(boxes) - 1, max(-1, len(boxes) - 1 - _CANDIDATES), -1):
         _, start, end, evidence = boxes[last]
@@ -110,27 +133,30 @@ def boxed(text: str) -> Extracted | None:
         if evidence is Evidence.UNCLOSED_BOX:
             # Cut off, or one brace too few: the rest of the line is what there is.
             inner = _LINE_END.split(inner, maxsplit=1)[0].strip()
-        if not is_answer(inner):
-            continue
-        joined = [inner]
-        for index in range(last - 1, -1, -1):
-            _, start, end, _ = boxes[index]
-            if not _joins(text[end + 1 : boxes[index + 1][0]]) or not is_answer(text[start:end]):
-                break
-            joined.append(text[start:end].strip())
-        several = list(dict.fromkeys(reversed(joined)))
-        if len(several) == 1:
-            percent = _PERCENT.match(text, boxes[last][2] + 1) if _PLAIN.fullmatch(inner) else None
-            return Extracted(inner + r"\%" if percent else inner, evidence)
-        return Extracted(", ".join(several), evidence)
+        if is_answer(inner):
+            return Extracted(_joined(text, boxes, last, inner), evidence), end + 1
     return None
 
 
-def _boxes(text: str) -> list[tuple[int, int, int, Evidence]]:
-    """Every box: where its command starts, where its content starts and ends, and whether it is closed."""
+def _joined(text: str, boxes: list[Box], last: int, answer: str) -> str:
+    """The answer in box `last` after those in the boxes before it that belong to the same list."""
+    answers, separator = [answer], ", "
+    for index in range(last - 1, max(-1, last - _MAX_BOXES), -1):
+        _, start, end, _ = boxes[index]
+        between = text[end + 1 : boxes[index + 1][0]]
+        if not _joins(between) or not is_answer(text[start:end]):
+            break
+        answers.append(text[start:end].strip())
+        if _OR.search(between):
+            separator = " or "
+    return separator.join(dict.fromkeys(reversed(answers)))
+
+
+def _boxes(text: str) -> list[Box]:
+    """Every box of a text; of nested ones the outermost."""
     if "box" not in text:
         return []
-    boxes: list[tuple[int, int, int, Evidence]] = []
+    boxes: list[Box] = []
     index, ends = 0, _braces(text)
     while found := _BOX.search(text, index):
         index = found.end()
@@ -157,8 +183,7 @@ def _joins(between: str) -> bool:
 
 def _final(text: str) -> Extracted | None:
     """What "Final answer" announces after the last box."""
-    boxes = _boxes(text)
-    if not boxes or not (found := _FINAL.search(text, boxes[-1][2])):
+    if not _FINAL.search(text) or not (boxes := _boxes(text)) or not (found := _FINAL.search(text, boxes[-1][2])):
         return None
     stated = _phrase(text[found.start() :])
     return stated if stated and any(char.isdigit() for char in stated.text) else None

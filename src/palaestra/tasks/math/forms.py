@@ -7,7 +7,7 @@ What is equal and what is not:
 
 - (1,2) is a pair or an open interval, [1,2] a closed one, \{1,2\} a set; none equals another. A list without
   brackets has no order, as in "find all solutions", and equals the set of the same elements. In a list of tuples a
-  repeated one counts once.
+  repeated one counts once. 0.5 or 1/2 is one value, written twice.
 - x = 5 equals 5, and does not equal y = 5. x = 1, y = 2 equals (1,2). (x, y) = (1,2) equals (1,2).
 - 1 < x < 2 equals (1,2). Inequalities in one variable are equal if they have the same solutions.
 - A unit counts only if both sides name a known one: 5 cm equals 5, and does not equal 5 m. The same holds for a.m.
@@ -44,14 +44,14 @@ class Words:
 @dataclass(frozen=True, slots=True)
 class Collection:
     """Parts inside `brackets`: "()", "[]", "[)", "(]", "{}", "<>", ":" for a ratio, "u" for a union, "&" for
-    inequalities that hold together, "_" for a number in a named base, "" for none."""
+    inequalities that hold together, "_" for a number in a named base, "" for none, "or" for none and alternatives."""
 
     brackets: str
     parts: tuple[Form, ...]
 
     @property
     def ordered(self) -> bool:
-        return self.brackets not in ("", "{}", "u")
+        return self.brackets not in ("", "or", "{}", "u")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +116,13 @@ def same(one: Form, other: Form, decide: Decide) -> bool:
             for a, b in zip(left, right, strict=True)
         )
     if isinstance(one, Matrix | Scalar) and isinstance(other, Matrix | Scalar):
-        scalar = one if isinstance(one, Scalar) else other
-        return isinstance(scalar, Scalar) and "\\begin{" in scalar.text and decide(one, other)
+        text = "".join(side.text for side in (one, other) if isinstance(side, Scalar))
+        return "\\begin{" in text and decide(one, other)
     if isinstance(one, Collection) and isinstance(other, Collection):
         return _same_collection(one, other, decide)
+    for either, value in ((one, other), (other, one)):
+        if isinstance(either, Collection) and either.brackets == "or":
+            return all(same(part, value, decide) for part in either.parts)
     return False
 
 
@@ -183,9 +186,9 @@ def _face(form: Form) -> tuple[int, int] | None:
 
 
 def _same_collection(one: Collection, other: Collection, decide: Decide) -> bool:
-    kinds = {one.brackets, other.brackets}
+    kinds = {one.brackets.removeprefix("or"), other.brackets.removeprefix("or")}
     if kinds == {"", "()"}:
-        listed, pair = (one, other) if one.brackets == "" else (other, one)
+        listed, pair = (one, other) if one.brackets in ("", "or") else (other, one)
         return _assigns(listed) and _each_same([part.right for part in listed.parts], pair.parts, decide)  # type: ignore[union-attr]
     if len(kinds) > 1 and kinds != {"", "{}"}:
         return False

@@ -23,7 +23,7 @@ _TAIL = re.compile(
     r"(?P<head>.*[\d)}!%\]])(?P<gap>\s*)(?P<unit>(?:\\circ|[A-Za-z¢€£][A-Za-z'’.\s/-]*(?:\^\{?\d\}?)?))", re.DOTALL
 )
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
-_BASED = re.compile(r"([0-9A-Z]{1,200})_\{(\d{1,2})\}")
+_BASED = re.compile(r"(-?[0-9A-Z]{1,200})_\{(\d{1,2})\}")
 _CLOCK = re.compile(r"(\d{1,2})(?::(\d{2}))?\s*([ap])\.?\s*m\.?", re.IGNORECASE | re.ASCII)
 _CHOICE = re.compile(r"\(?([A-Z])\)|\(([a-z])\)|(?:option|choice|answer)\s+\(?([A-Za-z])\)?", re.ASCII)
 _MATRIX = re.compile(
@@ -121,7 +121,7 @@ def _single(text: str, depth: int) -> Form | None:
         return Words(next(filter(None, choice.groups())).lower())
     if clock := _CLOCK.fullmatch(text):
         return Clock(int(clock[1]), int(clock[2] or 0), f"{clock[3].lower()}m")
-    if (based := _BASED.fullmatch(text)) and 2 <= int(based[2]) <= 36 and text[0] != "_":
+    if (based := _BASED.fullmatch(text)) and 2 <= int(based[2]) <= 36:
         return _based(text, based[1], int(based[2]))
     if found := _MATRIX.fullmatch(text):
         return _matrix(found[2], depth)
@@ -144,7 +144,7 @@ def _list(text: str, parts: list[Form]) -> Form:
         # p = 5, q = 2 and p = 7, q = 2 are two solutions.
         groups = [tuple(parts[index : index + size]) for index in range(0, len(parts), size)]
         return Collection("", tuple(Collection("", group) for group in groups))
-    return Collection("", tuple(parts))
+    return Collection("or" if _OR.search(text) else "", tuple(parts))
 
 
 def _scalar(text: str, unit: str, *, plain_only: bool) -> Scalar | None:

@@ -35,6 +35,7 @@ _NORMAL = NormalizationConfig(
 )
 _READING = ConversionConfig(lowercase_symbols=False)
 _NUMERIC = re.compile(r"(?:[\d\s.+\-/^(){}!]|\\cdot|\\times|\\frac)+", re.ASCII)
+_SUBSCRIPT = re.compile(r"\d_\{\d", re.ASCII)
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?|[A-Za-z]|\([^()]*\))\^\\circ", re.ASCII)
 _BARE = re.compile(
     r"(?<![\\A-Za-z])(sqrt|sin|cos|tan|cot|sec|csc|log|ln|exp|pi|arcsin|arccos|arctan|infty)(?![A-Za-z])"
@@ -61,7 +62,12 @@ def decide(one: Form, other: Form) -> bool:
     """Whether two scalars, matrices, equations, inequalities or regions are equal."""
     if isinstance(one, Matrix) or isinstance(other, Matrix):
         return _same_matrix(_expression(one), _expression(other))
-    if isinstance(one, Relation) and isinstance(other, Relation) and one.sign == other.sign and _same_relation(one, other):
+    if (
+        isinstance(one, Relation)
+        and isinstance(other, Relation)
+        and one.sign == other.sign
+        and _same_relation(one, other)
+    ):
         return True
     if is_inequality(one) or is_inequality(other):
         return _same_region(_region(one), _region(other))
@@ -93,6 +99,8 @@ def parse(text: str) -> Any:
         UnreadableError: it is no mathematics, or its powers and factorials are too large.
     """
     guard(text)
+    if _SUBSCRIPT.search(text):
+        raise UnreadableError(f"'{text[:80]}' has a number with a subscript")  # The grammar would drop it.
     percent = text.endswith("%")
     plain = _DEGREES.sub(r"(\1\\cdot\\frac{\\pi}{180})", text.removesuffix("%")).replace("^\\circ", "")
     plain = _BARE.sub(r"\\\1", plain).replace("\\cr", "\\\\ ")
