@@ -189,6 +189,21 @@ def test_a_percent_sign_counts_unless_the_question_asks_for_a_percentage(gsm8k: 
     other = Problem("b", (), "10", metadata={"question": "He gave 20 percent away. How many are left?"})
     assert value(task, asks, r"\boxed{10\%}") == value(task, asks, r"\boxed{10}") == 1.0
     assert value(task, other, r"\boxed{10\%}") == 0.0
+    told = Problem("c", (), "10", metadata={"question": "What is the rate? Give it as a percentage without the sign."})
+    assert value(task, told, r"\boxed{10}\%") == value(task, told, r"\boxed{10}") == 1.0
+
+
+def test_an_answer_in_the_words_of_the_question_is_found(gsm8k: Path) -> None:
+    task = worked("gsm8k", path=str(gsm8k))
+    for text in (
+        "Final Answer: The largest $n$ is 34.",
+        "Final Answer: The number of eggs that $A$ has is 34.",
+        "Final Answer: Ann has 34 eggs, and $x$ is unknown.",
+        "The answer is that Ann has $34 left.",
+        "**Final Answer:** There are **34** eggs.",
+    ):
+        assert value(task, Problem("a", (), "34"), text) == 1.0, text
+        assert value(task, Problem("a", (), "35"), text) == 0.0, text
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,17 @@ class AnswerKind(StrEnum):
     """Numbers in order, separated by commas."""
 
 
+MAX_LENGTH = 400
+"""Longer answers are wrong. No answer of `math-skills` has a tenth of it."""
+_TAIL = 4000
+"""How many characters of a response are searched: after its mark, or at its end."""
 _NUMBER = r"-?\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?|-?\d+(?:\.\d+)?"
 _PATTERNS = {
     AnswerKind.NUMBER: re.compile(rf"(?:{_NUMBER})(?:\s?/\s?\d+)?"),
     AnswerKind.CLOCK: re.compile(r"\d{1,2}:\d{2}(?!\d)"),
-    AnswerKind.LIST: re.compile(r"-?\d+(?:\s?,\s?-?\d+)+"),
+    AnswerKind.LIST: re.compile(r"(?:-|(?<!\d))\d+(?:\s?,\s?-?\d+)+"),
 }
-_MARK = re.compile(r"answer\s*(?:is|:|=)", re.IGNORECASE)
+_MARK = re.compile(r"answer\s{0,9}(?:is|:|=)", re.IGNORECASE)
 
 
 def extract(response: str, kind: AnswerKind) -> str | None:
@@ -41,19 +45,19 @@ def extract(response: str, kind: AnswerKind) -> str | None:
     """
     marks = list(_MARK.finditer(response))
     if marks:
-        found = _PATTERNS[kind].search(response, marks[-1].end())
+        found = _PATTERNS[kind].search(response, marks[-1].end(), marks[-1].end() + _TAIL)
         return found.group() if found else None
-    every = _PATTERNS[kind].findall(response)
+    every = _PATTERNS[kind].findall(response[-_TAIL:])
     return every[-1] if every else None
 
 
 def equal(given: str, expected: str, kind: AnswerKind) -> bool:
-    """Whether two answers of one kind mean the same.
+    """Whether two answers of one kind mean the same. An answer longer than `MAX_LENGTH` is wrong.
 
     >>> equal("0.5", "1/2", AnswerKind.NUMBER), equal("04:05", "4:05", AnswerKind.CLOCK)
     (True, True)
     """
-    return _value(given, kind) == _value(expected, kind)
+    return len(given) <= MAX_LENGTH and _value(given, kind) == _value(expected, kind)
 
 
 def _value(text: str, kind: AnswerKind) -> object:

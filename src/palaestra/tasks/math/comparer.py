@@ -73,7 +73,7 @@ class Comparer:
             if reply is None:
                 self._stop()
                 return Answer("crash", "the process that compares ended unexpectedly")
-            return Answer(**reply)
+            return reply
 
     def close(self) -> None:
         """End the keeper and its worker."""
@@ -98,7 +98,7 @@ class Comparer:
             self._ready = self._receive(START_LIMIT) is not None
         return self._ready
 
-    def _exchange(self, request: dict[str, Any], patience: float) -> dict[str, Any] | None:
+    def _exchange(self, request: dict[str, Any], patience: float) -> Answer | None:
         keeper = self._launch()
         assert keeper.stdin is not None
         try:
@@ -107,10 +107,10 @@ class Comparer:
             return None
         return self._receive(patience)
 
-    def _receive(self, patience: float) -> dict[str, Any] | None:
+    def _receive(self, patience: float) -> Answer | None:
         keeper = self._launch()
         assert keeper.stdout is not None
-        return read_line(keeper.stdout.fileno(), patience)
+        return Answer.from_message(read_line(keeper.stdout.fileno(), patience))
 
     def _stop(self) -> None:
         keeper, self._keeper, self._ready = self._keeper, None, False

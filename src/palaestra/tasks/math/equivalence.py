@@ -21,9 +21,9 @@ from fractions import Fraction
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.tasks.math.comparer import shared
-from palaestra.tasks.math.forms import Relation, Scalar, same
+from palaestra.tasks.math.forms import Form, Relation, Scalar, same
 from palaestra.tasks.math.keeper import Answer
-from palaestra.tasks.math.latex import MAX_DEPTH, MAX_LENGTH, depth_of, tidy
+from palaestra.tasks.math.latex import MAX_DEPTH, MAX_INPUT, MAX_LENGTH, depth_of, tidy
 from palaestra.tasks.math.numerals import Numeral
 from palaestra.tasks.math.reading import read
 
@@ -57,7 +57,11 @@ class _NeedsAlgebra(Exception):
 
 def is_answer(text: str | None) -> bool:
     """Whether `text` says anything. What programs write for nothing (`None`, `NaN`) and "no answer" do not."""
-    if text is None or text.strip() in _ABSENT:
+    if text is None:
+        return False
+    if len(text) > MAX_INPUT:
+        return any(char.isalnum() for char in text)
+    if text.strip() in _ABSENT:
         return False
     plain = tidy(text)
     return plain.lower() not in _NONE and any(char.isalnum() or char == "\\" for char in plain)
@@ -80,15 +84,16 @@ def compare(answer: str | None, reference: str, *, limit: float = LIMIT) -> Verd
         return Verdict(False, "none", "no answer")
     if not is_answer(reference):
         return Failure(FailureCause.SCORER, f"the reference {reference[:80]!r} is no answer")
-    one, other = tidy(answer), tidy(reference)
-    if one == other:
+    if answer == reference:
         return Verdict(True, "text")
-    if _too_long(reference, other):
+    if _is_too_large(reference):
         return Failure(
             FailureCause.SCORER, f"the reference {reference[:80]!r}... is too long or too deeply nested to compare with"
         )
-    if _too_long(answer, one):
+    if _is_too_large(answer):
         return Verdict(False, "undecided", "the answer: too long or too deeply nested")
+    if tidy(answer) == tidy(reference):
+        return Verdict(True, "text")
     try:
         return Verdict(same(read(answer), read(reference), _by_number), "exact")
     except _NeedsAlgebra:
@@ -140,11 +145,14 @@ def _numeral(text: str) -> Numeral | None:
     return form.number if isinstance(form, Scalar) else None
 
 
-def _too_long(text: str, plain: str) -> bool:
-    return len(text) > 4 * MAX_LENGTH or len(plain) > MAX_LENGTH or depth_of(plain) > MAX_DEPTH
+def _is_too_large(text: str) -> bool:
+    if len(text) > MAX_INPUT:
+        return True
+    plain = tidy(text)
+    return len(plain) > MAX_LENGTH or depth_of(plain) > MAX_DEPTH
 
 
-def _by_number(one: Scalar | Relation, other: Scalar | Relation) -> bool:
+def _by_number(one: Form, other: Form) -> bool:
     raise _NeedsAlgebra
 
 

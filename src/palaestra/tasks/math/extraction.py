@@ -1,12 +1,14 @@
 r"""The final answer of a free text, and how it was found.
 
-Looked for in this order, the last of each kind: a box, a line after `####`, what follows "the answer is" or
-"Final answer:", the last formula, the last number. Where a response thinks aloud first (`<think>`), only what
-comes after counts. Every search is linear in the length of the text.
+Looked for in this order, the last of each kind: "Final answer:" after the last box, a box, a line after `####`, what
+follows "the answer is" or "Final answer:", the last formula, the last number. Boxes that are joined by commas, "and" or
+"or" are one list. Where a response thinks aloud first (`<think>`), only what comes after counts. Every search is
+linear in the length of the text.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from enum import StrEnum
@@ -38,6 +40,9 @@ class Extracted:
     evidence: Evidence
 
 
+Box = tuple[int, int, int, Evidence]
+"""Where a box's command starts, where its content starts and ends, and whether it is closed."""
+
 _THOUGHT = "</think>"
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![a-zA-Z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -51,12 +56,28 @@ _PHRASE = re.compile(
     r"(?:[*_ \t:=]|\b(?:therefore|thus|hence|then|simply|just|equal to|given by)\b[, \t]?){0,12}",
     re.IGNORECASE,
 )
+_FINAL = re.compile(r"\bfinal answer\b", re.IGNORECASE)
 _SPAN = re.compile(r"\$\$(.+?)\$\$|(?<![\\\d])\$((?:[^$\\\n]|\\.)+)\$(?!\d)|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _NUMBER = re.compile(
     r"(?<![\w.,/])[-+−]?(?:\\?[$€£]\s?[-−]?)?(?:\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
-    r"(?:[eE][+-]?\d{1,3}(?!\w))?(?:\s?/\s?\d+(?![\d/]))?(?:\s?\\?%|\s(?:percent|per cent)\b)?",
+    r"(?:[eE][+-]?\d{1,3}(?!\w))?(?:\s?/\s?\d+(?![\d/]))?(?:\s?\\?%|\s(?:percent|per cent|pct)\b)?",
     re.ASCII,
 )
+_PERCENT = re.compile(r"\s*(?:\$|\\\)|\\\])?\s*(?:\\?%|(?:percent|per cent|pct)\b)", re.IGNORECASE)
+_PLAIN = re.compile(r"[-+]?[\d.,]*\d", re.ASCII)
+_VERB = re.compile(r"\b(?:is|are|was|were|equals?|be)\b|=", re.IGNORECASE)
+_SEPARATOR = re.compile(r"\s*(?:,|,?\s*\b(?:and|or)\b)\s*", re.IGNORECASE)
+# What stands between two boxes: nothing but layout, and words that end with "and".
+_LAYOUT = re.compile(r"\\(?:text|mathrm|textbf)\s*\{|\\(?:q?quad|[,;! ()\[\]])|[\s${}]+")
+_ASSIGNING = re.compile(r"[A-Za-z](?:_\w+|\([a-z]\))?\s*=\s*$")
+_JOINING = re.compile(r"[,;&+]*|(?:[\w(),;]+ ){0,6}(?:and|or)", re.IGNORECASE)
+_OR = re.compile(r"\bor\b", re.IGNORECASE)
+_CORRECTING = re.compile(r"\b(?:not?|but|wait|wrong|actually|instead|so|then|thus|hence|therefore)\b", re.IGNORECASE)
+_NO_WORDS = re.compile(r"\\[A-Za-z]+|(?<![A-Za-z])(?:and|or)(?![a-z])")
+_MAX_GAP = 80
+"""Boxes further apart than this many characters are not joined."""
+_MAX_BOXES = 40
+"""How many boxes at most are one list."""
 _SENTENCE = re.compile(r"(?<=[^\s\d])\.(?=\s+[A-Z(])|(?<=\d)\.(?=\s+[A-Z])|[!?](?=\s+[A-Z])|\n")
 _DENIED = re.compile(r"(?:not|never|neither|no longer|unclear|unknown)\b", re.IGNORECASE)
 _TAIL = 4000
@@ -79,7 +100,7 @@ def extract(text: str) -> Extracted | None:
     thought = text.rfind(_THOUGHT)
     if thought >= 0:
         text = text[thought + len(_THOUGHT) :]
-    for search in (boxed, _hashes, _phrase, _whole, _formula, _last_number):
+    for search in (_final, _boxed_percent, _hashes, _phrase, _whole, _formula, _last_number):
         found = search(text)
         if found is not None and len(found.text) <= _MAX_ANSWER and is_answer(found.text):
             return found
@@ -87,28 +108,85 @@ def extract(text: str) -> Extracted | None:
 
 
 def boxed(text: str) -> Extracted | None:
-    """The last box that holds something; of nested boxes the outermost."""
-    if "box" not in text:
+    """The last box that holds something, with the boxes that are joined to it; of nested boxes the outermost."""
+    found = _last_box(text)
+    return found[0] if found else None
+
+
+def _boxed_percent(text: str) -> Extracted | None:
+    """As `boxed`, with the percent sign that follows a number in a box."""
+    found = _last_box(text)
+    if found is None:
         return None
-    boxes: list[tuple[int, int, Evidence]] = []
-    index, ends = 0, _braces(text)
-    while found := _BOX.search(text, index):
-        index = found.end()
-        if text[index : index + 1] != "{":
-            boxes.append((index, _BARE_WORD.match(text, index).end(), Evidence.BOXED))  # type: ignore[union-attr]
-        elif index in ends:
-            boxes.append((index + 1, ends[index], Evidence.BOXED))
-            index = ends[index] + 1
-        else:
-            boxes.append((index + 1, index + _MAX_ANSWER, Evidence.UNCLOSED_BOX))
-    for start, end, evidence in boxes[: -_CANDIDATES - 1 : -1]:
+    answer, end = found
+    if _PLAIN.fullmatch(answer.text) and _PERCENT.match(text, end):
+        return Extracted(answer.text + r"\%", answer.evidence)
+    return answer
+
+
+def _last_box(text: str) -> tuple[Extracted, int] | None:
+    """The answer in the last box, and where the box ends."""
+    boxes = _boxes(text)
+    for last in range(len(boxes) - 1, max(-1, len(boxes) - 1 - _CANDIDATES), -1):
+        _, start, end, evidence = boxes[last]
         inner = text[start:end].strip()
         if evidence is Evidence.UNCLOSED_BOX:
             # Cut off, or one brace too few: the rest of the line is what there is.
             inner = _LINE_END.split(inner, maxsplit=1)[0].strip()
         if is_answer(inner):
-            return Extracted(inner, evidence)
+            return Extracted(_joined(text, boxes, last, inner), evidence), end + 1
     return None
+
+
+def _joined(text: str, boxes: list[Box], last: int, answer: str) -> str:
+    """The answer in box `last` after those in the boxes before it that belong to the same list."""
+    answers, separator = [answer], ", "
+    for index in range(last - 1, max(-1, last - _MAX_BOXES), -1):
+        _, start, end, _ = boxes[index]
+        between = text[end + 1 : boxes[index + 1][0]]
+        if not _joins(between) or not is_answer(text[start:end]):
+            break
+        answers.append(text[start:end].strip())
+        if _OR.search(between):
+            separator = " or "
+    return separator.join(dict.fromkeys(reversed(answers)))
+
+
+def _boxes(text: str) -> list[Box]:
+    """Every box of a text; of nested ones the outermost."""
+    if "box" not in text:
+        return []
+    boxes: list[Box] = []
+    index, ends = 0, _braces(text)
+    while found := _BOX.search(text, index):
+        index = found.end()
+        if text[index : index + 1] != "{":
+            end = _BARE_WORD.match(text, index).end()  # type: ignore[union-attr]
+            boxes.append((found.start(), index, end, Evidence.BOXED))
+        elif index in ends:
+            boxes.append((found.start(), index + 1, ends[index], Evidence.BOXED))
+            index = ends[index] + 1
+        else:
+            boxes.append((found.start(), index + 1, index + _MAX_ANSWER, Evidence.UNCLOSED_BOX))
+    return boxes
+
+
+def _joins(between: str) -> bool:
+    """Whether the text between two boxes makes them one list."""
+    if len(between) > _MAX_GAP:
+        return False
+    words = _ASSIGNING.sub("", " ".join(_LAYOUT.sub(" ", between).rstrip("\\").split())).strip()
+    if not words:
+        return "\n" not in between
+    return bool(_JOINING.fullmatch(words)) and not _CORRECTING.search(words)
+
+
+def _final(text: str) -> Extracted | None:
+    """What "Final answer" announces after the last box."""
+    if not _FINAL.search(text) or not (boxes := _boxes(text)) or not (found := _FINAL.search(text, boxes[-1][2])):
+        return None
+    stated = _phrase(text[found.start() :])
+    return stated if stated and any(char.isdigit() for char in stated.text) else None
 
 
 def _braces(text: str) -> dict[int, int]:
@@ -160,12 +238,34 @@ def _narrowed(rest: str) -> str | None:
         after = sentence[span.end() :].strip(" .*")
         return sentence if after.startswith(("and", "or", ",")) and "$" in after else _inner(span)
     sentence = _first_sentence(rest)
-    spans = list(_SPAN.finditer(sentence))
-    if spans and re.match(r"[A-Za-z]", sentence):
-        return _inner(spans[-1])
-    if _HEADING.match(sentence) and (numbers := numbers_in(sentence)):
-        return numbers[-1]
+    if re.match(r"[A-Za-z]", sentence) and (stated := _stated(sentence)):
+        return stated
     return sentence.rstrip("!.*_` ").lstrip("*_` ") or None
+
+
+def _stated(sentence: str) -> str | None:
+    """The formulas or numbers that a sentence states: those after its last verb if they are a list, else the last.
+
+    A variable such as $n$ only counts if there is nothing else.
+    """
+    places = [(span.start(), span.end(), _inner(span)) for span in _SPAN.finditer(sentence)]
+
+    def is_outside(index: int) -> bool:
+        return not any(start <= index < end for start, end, _ in spans)
+
+    spans = tuple(places)
+    if _HEADING.match(sentence):
+        numbers = [number for number in _NUMBER.finditer(sentence) if is_outside(number.start())]
+        places = sorted([*places, *((number.start(), number.end(), number.group()) for number in numbers)])
+    places = [place for place in places if not place[2].isalpha()] or places
+    verb = max((verb.end() for verb in _VERB.finditer(sentence) if is_outside(verb.start())), default=0)
+    places = [place for place in places if place[0] >= verb] or places
+    if not places:
+        return None
+    gaps = [sentence[one[1] : two[0]] for one, two in itertools.pairwise(places)]
+    if gaps and not sentence[verb : places[0][0]].strip() and all(map(_SEPARATOR.fullmatch, gaps)):
+        return sentence[places[0][0] : places[-1][1]]
+    return places[-1][2]
 
 
 def _first_sentence(text: str) -> str:
@@ -173,13 +273,16 @@ def _first_sentence(text: str) -> str:
 
 
 def _inner(span: re.Match[str]) -> str:
-    return next(group for group in span.groups() if group is not None).strip()
+    """The formula of a span, with the percent sign that follows it."""
+    formula = next(group for group in span.groups() if group is not None).strip()
+    percent = _PERCENT.match(span.string, span.end()) if _PLAIN.fullmatch(formula) else None
+    return formula + r"\%" if percent else formula
 
 
 def _whole(text: str) -> Extracted | None:
     """A text that is nothing but an answer, such as `18` or `**x = 5**`."""
     plain = text.strip()
-    if len(plain) > 200 or "\n" in plain or re.search(r"(?<!\\)[A-Za-z]{2,}", re.sub(r"\\[A-Za-z]+", "", plain)):
+    if len(plain) > 200 or "\n" in plain or re.search(r"[A-Za-z]{2,}", _NO_WORDS.sub("", plain)):
         return None
     return Extracted(plain, Evidence.WHOLE)
 

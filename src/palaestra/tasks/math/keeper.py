@@ -13,6 +13,11 @@ from typing import Any
 
 MEMORY = 2 * 1024**3
 """Address space of a worker, in bytes."""
+MAX_MESSAGE = 1 << 20
+"""The longest message that is read, in bytes."""
+OUTCOMES = frozenset(
+    {"ready", "stage", "equal", "unequal", "unreadable", "reference", "limit", "reference_limit", "crash", "start"}
+)
 RENEW = 2000
 """Comparisons after which a worker is replaced: sympy's caches only ever grow."""
 
@@ -29,13 +34,23 @@ class Answer:
     outcome: str
     note: str = ""
 
+    @classmethod
+    def from_message(cls, message: Any) -> Answer | None:
+        """Rebuild an answer from a decoded message; `None` unless its outcome is known and its note is a text."""
+        if not isinstance(message, dict):
+            return None
+        outcome, note = message.get("outcome"), message.get("note")
+        if not isinstance(outcome, str) or outcome not in OUTCOMES or not isinstance(note, str):
+            return None
+        return cls(outcome, note)
+
 
 def line_of(message: Answer | dict[str, Any]) -> bytes:
     return json.dumps(asdict(message) if isinstance(message, Answer) else message).encode() + b"\n"
 
 
-def read_line(descriptor: int, patience: float | None) -> dict[str, Any] | None:
-    """The next message, or `None` at the end of the pipe or after `patience` seconds."""
+def read_line(descriptor: int, patience: float | None) -> Any:
+    """The next message, decoded; `None` at the end of the pipe, after `patience` seconds, or if it is no message."""
     deadline = None if patience is None else time.monotonic() + patience
     data = bytearray()
     while not data.endswith(b"\n"):
@@ -46,8 +61,12 @@ def read_line(descriptor: int, patience: float | None) -> dict[str, Any] | None:
         if not piece:
             return None
         data += piece
-    found: dict[str, Any] = json.loads(data.splitlines()[-1])
-    return found
+        if len(data) > MAX_MESSAGE:
+            return None
+    try:
+        return json.loads(data.splitlines()[-1])
+    except (ValueError, RecursionError):
+        return None
 
 
 def keep() -> None:
@@ -114,11 +133,11 @@ class _Worker:
             return Answer("crash", "the process that compares ended unexpectedly")
         stage = "reference"
         while True:
-            reply = read_line(self.replies, deadline - time.monotonic())
-            if reply is not None and reply["outcome"] == "stage":
-                stage = reply["note"]
+            reply = Answer.from_message(read_line(self.replies, deadline - time.monotonic()))
+            if reply is not None and reply.outcome == "stage":
+                stage = reply.note
             elif reply is not None:
-                return Answer(reply["outcome"], reply["note"])
+                return reply
             elif time.monotonic() >= deadline:
                 return Answer("reference_limit" if stage == "reference" else "limit")
             else:

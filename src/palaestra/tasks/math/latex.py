@@ -10,6 +10,8 @@ import re
 
 MAX_LENGTH = 1000
 """Longer answers are not read as mathematics, only compared as they stand."""
+MAX_INPUT = 4 * MAX_LENGTH
+"""Longer texts are not looked at, not even to remove spaces and formatting."""
 MAX_DEPTH = 24
 """Deeper brackets are not read as mathematics, only compared as they stand."""
 
@@ -26,8 +28,8 @@ _SIGNS = str.maketrans(
 )  # fmt: skip
 
 _SIMPLE = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?<!,)", re.ASCII)
-_SQUEEZED = re.compile(r",\s*\\!\s*")
-_SPACES = re.compile(r"\\(?:[,;:> ]|quad\b|qquad\b|enspace\b|thinspace\b|hspace\{[^{}]*\})|~|\s+")
+_SQUEEZED = re.compile(r"(?<=\d),\s*\\!\s*(?=\d{3})", re.ASCII)
+_SPACES = re.compile(r"\\(?:[,;:> ]|q?quad|enspace\b|thinspace\b|hspace\{[^{}]*\})|~|\s+")
 _DROPPED = re.compile(
     r"\\!|\\(?:left|right|[bB]igg?[lr]?|middle)(?![a-zA-Z])\.?"
     r"|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|mathstrut|strut|large|Large|normalsize|bf|rm|it|tt|sf)(?![a-zA-Z])"
@@ -68,6 +70,7 @@ _COMMA = re.compile(r"\s*,\s*")
 _BEFORE = re.compile(r"\s+(?=\\)")
 _AFTER = re.compile(r"(\\[a-zA-Z]+)\s+(?![a-zA-Z])")
 _COMMAND = re.compile(r"\\[a-zA-Z]+")
+_GROUPED = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?", re.ASCII)
 _DIGITS = re.compile(r"-?\d+(?:\.\d+)?", re.ASCII)
 _WRAPPED = (("**", "**"), ("__", "__"), ("`", "`"), ("*", "*"), ('"', '"'), ("'", "'"))
 
@@ -122,16 +125,18 @@ def tidy(text: str) -> str:
     """
     if _SIMPLE.fullmatch(text):
         return text
-    text = unwrapped(text)
+    text = unwrapped(text.replace('\\"', '"'))
     if len(text) > MAX_LENGTH or depth_of(text) > MAX_DEPTH:
         return " ".join(text.split())
     text = text.translate(_SIGNS).replace("\\$", "").replace("$", "")
+    if "\\\\begin" in text:
+        text = text.replace("\\\\", "\\")  # Every backslash is escaped.
     # Lines of a matrix end with a double backslash; everywhere else it is an escaped command.
     if "matrix" not in text and "array" not in text and "cases" not in text:
         text = re.sub(r"\\\\(?=[a-zA-Z])", r"\\", text)
     else:
         text = text.replace("\\\\", "\\cr ")
-    text = _SPACES.sub(" ", _SQUEEZED.sub(",", text))
+    text = _SPACES.sub(" ", _SQUEEZED.sub("", text))
     text = _DROPPED.sub("", text)
     text = _plain_text(text)
     for pattern, spelling in _RENAMED:
@@ -148,11 +153,8 @@ def _spaced(text: str) -> str:
 
 
 def _ended(text: str) -> str:
-    r"""`text` without the punctuation, spaces and line ends (`\\\\`) at its end."""
-    before = None
-    while before != text:
-        before, text = text, text.rstrip(" \t\r\n.,;:。").removesuffix("\\\\")
-    return text
+    r"""`text` without the punctuation, spaces and backslashes (`\\\\` ends a line) at its end."""
+    return text.rstrip(" \t\r\n.,;:。\\")
 
 
 def unwrapped(text: str) -> str:
@@ -226,9 +228,14 @@ def _command(text: str, index: int, depth: int) -> tuple[str, int]:
             return f"{name}{option}{{{inner.strip()}}}", end + 1
     first, index = _argument(text, index, depth, digits=name == r"\sqrt")
     if name == r"\sqrt":
-        return f"{name}{option}{{{first}}}", index
+        return f"{name}{option}{{{_joined(first)}}}", index
     second, index = _argument(text, index, depth, digits=False)
-    return f"{name}{{{first}}}{{{second}}}", index
+    return f"{name}{{{_joined(first)}}}{{{_joined(second)}}}", index
+
+
+def _joined(argument: str) -> str:
+    """`argument` without separators of thousands. It is one value, so a comma in it separates nothing else."""
+    return argument.replace(",", "") if _GROUPED.fullmatch(argument) else argument
 
 
 def _argument(text: str, index: int, depth: int, *, digits: bool) -> tuple[str, int]:

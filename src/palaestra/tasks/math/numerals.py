@@ -1,7 +1,7 @@
 """Plain numbers, read exactly: integers, decimals, fractions, mixed numbers, percent, powers of ten.
 
-Everything is a `Fraction`; nothing is ever rounded, and nothing is ever evaluated that could grow
-beyond `MAX_BITS`.
+Everything is a `Fraction`; nothing is ever rounded. No number larger than `MAX_BITS` is computed, and no
+expression that needs more than `MAX_WORK`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from fractions import Fraction
 
 MAX_BITS = 20_000
 """The largest number that is computed: about 6,000 digits."""
+MAX_WORK = 50 * MAX_BITS
+"""The sum of the sizes, in bits, of all numbers that are computed for one expression."""
 MAX_LITERAL = 1000
 """The longest number that is read, in digits."""
 ROUNDED = 6
@@ -33,6 +35,9 @@ _PLAIN = re.compile(rf"([+-]?)\s*((?:{_GROUPED}|\d+)(?:\.\d*)?|\.\d+)", re.ASCII
 _PERCENT = re.compile(r"\s*(?:%|percent(?:age)?|per cent|pct\.?)$", re.IGNORECASE)
 _MIXED = re.compile(
     r"([+-]?)\s*(\d+)(?:\s+(\d+)\s*/\s*(\d+)|\s*(?:\s+and\s+)?\\frac\{\s*(\d+)\s*\}\{\s*(\d+)\s*\})", re.ASCII
+)
+_SCIENTIFIC = re.compile(
+    r"([+-]?)\s*(\d+\.\d+)\s*(?:[eE]([+-]?\d{1,4})|(?:\\cdot|\\times)\s*10\^\{([+-]?\d{1,4})\})", re.ASCII
 )
 _REPEATING = re.compile(r"([+-]?)\s*(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{?\s*(\d+)\s*\}?", re.ASCII)
 _TOKEN = re.compile(
@@ -67,7 +72,9 @@ class Numeral:
         """Whether this is `value` rounded, and written with enough digits to say so."""
         if self.decimals < ROUNDED or self.digits < ROUNDED:
             return False
-        return bool(abs(self.value - value) * 2 * 10**self.decimals <= 1)
+        # A computed double has 16 or 17 digits, and the last ones may be off: 0.1 + 0.2 is 0.30000000000000004.
+        error = abs(value) / 10**15 if self.digits in (16, 17) else 0
+        return bool(abs(self.value - value) <= max(Fraction(1, 2 * 10**self.decimals), error))
 
 
 def read_number(text: str) -> Numeral | None:
@@ -95,6 +102,8 @@ def read_number(text: str) -> Numeral | None:
         if 0 < top < bottom:
             return Numeral((int(whole) + Fraction(top, bottom)) * (-1 if sign == "-" else 1))
         return None
+    if found := _SCIENTIFIC.fullmatch(text):
+        return _scientific(found[1], found[2], int(found[3] or found[4]))
     if found := _REPEATING.fullmatch(text):
         return _repeating(*found.groups())
     if (spelled := _SPELLED.get(text.lower())) is not None:
@@ -107,6 +116,12 @@ def _plain(sign: str, body: str) -> Numeral:
     whole, _, part = body.partition(".")
     value = Fraction(int(whole + part or "0"), 10 ** len(part))
     return Numeral(-value if sign == "-" else value, len(part), len((whole + part).lstrip("0")))
+
+
+def _scientific(sign: str, mantissa: str, exponent: int) -> Numeral:
+    number = _plain(sign, mantissa)
+    value = number.value * Fraction(10) ** _bounded(exponent)
+    return Numeral(value, max(0, number.decimals - exponent), number.digits)
 
 
 def _repeating(sign: str, whole: str, fixed: str, again: str) -> Numeral:
@@ -139,7 +154,7 @@ class _Arithmetic:
     r"""Sums, products, quotients, powers and factorials of numbers: a parser by descent, no `eval`."""
 
     def __init__(self, tokens: list[str]) -> None:
-        self.tokens, self.index, self.depth = tokens, 0, 0
+        self.tokens, self.index, self.depth, self.work = tokens, 0, 0, 0
 
     def value(self) -> Fraction:
         result = self._sum()
@@ -155,6 +170,13 @@ class _Arithmetic:
             raise _NotANumber
         self.index += 1
 
+    def _checked(self, value: Fraction) -> Fraction:
+        bits = max(value.numerator.bit_length(), value.denominator.bit_length())
+        self.work += bits
+        if bits > MAX_BITS or self.work > MAX_WORK:
+            raise TooLargeError("the number is too large")
+        return value
+
     def _sum(self) -> Fraction:
         self.depth += 1
         if self.depth > 60:
@@ -164,7 +186,7 @@ class _Arithmetic:
             minus = self._peek() == "-"
             self.index += 1
             term = self._product()
-            result = _checked(result - term if minus else result + term)
+            result = self._checked(result - term if minus else result + term)
         self.depth -= 1
         return result
 
@@ -174,12 +196,12 @@ class _Arithmetic:
             token = self._peek()
             if token in ("\\cdot", "\\times", "x"):
                 self.index += 1
-                result = _checked(result * self._signed())
+                result = self._checked(result * self._signed())
             elif token == "/":
                 self.index += 1
-                result = _checked(result / self._signed())
+                result = self._checked(result / self._signed())
             elif token == "(" or (token == "{" and self.tokens[self.index - 1] != "}"):
-                result = _checked(result * self._power())  # 2(3) is a product; 2 3 is not.
+                result = self._checked(result * self._power())  # 2(3) is a product; 2 3 is not.
             else:
                 return result
 
@@ -197,10 +219,10 @@ class _Arithmetic:
             self.index += 1
             if self._peek() == "!":
                 raise _NotANumber  # A double factorial is another function.
-            base = _factorial(base)
+            base = self._checked(_factorial(base))
         if self._peek() == "^":
             self.index += 1
-            return _raised(base, self._signed())
+            return self._checked(_raised(base, self._signed()))
         return base
 
     def _atom(self) -> Fraction:
@@ -217,9 +239,9 @@ class _Arithmetic:
             self._take("{")
             bottom = self._sum()
             self._take("}")
-            return _checked(top / bottom)
+            return self._checked(top / bottom)
         if token and token[0] in "0123456789.":
-            return _literal(token)
+            return self._checked(_literal(token))
         raise _NotANumber
 
 
@@ -228,19 +250,13 @@ def _literal(token: str) -> Fraction:
     if len(exponent) > 5:
         raise TooLargeError(f"the exponent {exponent[:8]}... is too large")
     number = _plain("", mantissa).value
-    return _checked(number * Fraction(10) ** _bounded(int(exponent))) if exponent else number
+    return number * Fraction(10) ** _bounded(int(exponent)) if exponent else number
 
 
 def _bounded(exponent: int) -> int:
     if abs(exponent) > MAX_BITS // 4:
         raise TooLargeError(f"the exponent {exponent} is too large")
     return exponent
-
-
-def _checked(value: Fraction) -> Fraction:
-    if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
-        raise TooLargeError("the number is too large")
-    return value
 
 
 def _raised(base: Fraction, exponent: Fraction) -> Fraction:
@@ -257,6 +273,6 @@ def _raised(base: Fraction, exponent: Fraction) -> Fraction:
 def _factorial(value: Fraction) -> Fraction:
     if value.denominator != 1 or value < 0:
         raise _NotANumber
-    if value > 1000:
+    if value > MAX_BITS or math.lgamma(float(value) + 1) > MAX_BITS * math.log(2):
         raise TooLargeError("the factorial is too large")
-    return _checked(Fraction(math.factorial(value.numerator)))
+    return Fraction(math.factorial(value.numerator))

@@ -7,8 +7,9 @@ import re
 from palaestra.tasks.math.latex import closing
 
 _SIGN = re.compile(r"\\(?:le|ge|ne|in|approx)(?![a-zA-Z])|[=<>]")
-_AND = re.compile(r"\s*(?:,\s*)?(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])\s*")
+_AND = re.compile(r"\s*,?\s*(?<![A-Za-z\\])(?:and|or)(?![a-z])\s*")
 _GROUP = re.compile(r"\d{3}(?:\.\d+)?", re.ASCII)
+_ASSIGNED = re.compile(r"[^,]*[=<>]\s*[-+]?\d{1,3}(?:,\d{3})+(?![\d,])[^,]*", re.ASCII)
 _OPEN, _CLOSE = {"(": 1, "[": 1, "{": 1}, {")": 1, "]": 1, "}": 1}
 
 
@@ -52,18 +53,22 @@ def split(text: str, mark: str) -> list[str]:
 
 
 def elements(text: str, *, bare: bool) -> list[str]:
-    """The elements of a list: cut at commas, semicolons and (`bare`) "and" and "or", thousands kept together."""
+    """Split a list at commas, semicolons and (`bare`) "and" and "or". Separators of thousands do not split."""
     if ";" in text and len(parts := split(text, ";")) > 1:
         return [part.strip() for part in parts]
-    if bare and "(" not in text and (" and " in f" {text} " or " or " in f" {text} "):
-        text = _AND.sub(", ", text)
+    if bare:
+        if _ASSIGNED.fullmatch(text):
+            return [text.strip()]  # x = 1,234
+        if "and" in text or "or" in text:
+            levels = _levels(text)
+            text = _AND.sub(lambda found: ", " if levels[found.end(0) - 1] == 0 else found.group(), text)
     pieces = split(text, ",")
     if len(pieces) == 1 or not any(piece.startswith(" ") for piece in pieces[1:]):
         return [piece.strip() for piece in pieces]
     # "1,234, 5": where some commas have a space after them, the others may be separators of thousands.
     joined = [pieces[0]]
     for piece in pieces[1:]:
-        digits = joined[-1].strip().lstrip("+-")
+        digits = joined[-1].rpartition("=")[2].strip().lstrip("+-")
         if (
             _GROUP.fullmatch(piece)
             and digits

@@ -21,7 +21,7 @@ from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_la
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 from math_verify import verify
 
-from palaestra.tasks.math.forms import Collection, Form, Matrix, Relation, Scalar
+from palaestra.tasks.math.forms import Collection, Form, Matrix, Relation, Scalar, is_inequality
 from palaestra.tasks.math.numerals import TooLargeError, read_number
 
 DIGITS = 60
@@ -35,6 +35,7 @@ _NORMAL = NormalizationConfig(
 )
 _READING = ConversionConfig(lowercase_symbols=False)
 _NUMERIC = re.compile(r"(?:[\d\s.+\-/^(){}!]|\\cdot|\\times|\\frac)+", re.ASCII)
+_SUBSCRIPT = re.compile(r"\d_\{\d", re.ASCII)
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?|[A-Za-z]|\([^()]*\))\^\\circ", re.ASCII)
 _BARE = re.compile(
     r"(?<![\\A-Za-z])(sqrt|sin|cos|tan|cot|sec|csc|log|ln|exp|pi|arcsin|arccos|arctan|infty)(?![A-Za-z])"
@@ -57,10 +58,21 @@ def readable(form: Form) -> None:
             readable(part)
 
 
-def decide(one: Scalar | Relation, other: Scalar | Relation) -> bool:
-    """Whether two scalars, or two equations or inequalities, are equal."""
-    if isinstance(one, Relation) or isinstance(other, Relation):
-        return isinstance(one, Relation) and isinstance(other, Relation) and _same_relation(one, other)
+def decide(one: Form, other: Form) -> bool:
+    """Whether two scalars, matrices, equations, inequalities or regions are equal."""
+    if isinstance(one, Matrix) or isinstance(other, Matrix):
+        return _same_matrix(_expression(one), _expression(other))
+    if (
+        isinstance(one, Relation)
+        and isinstance(other, Relation)
+        and one.sign == other.sign
+        and _same_relation(one, other)
+    ):
+        return True
+    if is_inequality(one) or is_inequality(other):
+        return _same_region(_region(one), _region(other))
+    if not (isinstance(one, Scalar) and isinstance(other, Scalar)):
+        return False
     if (one.number and one.number.decimals) or (other.number and other.number.decimals):
         rounded, exact = (one, other) if one.number else (other, one)
         return _near(rounded, exact)
@@ -68,6 +80,8 @@ def decide(one: Scalar | Relation, other: Scalar | Relation) -> bool:
 
 
 def _expression(scalar: Form) -> Any:
+    if isinstance(scalar, Matrix):
+        return sympy.Matrix([[_expression(cell) for cell in row] for row in scalar.rows])
     if not isinstance(scalar, Scalar):
         raise UnreadableError(f"expected one value on each side; got {type(scalar).__name__}")
     if scalar.number:
@@ -85,9 +99,11 @@ def parse(text: str) -> Any:
         UnreadableError: it is no mathematics, or its powers and factorials are too large.
     """
     guard(text)
+    if _SUBSCRIPT.search(text):
+        raise UnreadableError(f"'{text[:80]}' has a number with a subscript")  # The grammar would drop it.
     percent = text.endswith("%")
     plain = _DEGREES.sub(r"(\1\\cdot\\frac{\\pi}{180})", text.removesuffix("%")).replace("^\\circ", "")
-    plain = _BARE.sub(r"\\\1", plain)
+    plain = _BARE.sub(r"\\\1", plain).replace("\\cr", "\\\\ ")
     try:
         found = latex2sympy(
             normalize_latex(plain, _NORMAL), is_real=None, convert_degrees=False, normalization_config=None,
@@ -188,6 +204,39 @@ def _same_relation(one: Relation, other: Relation) -> bool:
         if compared == POINTS:
             return one.sign in ("=", "\\ne") or bool(_real(ratio) and sympy.re(ratio) > 0)
     return False
+
+
+def _same_matrix(one: Any, other: Any) -> bool:
+    one, other = (side.doit().as_explicit() if hasattr(side, "as_explicit") else side for side in (one, other))
+    if not (isinstance(one, sympy.MatrixBase) and isinstance(other, sympy.MatrixBase)) or one.shape != other.shape:
+        return False
+    return all(_same(left, right) for left, right in zip(one, other, strict=True))
+
+
+def _same_region(one: Any, other: Any) -> bool:
+    return bool(one == other or one.symmetric_difference(other) == sympy.EmptySet)
+
+
+def _region(form: Form) -> Any:
+    """The set of real numbers that an interval, a union or an inequality in one variable describes."""
+    if isinstance(form, Relation):
+        difference = _expression(form.left) - _expression(form.right)
+        if len(difference.free_symbols) > 1:
+            raise UnreadableError("an inequality in several variables has no interval")
+        difference = difference.subs({symbol: sympy.Symbol("x", real=True) for symbol in difference.free_symbols})
+        holds = (sympy.Lt if form.sign == "<" else sympy.Le)(difference, 0)
+        return sympy.S.Reals if holds == sympy.true else holds.as_set()
+    if isinstance(form, Collection) and form.brackets in ("u", "&"):
+        parts = [_region(part) for part in form.parts]
+        both = sympy.Intersection(*parts) if form.brackets == "&" else sympy.EmptySet
+        # "x < 1 and x > 2" names two regions: no number is in both.
+        return sympy.Union(*parts) if both == sympy.EmptySet else both
+    if isinstance(form, Collection) and form.brackets == "{}":
+        return sympy.FiniteSet(*map(_expression, form.parts))
+    if isinstance(form, Collection) and len(form.parts) == 2:
+        low, high = map(_expression, form.parts)
+        return sympy.Interval(low, high, form.brackets[0] == "(", form.brackets[1] == ")")
+    raise UnreadableError(f"expected an interval; got {type(form).__name__}")
 
 
 def _points(symbols: set[Any]) -> Iterator[dict[Any, Any]]:

@@ -206,9 +206,10 @@ def _example(item: Item) -> Example:
 
 
 def _asking(question: str) -> str:
-    """The sentence of a problem that asks: its last, or the last with a question mark."""
+    """The part of a problem that asks: from its last sentence with a question mark on, else its last sentence."""
     sentences = re.split(r"(?<=[.?!])\s+", question.strip())
-    return next((s for s in reversed(sentences) if "?" in s), sentences[-1])
+    last = max((index for index, sentence in enumerate(sentences) if "?" in sentence), default=len(sentences) - 1)
+    return " ".join(sentences[last:])
 
 
 def _in_turn(
