@@ -42,8 +42,8 @@ class ProceduralTask(ABC, Generic[D]):
         """Everything that can be drawn."""
 
     @abstractmethod
-    def split_of(self, skill: str, draft: D) -> Split:
-        """The one split that a draft belongs to."""
+    def split_of(self, skill: str, draft: D) -> Split | None:
+        """The one split that a draft belongs to; None if it is left out, because another split has one too much like it."""
 
     @abstractmethod
     def key(self, draft: D) -> Hashable:

@@ -165,13 +165,13 @@ ORDERING = Skill(
 )  # fmt: skip
 
 
-_LIKE = {
-    10: ("centimetres", "millimetres"),
-    60: ("hours", "minutes"),
-    100: ("metres", "centimetres"),
-    1000: ("kilometres", "metres"),
+_SAME_FACTOR = {
+    10: (("centimetres", "millimetres"),),
+    60: (("hours", "minutes"), ("minutes", "seconds")),
+    100: (("metres", "centimetres"),),
+    1000: (("kilometres", "metres"), ("kilograms", "grams"), ("tonnes", "kilograms")),
 }
-"""The units whose conversion stands for all with the same factor: 3 km in m and 3 kg in g have one answer and one split."""
+"""Conversions with the same factor: 3 km in m and 3 kg in g have the same numbers. One of them stands for all, each in turn."""
 
 
 def _convert(rng: np.random.Generator, table: tuple[tuple[str, str, int], ...]) -> Draft:
@@ -181,7 +181,9 @@ def _convert(rng: np.random.Generator, table: tuple[tuple[str, str, int], ...]) 
         rng, ("How many {small} are {n} {large}?", "Convert {n} {large} to {small}.", "Write {n} {large} in {small}.")
     )
     question = wording.format(n=count, large=large, small=small)
-    return Draft(question, (f"{count}*{factor}={count * factor}",), str(count * factor), (*_LIKE[factor], count))
+    steps, answer = (f"{count}*{factor}={count * factor}",), str(count * factor)
+    like = _SAME_FACTOR[factor][count % len(_SAME_FACTOR[factor])]
+    return Draft(question, steps, answer, (large, small, count), (*like, count))
 
 
 UNITS = Skill(

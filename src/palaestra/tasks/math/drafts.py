@@ -19,14 +19,16 @@ class Draft:
         question: the text that is asked.
         steps: the worked reasoning, one equation or remark a step.
         answer: the exact answer.
-        key: with the answer, what makes this problem the same problem under any wording. Its hash decides the split. Problems
-            of a skill with the same numbers, in any order, and the same answer must have the same key.
+        key: what makes this problem the same problem under any wording. Its hash decides the split.
+        like: the key of the problem that stands for all of the skill with the same numbers, in any order, and the same
+            answer; empty where that is this one.
     """
 
     question: str
     steps: tuple[str, ...]
     answer: str
     key: tuple[int | str, ...]
+    like: tuple[int | str, ...] = ()
 
     @property
     def response(self) -> str:

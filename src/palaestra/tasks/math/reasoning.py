@@ -26,7 +26,7 @@ def _missing_minuend(rng: np.random.Generator) -> Draft:
     question = pick(
         rng, ("From which number can you take {b} and keep {a}?", "? - {b} = {a}. Find the missing number.")
     ).format(a=a, b=b)
-    return Draft(question, (f"{a}+{b}={a + b}",), str(a + b), ordered(a, b))
+    return Draft(question, (f"{a}+{b}={a + b}",), str(a + b), (a, b), ordered(a, b))
 
 
 def _missing_factor(rng: np.random.Generator) -> Draft:
@@ -81,14 +81,16 @@ SEQUENCES = Skill(
 def _groups(rng: np.random.Generator) -> Draft:
     a, b = between(rng, 2, 9), between(rng, 3, 19)
     question = f"{a} {pick(rng, HOLDERS)} hold {b} {(thing := pick(rng, THINGS))} each. How many {thing}?"
-    return Draft(question, (f"{a}*{b}={a * b}",), str(a * b), ordered(a, b))
+    return Draft(question, (f"{a}*{b}={a * b}",), str(a * b), (a, b), ordered(a, b))
 
 
 def _groups_and_more(rng: np.random.Generator) -> Draft:
     a, b, c = between(rng, 2, 9), between(rng, 3, 12), between(rng, 2, 20)
     thing = pick(rng, THINGS)
     question = f"{a} {pick(rng, HOLDERS)} hold {b} {thing} each, and {c} {thing} lie beside them. How many {thing}?"
-    return Draft(question, (f"{a}*{b}={a * b}", f"{a * b}+{c}={a * b + c}"), str(a * b + c), (*ordered(a, b), c))
+    return Draft(
+        question, (f"{a}*{b}={a * b}", f"{a * b}+{c}={a * b + c}"), str(a * b + c), (a, b, c), (*ordered(a, b), c)
+    )
 
 
 def _groups_and_fewer(rng: np.random.Generator) -> Draft:
@@ -100,8 +102,8 @@ def _groups_and_fewer(rng: np.random.Generator) -> Draft:
     )
     # Some have the numbers and the answer of a problem with more: 3*8-4 and 3*4+8. These two are in one split.
     with_more = [(*ordered(x, c), y) for x, y in ((a, b), (b, a)) if x * c + y == a * b - c]
-    key = with_more[0] if with_more else (*ordered(a, b), c)
-    return Draft(question, (f"{a}*{b}={a * b}", f"{a * b}-{c}={a * b - c}"), str(a * b - c), key)
+    like = with_more[0] if with_more else (*ordered(a, b), c)
+    return Draft(question, (f"{a}*{b}={a * b}", f"{a * b}-{c}={a * b - c}"), str(a * b - c), (a, b, c), like)
 
 
 GROUPS = Skill(
@@ -121,9 +123,8 @@ def _change_several(rng: np.random.Generator) -> Draft:
     count, price = between(rng, 2, 9), between(rng, 3, 10)
     question = f"{pick(rng, NAMES)} buys {count} pens at {price} each and pays with 100. How much change is due?"
     cost = count * price
-    return Draft(
-        question, (f"{count}*{price}={cost}", f"100-{cost}={100 - cost}"), str(100 - cost), ordered(count, price)
-    )
+    steps = (f"{count}*{price}={cost}", f"100-{cost}={100 - cost}")
+    return Draft(question, steps, str(100 - cost), (count, price), ordered(count, price))
 
 
 def _change_two(rng: np.random.Generator) -> Draft:
@@ -207,7 +208,7 @@ def _perimeter(rng: np.random.Generator) -> Draft:
 def _area(rng: np.random.Generator) -> Draft:
     a, b = between(rng, 2, 9), between(rng, 3, 25)
     question = f"A field is {b} long and {a} wide. What is its area?"
-    return Draft(question, (f"{b}*{a}={a * b}",), str(a * b), ordered(a, b))
+    return Draft(question, (f"{b}*{a}={a * b}",), str(a * b), (a, b), ordered(a, b))
 
 
 def _side(rng: np.random.Generator) -> Draft:
@@ -228,7 +229,7 @@ def _percent(rng: np.random.Generator, percent: int, divisor: int, high: int) ->
     question = pick(rng, ("What is {p}% of {w}?", "Find {p} percent of {w}.", "How much is {p}% of {w}?")).format(
         p=percent, w=whole
     )
-    return Draft(question, (f"{whole}/{divisor}={part}",), str(part), ordered(percent, whole))
+    return Draft(question, (f"{whole}/{divisor}={part}",), str(part), (percent, whole), ordered(percent, whole))
 
 
 PERCENT = Skill(
@@ -251,7 +252,13 @@ def _later(rng: np.random.Generator) -> Draft:
     wait = between(rng, 2, 59 - minutes)
     question = f"It is {_clock(hours, minutes)}. What time is it {wait} minutes later?"
     answer = _clock(hours, minutes + wait)
-    return Draft(question, (f"{minutes}+{wait}={minutes + wait}",), answer, (hours, *ordered(minutes, wait)))
+    return Draft(
+        question,
+        (f"{minutes}+{wait}={minutes + wait}",),
+        answer,
+        (hours, minutes, wait),
+        (hours, *ordered(minutes, wait)),
+    )
 
 
 def _past_the_hour(rng: np.random.Generator) -> Draft:
@@ -260,7 +267,8 @@ def _past_the_hour(rng: np.random.Generator) -> Draft:
     total = minutes + wait
     question = f"It is {_clock(hours, minutes)}. What time is it {wait} minutes later?"
     steps = (f"{minutes}+{wait}={total}", f"{total}-60={total - 60}", f"{hours}+1={hours + 1}")
-    return Draft(question, steps, _clock(hours + 1, total - 60), (hours, *ordered(minutes, wait)))
+    like = (hours, *ordered(minutes, wait))
+    return Draft(question, steps, _clock(hours + 1, total - 60), (hours, minutes, wait), like)
 
 
 CLOCK = Skill(

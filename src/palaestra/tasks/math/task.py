@@ -19,9 +19,14 @@ from palaestra.tasks.procedural import Family, ProceduralTask
 SKILLS: Mapping[str, Skill] = {skill.name: skill for skill in (*ARITHMETIC, *REASONING, *ADVANCED)}
 
 
-def draft_split(skill: str, draft: Draft) -> Split:
-    """The split of a drafted problem: the same under any wording, and in every subskill."""
-    return split_of(f"{skill}|{draft.key}")
+def draft_split(skill: str, draft: Draft) -> Split | None:
+    """The split of a drafted problem: the same under any wording, and in every subskill.
+
+    None for a problem with the numbers and the answer of one in another split: it is never asked and never taught. To move
+    it there would bring problems that the embedded model was trained on into the splits that are measured on.
+    """
+    split = split_of(f"{skill}|{draft.key}")
+    return split if not draft.like or split_of(f"{skill}|{draft.like}") is split else None
 
 
 class MathSkills(ProceduralTask[Draft]):
@@ -41,14 +46,14 @@ class MathSkills(ProceduralTask[Draft]):
     def family(self) -> Family[Draft]:
         return {name: skill.subskills for name, skill in SKILLS.items()}
 
-    def split_of(self, skill: str, draft: Draft) -> Split:
+    def split_of(self, skill: str, draft: Draft) -> Split | None:
         return draft_split(skill, draft)
 
     def key(self, draft: Draft) -> str:
         return draft.question
 
     def content(self, draft: Draft) -> tuple[int | str, ...]:
-        return *draft.key, draft.answer
+        return *(draft.like or draft.key), draft.answer
 
     def problem(self, skill: str, subskill: str, draft: Draft) -> Problem:
         digest = hashlib.blake2b(f"{skill}|{subskill}|{draft.question}".encode(), digest_size=6).hexdigest()
