@@ -211,9 +211,9 @@ def test_a_long_response_is_read_from_its_mark_on_and_takes_no_time() -> None:
         "\ud800" * 10**5,
     ):
         for choices in ((), COLOURS, YES_NO, LETTERS):
-            start = time.perf_counter()
+            start = time.process_time()
             assert extract(long, choices) is None
-            assert time.perf_counter() - start < 1
+            assert time.process_time() - start < 1
 
 
 def test_the_normal_form_agrees_with_the_official_vqa_evaluation_on_its_own_map() -> None:

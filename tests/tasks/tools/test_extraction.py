@@ -154,6 +154,13 @@ HOSTILE = {
     "a chain": "answer(a" + ".a" * 20_000 + ")",
     "a sum": "answer(" + "1+" * 20_000 + "1)",
     "backslashes": "answer(1)" + "\\" * 49_000,
+    "open brackets before an answer": "f(\n" * 198 + "answer(1)",
+    "open lists before an answer": ("a = [" + "1," * 15 + "\n") * 199 + "answer(1)",
+    "open functions before an answer": "def f(\n" * 199 + "answer(1)",
+    "conditions before an answer": "if x:\n" * 199 + "answer(1)",
+    "open strings before an answer": "a = 'x\n" * 199 + "answer(1)",
+    "half characters before an answer": "a = '\ud800'\n" * 199 + "answer(1)",
+    "no characters before an answer": "a = '\x00'\n" * 199 + "answer(1)",
     "tabs": "answer(1)\n" + " \t" * 20_000,
 }
 
@@ -173,3 +180,11 @@ def test_a_program_at_the_end_of_a_long_response_is_found_and_calls_too() -> Non
     thoughts = "Let me think about the day of the week.\n" * 1100
     assert extract_program(f"{thoughts}```python\n{PROGRAM}```") == PROGRAM
     assert extract_calls(f"{thoughts * 5}{json.dumps([CALL])}") == [Asked("call_1", "weekday", CALL["arguments"])]
+
+
+def test_a_program_without_fences_is_found_behind_much_prose() -> None:
+    prose = (
+        "The request asks for the weekday of a date, so I call the tool for that and answer with what it says.\n" * 60
+    )
+    assert extract_program(f"{prose}{PROGRAM}") == PROGRAM
+    assert extract_program(f"{prose}{PROGRAM}I hope that this helps (it should.\n") == PROGRAM

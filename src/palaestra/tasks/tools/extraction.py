@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from palaestra.core.records import ToolCall
-from palaestra.tasks.code.extraction import defined, fenced, longest_start, parses, used
+from palaestra.tasks.code.extraction import defined, fenced, parses, used
 from palaestra.tasks.tools.records import MOST_CALLS
 
 MOST_TEXT = 50_000
 """Characters at the end of a response in which calls are looked for, and of a response that may hold a program."""
 MOST_BARE_TEXT, MOST_BARE_LINES = 8_000, 200
 """Characters and lines of a response in which a program without fences is looked for."""
+MOST_WORK = 150_000
+"""Characters that are compiled in search of it, which takes less than a second."""
 MOST_STARTS, DEEPEST = 400, 12
 ARGUMENT_KEYS = ("arguments", "parameters", "input")
 """Where a call may hold its arguments: as OpenAI, as Llama and as Anthropic write it."""
@@ -188,13 +190,26 @@ def _bare(text: str) -> str:
     lines = text[:MOST_BARE_TEXT].split("\n")[:MOST_BARE_LINES]
     while lines and "answer" not in lines[-1]:
         lines.pop()
-    end = 0
+    looked_at, work = 0, MOST_WORK
     for start, line in enumerate(lines):
         # From a line inside a part that was looked at, Python ends where that part ends.
-        if start < end or not re.match(r"[A-Za-z_#]", line):
+        if start < looked_at or not re.match(r"[A-Za-z_#]", line):
             continue
-        part = longest_start("\n".join(lines[start:]))
-        if part and _answers(part):
-            return part
-        end = start + part.count("\n")
+        end = len(lines)
+        while end > start and work > 0:
+            part = "\n".join(lines[start:end])
+            try:
+                compile(part, "response", "exec", dont_inherit=True)
+            except SyntaxError as error:  # No part with the line of the error in it is Python.
+                end = start + min(end - start - 1, max((error.lineno or 1) - 1, 0))
+                work -= sum(map(len, lines[start : end + 1]))
+            except (ValueError, RecursionError, MemoryError):
+                end -= 1
+                work -= len(part)
+            else:
+                work -= len(part)
+                if _answers(part):
+                    return part + "\n"
+                break
+        looked_at = end
     return ""
