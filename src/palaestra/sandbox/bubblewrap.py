@@ -54,10 +54,9 @@ USERS = {
 INTERPRETER = ("bin", "lib", "lib64", "pyvenv.cfg")
 USERS_KEYS = ("keys", "key-users")
 """What every user may read in /proc and no program should."""
-SYSCTLS = (
-    "kernel/ostype", "kernel/osrelease", "kernel/pid_max", "kernel/cap_last_cap", "kernel/ngroups_max",
-    "vm/overcommit_memory", "vm/max_map_count", "net/core/somaxconn",
-)  # fmt: skip
+GUARDED = ("kcore", "kmsg")
+"""What the kernel lets nobody open without a capability, owner or not."""
+SYSCTLS = ("kernel/ostype", "kernel/osrelease", "kernel/pid_max", "vm/overcommit_memory")
 """The settings of the kernel that programs read, where we are root and all others are hidden."""
 
 HINTS = {
@@ -316,9 +315,11 @@ def _system(terminals: bool) -> tuple[str, ...]:
         found += ["--ro-bind", os.path.realpath("/etc/alternatives"), "/etc/alternatives"]
     found += ["--proc", "/proc"]
     devices = prepare_devices()
-    nothing = ["--dev-bind", f"{devices}/null"] if devices else ["--ro-bind", os.devnull]
     for path in _hidden_in_proc():
-        found += ["--tmpfs", path, "--remount-ro", path] if os.path.isdir(path) else [*nothing, path]
+        if devices is not None:
+            found += ["--dev-bind", f"{devices}/{'shm' if os.path.isdir(path) else 'null'}", path]
+        else:
+            found += ["--tmpfs", path, "--remount-ro", path] if os.path.isdir(path) else ["--ro-bind", os.devnull, path]
     # Where we are root, its owner may set up the kernel by writing to /proc/sys; and nobody may write to the memory of
     # another process.
     found += ["--remount-ro", "/proc", *(["--tmpfs", "/proc/sys"] if _sysctls() else [])]
@@ -337,7 +338,7 @@ def _hidden_in_proc() -> tuple[str, ...]:
     while folders:
         with suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:
-                if entry.name.isdigit() or entry.is_symlink() or entry.path == "/proc/sys":
+                if entry.name.isdigit() or entry.is_symlink() or entry.name in (*GUARDED, "sys"):
                     continue
                 if not entry.stat().st_mode & stat.S_IROTH:
                     hidden.append(entry.path)

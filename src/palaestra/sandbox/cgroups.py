@@ -90,6 +90,7 @@ class ControlGroup:
         name = f"{_own_prefix(os.getpid())}-{secrets.token_hex(8)}"
         self.folders = {kind: f"{folder}/{name}" for kind, folder in hierarchy.folders.items()}
         self._memory, self._open = 0, dict[str, int]()
+        self._events, self._kills = b"", 0
         try:
             for folder in set(self.folders.values()):
                 os.mkdir(folder)
@@ -146,7 +147,10 @@ class ControlGroup:
         """How many processes the kernel has killed because the memory limit was reached."""
         if not self.holds_memory:
             return 0
-        return self._counts(FILES[self.version]["memory"][3]).get("oom_kill", 0)
+        events = self._read(FILES[self.version]["memory"][3])
+        if events != self._events:  # it is asked after every command of a shell
+            self._events, self._kills = events, int(events.partition(b"oom_kill ")[2].split()[0])
+        return self._kills
 
     def close(self) -> None:
         """Remove the group; its processes are dead, or about to be. What cannot be removed yet is left to the next

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple, Protocol
 
 from palaestra.sandbox.base import MIB, Limits, Status
@@ -178,7 +179,7 @@ class Watch:
     _looks: int = 0
     _kills: int = 0
     _cpu_seconds: float = 0.0
-    _cpu_start: float = 0.0
+    _cpu_start: float | None = 0.0
     _ticks: dict[tuple[int, int], int] = field(default_factory=dict)
     _ticks_gone: int = 0
 
@@ -231,13 +232,13 @@ class Watch:
         return Status.MEMORY if not held and largest > self.limits.memory + LIBRARIES else None
 
     def _is_out_of_cpu_time(self) -> bool:
+        if self._cpu_start is None:
+            self._cpu_start = self._cpu_seconds
         return self._cpu_seconds - self._cpu_start > self.limits.cpu_seconds
 
     def restart_cpu_time(self) -> None:
-        """Count CPU time from now on."""
-        if self.group is not None and (seconds := self.group.read_cpu_seconds()) is not None:
-            self._cpu_seconds = seconds
-        self._cpu_start = self._cpu_seconds
+        """Count CPU time from the next check on."""
+        self._cpu_start = None
 
     def _poll(self) -> tuple[int, int, float]:
         """Tasks, bytes and seconds as `/proc` shows them."""
@@ -300,15 +301,17 @@ def limit_process(pid: int, limits: Limits, own_users: bool) -> None:
     if own_users and _kernel() >= (5, 14):
         wanted[resource.RLIMIT_NPROC] = (limits.processes + SPARE, limits.processes + SPARE)
     for kind, (soft, hard) in wanted.items():
-        _, most = resource.prlimit(pid, kind)
-        if most != resource.RLIM_INFINITY:  # what we may not raise ourselves
-            soft, hard = min(soft, most), min(hard, most)
-        resource.prlimit(pid, kind, (soft, hard))
+        try:
+            resource.prlimit(pid, kind, (soft, hard))
+        except (OSError, ValueError):  # what we may not raise ourselves
+            _, most = resource.prlimit(pid, kind)
+            resource.prlimit(pid, kind, (min(soft, most), min(hard, most)))
     # If the machine itself runs out of memory, the kernel takes the sandbox and not its user.
     with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
         file.write("1000")
 
 
+@cache
 def _kernel() -> tuple[int, int]:
     major, minor, *_ = os.uname().release.split(".")
     return int(major), int("".join(filter(str.isdigit, minor[:3])) or 0)

@@ -91,7 +91,7 @@ class LocalRoom:
         self.watch = Watch(tenancy.tree, limits, tenancy.folders, tenancy.group)
         self._shell = self._shell_inside = -1
         self.heard, self._partial, self._fresh = 0, b"", True
-        self._memory = limits.memory
+        self._is_full = False
         self._nice = os.getpriority(os.PRIO_PROCESS, tenancy.first)
 
     def start(self, sweep: bool, seconds: float = START) -> None:
@@ -176,19 +176,21 @@ class LocalRoom:
 
     def begin(self) -> None:
         self.watch.restart_cpu_time()
-        if (group := self.tenancy.group) is not None and group.holds_memory:
+        if self._is_full and (group := self.tenancy.group) is not None:
             # Files in memory may have used up the limit: a command must be able to delete them.
-            limit = self.limits.memory
-            memory = max(limit, group.read_memory(few=limit - ROOM) + ROOM)
-            if memory != self._memory:
-                group.limit_memory(memory)
-                self._memory = memory
+            memory = max(self.limits.memory, group.read_memory() + ROOM)
+            group.limit_memory(memory)
+            self._is_full = memory > self.limits.memory
 
     def check(self) -> Status | None:
-        return self.watch.check()
+        limit = self.watch.check()
+        self._is_full |= limit is Status.MEMORY
+        return limit
 
     def was_killed(self) -> bool:
-        return self.watch.was_killed()
+        killed = self.watch.was_killed()
+        self._is_full |= killed
+        return killed
 
     def write_files(self, files: Files) -> None:
         write_files(self.tenancy.workspace, files)

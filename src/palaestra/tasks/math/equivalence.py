@@ -59,6 +59,8 @@ def is_answer(text: str | None) -> bool:
     """Whether `text` says anything. What programs write for nothing (`None`, `NaN`) and "no answer" do not."""
     if text is None:
         return False
+    if text.isdigit():
+        return True
     if len(text) > MAX_INPUT:
         return any(char.isalnum() for char in text)
     if text.strip() in _ABSENT:
@@ -86,13 +88,14 @@ def compare(answer: str | None, reference: str, *, limit: float = LIMIT) -> Verd
         return Failure(FailureCause.SCORER, f"the reference {reference[:80]!r} is no answer")
     if answer == reference:
         return Verdict(True, "text")
-    if _is_too_large(reference):
+    given, expected = _tidy_bounded(answer), _tidy_bounded(reference)
+    if expected is None:
         return Failure(
             FailureCause.SCORER, f"the reference {reference[:80]!r}... is too long or too deeply nested to compare with"
         )
-    if _is_too_large(answer):
+    if given is None:
         return Verdict(False, "undecided", "the answer: too long or too deeply nested")
-    if tidy(answer) == tidy(reference):
+    if given == expected:
         return Verdict(True, "text")
     try:
         return Verdict(same(read(answer), read(reference), _by_number), "exact")
@@ -145,11 +148,12 @@ def _numeral(text: str) -> Numeral | None:
     return form.number if isinstance(form, Scalar) else None
 
 
-def _is_too_large(text: str) -> bool:
+def _tidy_bounded(text: str) -> str | None:
+    """Tidy a text; `None` if it is too long or too deeply nested to be read."""
     if len(text) > MAX_INPUT:
-        return True
+        return None
     plain = tidy(text)
-    return len(plain) > MAX_LENGTH or depth_of(plain) > MAX_DEPTH
+    return None if len(plain) > MAX_LENGTH or depth_of(plain) > MAX_DEPTH else plain
 
 
 def _by_number(one: Form, other: Form) -> bool:

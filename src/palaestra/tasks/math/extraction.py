@@ -119,7 +119,7 @@ def _boxed_percent(text: str) -> Extracted | None:
     if found is None:
         return None
     answer, end = found
-    if _PLAIN.fullmatch(answer.text) and _PERCENT.match(text, end):
+    if _PERCENT.match(text, end) and _PLAIN.fullmatch(answer.text):
         return Extracted(answer.text + r"\%", answer.evidence)
     return answer
 
@@ -134,7 +134,7 @@ def _last_box(text: str) -> tuple[Extracted, int] | None:
             # Cut off, or one brace too few: the rest of the line is what there is.
             inner = _LINE_END.split(inner, maxsplit=1)[0].strip()
         if is_answer(inner):
-            return Extracted(_joined(text, boxes, last, inner), evidence), end + 1
+            return Extracted(_joined(text, boxes, last, inner) if last else inner, evidence), end + 1
     return None
 
 
@@ -183,7 +183,10 @@ def _joins(between: str) -> bool:
 
 def _final(text: str) -> Extracted | None:
     """What "Final answer" announces after the last box."""
-    if not _FINAL.search(text) or not (boxes := _boxes(text)) or not (found := _FINAL.search(text, boxes[-1][2])):
+    if ("inal" not in text and "INAL" not in text) or not (boxes := _boxes(text)):
+        return None
+    found = _FINAL.search(text, boxes[-1][2])
+    if found is None:
         return None
     stated = _phrase(text[found.start() :])
     return stated if stated and any(char.isdigit() for char in stated.text) else None
