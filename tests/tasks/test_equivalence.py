@@ -346,6 +346,7 @@ def test_stable_under_spaces_and_sized_brackets(text: str) -> None:
 
 
 @given(integers, st.integers(1, 999))
+@settings(deadline=None)
 def test_values_decide_between_numbers(number: int, other: int) -> None:
     assert judged(f"{number:,}", str(number))
     assert judged(f"{number:,}".replace(",", "{,}"), str(number))
