@@ -40,11 +40,13 @@ class Functions:
         code: statements with assertions; each assertion is a test.
         wanted: the function or class that the program must define.
         takes_function: `code` defines `check(candidate)`, as HumanEval has it, which is given that function.
+        given: definitions that the tests use and that are not the program's to make: helpers of the question.
     """
 
     code: str
     wanted: str
     takes_function: bool = False
+    given: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +80,16 @@ class CodeProblem:
 
 def human_eval(row: Row, split: Split) -> CodeProblem:
     """OpenAI's HumanEval: a function to go on with, and `check(candidate)`."""
-    prompt, entry = _text(row, "prompt"), _text(row, "entry_point")
+    prompt, entry, tests = _text(row, "prompt"), _text(row, "entry_point"), _text(row, "test")
+    solution = prompt + str(row.get("canonical_solution", ""))
     return CodeProblem(
         id=_text(row, "task_id"),
         question="Complete the function.",
         begun=prompt,
-        tests=Functions(_text(row, "test"), entry, takes_function=True),
+        tests=Functions(tests, entry, takes_function=True, given=solution if _uses_definitions(tests, solution) else ""),
         split=split,
         skill="functions",
-        solution=prompt + str(row.get("canonical_solution", "")),
+        solution=solution,
     )
 
 
@@ -212,6 +215,15 @@ def _definitions(code: str) -> set[str]:
     except SyntaxError:
         return set()
     return {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+
+
+def _uses_definitions(tests: str, solution: str) -> bool:
+    """Whether the tests use a function by its name, beside the one that they are given: a helper of the prompt."""
+    try:
+        tree = ast.parse(tests)
+    except SyntaxError:
+        return False
+    return bool({node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & _definitions(solution))
 
 
 def _limits_in(text: str) -> tuple[float, int]:

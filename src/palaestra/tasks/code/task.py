@@ -72,7 +72,9 @@ class CodeTask(ABC):
             missing = f"no program that defines {found.wanted}" if found.wanted else "no program"
             judgement: Judgement | Failure = Judgement((Verdict(Outcome.NO_CODE, missing),))
         else:
-            judgement = self._judge.judge(found.tests, extracted.code, found.seconds, found.memory)
+            judgement = self._judge.judge(
+                found.tests, extracted.code, found.seconds, found.memory, reference=found.solution
+            )
         if isinstance(judgement, Failure):
             return judgement
         tests = len(found.tests.inputs) if isinstance(found.tests, Stdio) else len(judgement.verdicts)
