@@ -15,21 +15,27 @@ import pickle
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Split
+from palaestra.tasks.code.ambiguity import admits_any_case, why_undecided
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Stdio:
-    """Runs of a program: what it is given, and what it is to print."""
+    """Runs of a program: what it is given, and what it is to print.
+
+    Arguments:
+        any_case: letters may be printed in either case.
+    """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    any_case: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,7 @@ class CodeProblem:
         shown: tests that the question shows, if any; the others are hidden.
         seconds, memory: limits of the problem itself; 0 where it has none.
         solution: the data set's own, for lessons and for checks of the tests.
+        undecided: why the tests cannot tell a right program from a wrong one; empty where they can.
     """
 
     id: str
@@ -72,6 +79,7 @@ class CodeProblem:
     memory: int = 0
     solution: str = ""
     shown: tuple[str, ...] = field(default=())
+    undecided: str = ""
 
     @property
     def wanted(self) -> str:
@@ -86,7 +94,9 @@ def human_eval(row: Row, split: Split) -> CodeProblem:
         id=_text(row, "task_id"),
         question="Complete the function.",
         begun=prompt,
-        tests=Functions(tests, entry, takes_function=True, given=solution if _uses_definitions(tests, solution) else ""),
+        tests=Functions(
+            tests, entry, takes_function=True, given=solution if _uses_definitions(tests, solution) else ""
+        ),
         split=split,
         skill="functions",
         solution=solution,
@@ -118,9 +128,12 @@ def mbpp(row: Row, split: Split) -> CodeProblem:
 def code_contests(row: Row, split: Split) -> CodeProblem:
     """DeepMind's CodeContests as published, or as one `problem` with its `tests`."""
     if "tests" in row:
-        tests, text = row["tests"], _text(row, "problem")
+        published, text = row["tests"], _text(row, "problem")
         seconds, memory = _limits_in(text)
-        inputs, outputs = tests.get("inputs", tests.get("input")), tests.get("outputs", tests.get("output"))
+        inputs, outputs = (
+            published.get("inputs", published.get("input")),
+            published.get("outputs", published.get("output")),
+        )
         name = str(row.get("name") or row.get("id") or _digest(text))
     else:
         text, name = _text(row, "description"), _text(row, "name")
@@ -130,10 +143,12 @@ def code_contests(row: Row, split: Split) -> CodeProblem:
         limit = row.get("time_limit") or {}
         seconds = float(limit.get("seconds") or 0) + float(limit.get("nanos") or 0) / 1e9
         memory = int(row.get("memory_limit_bytes") or 0)
+    tests = replace(_stdio(inputs, outputs, name), any_case=admits_any_case(text))
     return CodeProblem(
         id=f"code-contests/{name}",
         question=text.strip(),
-        tests=_stdio(inputs, outputs, name),
+        tests=tests,
+        undecided=why_undecided(text, tests.inputs, tests.outputs),
         split=split,
         skill="competition",
         subskill=_difficulty(row),

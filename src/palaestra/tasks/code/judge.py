@@ -144,8 +144,13 @@ class Judge:
     def _stdio(self, tests: Stdio, code: str, limits: Limits) -> Judgement:
         verdicts: list[Verdict] = []
         for given, expected in zip(tests.inputs, tests.outputs, strict=True):
-            result = self.sandbox.run(python("main.py"), {"main.py": code}, given.encode(), limits)
-            verdicts.append(_printed(result, expected))
+            result = self.sandbox.run(
+                python("main.py"),
+                {"main.py": code.encode("utf-8", "replace")},
+                given.encode("utf-8", "replace"),
+                limits,
+            )
+            verdicts.append(_printed(result, expected, tests.any_case))
             if result.status.is_limit:
                 # What is over a limit once will be again, and each time costs all of it.
                 verdicts += [verdicts[-1]] * (len(tests.inputs) - len(verdicts))
@@ -153,12 +158,12 @@ class Judge:
         return Judgement(tuple(verdicts))
 
 
-def _printed(result: Result, expected: str) -> Verdict:
+def _printed(result: Result, expected: str, any_case: bool) -> Verdict:
     if result.status in OUTCOMES:
         return Verdict(OUTCOMES[result.status], result.status.value)
     if not result.ok:
         return Verdict(Outcome.RUNTIME_ERROR, last_words(result))
-    if same_output(result.text, expected):
+    if same_output(result.text, expected, any_case=any_case):
         return Verdict(Outcome.PASSED)
     return Verdict(Outcome.WRONG_ANSWER, first_difference(result.text, expected))
 

@@ -37,6 +37,10 @@ class MessageError(ValueError):
     """A message that is none of those that may come."""
 
 
+class ValueTooLarge(MessageError):
+    """A value that is one, and beyond what a program may return."""
+
+
 def read_program(message: Mapping[str, Any]) -> dict[str, Any]:
     """An answer of the program, or a request about an object of the tests.
 
@@ -153,11 +157,11 @@ class _Checker:
     def _count(self, items: int) -> None:
         self._items += items
         if self.of_program and self._items > 2 * MOST_ITEMS:
-            raise MessageError(f"a value of more than {2 * MOST_ITEMS} items is too large")
+            raise ValueTooLarge(f"a value of more than {2 * MOST_ITEMS} items is too large")
 
     def _int(self, inner: Any) -> list[Any]:
         if self.of_program and isinstance(inner, str) and len(inner) > MOST_BITS // 4:
-            raise MessageError(f"an integer of more than {MOST_BITS} bits is too large")
+            raise ValueTooLarge(f"an integer of more than {MOST_BITS} bits is too large")
         return _match(_HEX)(inner)
 
     def _range(self, inner: Any) -> list[Any]:
@@ -259,7 +263,7 @@ def _namedtuple(inner: Any) -> list[Any]:
         raise MessageError("a named tuple has a name for each item")
     if not all(isinstance(name, str) and name.isidentifier() for name in (inner[0], *inner[1])):
         raise MessageError("a named tuple has names that are identifiers")
-    return inner[2]
+    return _list(inner[2])
 
 
 def _same(inner: Any) -> list[Any]:

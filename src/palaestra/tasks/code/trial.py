@@ -10,7 +10,7 @@ from typing import Any
 from palaestra.sandbox.base import MIB, Limits, Status
 from palaestra.sandbox.conversation import Conversation, last_words
 from palaestra.tasks.code.formats import Functions
-from palaestra.tasks.code.messages import MessageError, read_program, read_tests
+from palaestra.tasks.code.messages import MessageError, ValueTooLarge, read_program, read_tests
 from palaestra.tasks.code.verdicts import Outcome, Verdict
 
 OUTCOMES = {
@@ -120,6 +120,8 @@ class Trial:
         if message is not None:
             try:
                 return read_program(message)
+            except ValueTooLarge as error:
+                return {"error": ["ValueError"], "message": str(error)}
             except MessageError as error:
                 self._gone = Verdict(Outcome.RUNTIME_ERROR, f"the program sent what is no answer: {clean(str(error))}")
         elif self.program.line.too_long:

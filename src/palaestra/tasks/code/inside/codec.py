@@ -26,7 +26,60 @@ TESTS = "tests"
 MOST_ITEMS = 1_000_000
 OPERATORS = frozenset(
     f"__{name}__"
-    for name in ["len", "getitem", "setitem", "delitem", "contains", "iter", "next", "reversed", "str", "repr", "format", "bool", "call", "int", "float", "index", "hash", "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "abs", "and", "or", "xor", "invert", "lshift", "rshift", "matmul", "radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rpow", "iadd", "isub", "imul", "lt", "le", "gt", "ge", "eq", "ne", "enter", "exit"]
+    for name in [
+        "len",
+        "getitem",
+        "setitem",
+        "delitem",
+        "contains",
+        "iter",
+        "next",
+        "reversed",
+        "str",
+        "repr",
+        "format",
+        "bool",
+        "call",
+        "int",
+        "float",
+        "index",
+        "hash",
+        "add",
+        "sub",
+        "mul",
+        "truediv",
+        "floordiv",
+        "mod",
+        "pow",
+        "neg",
+        "pos",
+        "abs",
+        "and",
+        "or",
+        "xor",
+        "invert",
+        "lshift",
+        "rshift",
+        "matmul",
+        "radd",
+        "rsub",
+        "rmul",
+        "rtruediv",
+        "rfloordiv",
+        "rmod",
+        "rpow",
+        "iadd",
+        "isub",
+        "imul",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "eq",
+        "ne",
+        "enter",
+        "exit",
+    ]
 )
 """The special methods that a proxy passes on."""
 
@@ -103,7 +156,7 @@ def pack(value: Any, keep: Callable[[Any], Any], seen: Seen | None = None) -> An
             return pack(plain(value), keep, seen)
     if isinstance(value, _VIEWS):
         return pack(list(value), keep, seen)
-    if hasattr(kind, "__next__") and hasattr(kind, "__iter__") and kind.__module__ != TESTS:
+    if hasattr(kind, "__next__") and hasattr(kind, "__iter__") and kind.__module__ not in (TESTS, "_io"):
         return {"iterator": [pack(one, keep, seen) for one in itertools.islice(value, MOST_ITEMS)]}
     return {"remote": keep(value)}
 

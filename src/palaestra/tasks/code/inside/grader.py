@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import gc
 import os
 import resource
 import sys
@@ -22,7 +23,11 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import codec  # type: ignore[import-not-found]  # noqa: E402
 from peer import Peer, operate, qualified  # type: ignore[import-not-found]  # noqa: E402
 
-FUNCTION, METHOD, BUILTIN = type(lambda: None), type(codec.Seen().add), type([].append)
+FUNCTION, METHOD, BUILTIN = type(lambda: None), type(codec.Seen().add), type(len)
+FINISHED = 77
+"""Exit status of a job that said all it had to say; tests that end their process do not have it."""
+DEEPEST = 5000
+"""Calls within calls: a nested value takes some at every level."""
 PASSED_ON = ("len", "getitem", "setitem", "delitem", "iter", "next", "reversed", "str", "repr", "bool")
 """Operators of the program's objects that the program carries out. What it returns is a plain value, which tests compare."""
 BETWEEN = ("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")  # fmt: skip
@@ -279,6 +284,8 @@ def explain(error: BaseException) -> str:
 
 def limit(job: dict[str, Any]) -> None:
     """What the tests do with a value of the program has an end."""
+    sys.setrecursionlimit(DEEPEST)
+    gc.disable()  # A job is short; looking for cycles among a million containers is not.
     for kind, most in ((resource.RLIMIT_CPU, job["seconds"]), (resource.RLIMIT_AS, job["memory"])):
         hard = resource.getrlimit(kind)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
@@ -297,10 +304,12 @@ def main() -> None:
                 limit(job)
                 judge(job)
             except BaseException as error:
-                peer.say({"broken": explain(error), "faulty": isinstance(error, Faulty)})
-            os._exit(0)
-        if status := os.waitpid(child, 0)[1]:
-            peer.say({"broken": f"the tests were ended with status {status}", "faulty": False})
+                faulty = isinstance(error, Faulty)
+                peer.say({"broken": str(error)[:500] if faulty else explain(error), "faulty": faulty})
+            os._exit(FINISHED)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status != FINISHED:
+            peer.say({"broken": f"they ended with status {status}", "faulty": False})
 
 
 if __name__ == "__main__":

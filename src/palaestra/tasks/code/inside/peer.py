@@ -149,9 +149,10 @@ class Peer:
         if name != names[0]:  # A class that only the other side has: it keeps its name on its way back.
             kind = type(names[0], (kind,), {})
         try:
-            return kind(message)
+            error: Exception = kind(message)
         except Exception:
-            return ForeignError(message)
+            error = ForeignError(message)
+        return error
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
