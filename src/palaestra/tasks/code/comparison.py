@@ -64,8 +64,10 @@ def _same_token(mine: str, expected: str, relative: float, absolute: float) -> b
         return True
     if not (_is_decimal(mine) and _is_decimal(expected)) or not (_has_point(mine) or _has_point(expected)):
         return False
+    if Decimal(mine) == Decimal(expected):
+        return True
     if not _has_point(expected):
-        return Decimal(mine) == Decimal(expected)
+        return False
     a, b = float(mine), float(expected)
     return math.isfinite(a) and math.isfinite(b) and math.isclose(a, b, rel_tol=relative, abs_tol=absolute)
 

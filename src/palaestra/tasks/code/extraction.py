@@ -25,7 +25,7 @@ MOST_CODE = 60_000
 """Characters of a program; a longer text is taken for none."""
 MOST_BLOCKS = 200
 """Between fences; the last ones are read."""
-MOST_WORK = 400_000
+MOST_WORK = 200_000
 """Characters that are compiled in search of a program that other text follows. That takes less than a second."""
 _ALWAYS = set(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__"}
 
