@@ -154,6 +154,7 @@ def test_no_value_breaks_or_stalls_the_tests(judge: Judge, value: str) -> None:
     [
         ("assert [0] * f(1) == [0]", "10**11", "1"),  # memory
         ("x = f(1)\nimport os\nif x != 1: os.kill(os.getpid(), 9)\nassert x == 1", "0", "1"),
+        ("assert eval(f(1)) == 1", "'1 +'", "'1'"),
         ("x = f(1)\nimport os\nif x != 1: os._exit(0)\nassert x == 1", "0", "1"),
     ],
 )

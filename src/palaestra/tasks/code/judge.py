@@ -107,12 +107,16 @@ class Judge:
         if trial.end is End.DONE and (verdicts := trial.complete_verdicts()):
             return Judgement(tuple(verdicts))
         why = f"the tests broke: {trial.why or 'they gave no verdict'}"[:500]
-        if trial.end is End.BROKEN and trial.heard:
-            # The tests ended over what the program returned. Those that do so over the reference too are broken.
-            again = self._try(tests, reference, limits) if reference else None
-            if again is None or (again.end is End.DONE and Judgement(tuple(again.complete_verdicts())).passed):
-                return Judgement((*trial.verdicts, Verdict(Outcome.WRONG_ANSWER, why)))
+        if trial.heard and trial.end is not End.DONE and self._is_to_blame(trial, reference):
+            return Judgement((*trial.verdicts, Verdict(Outcome.WRONG_ANSWER, why)))
         return Failure(FailureCause.SCORER, why)
+
+    def _is_to_blame(self, trial: Trial, reference: str) -> bool:
+        """Whether tests that ended early did so over what the program returned: the reference brings them to their end."""
+        if not reference:
+            return trial.end is End.BROKEN
+        again = self._try(trial.tests, reference, trial.limits)
+        return again.end is End.DONE and Judgement(tuple(again.complete_verdicts())).passed
 
     def _try(self, tests: Functions, code: str, limits: Limits) -> Trial:
         calm = replace(limits, wall_seconds=limits.wall_seconds + MARGIN)

@@ -73,6 +73,8 @@ class Trial:
         self.grader.send(self._job())
         while self.end is End.LOST:
             message = self.grader.receive()
+            if message is None and self.grader.line.too_long:
+                self.end, self.why = End.FAULTY, "they give the program a value that is too large"
             if message is None:
                 return
             try:

@@ -227,7 +227,7 @@ def find_names(tree: ast.AST) -> dict[str, Any]:
             errors |= {one.id for one in ast.walk(node.type or ast.Pass()) if isinstance(one, ast.Name)}
     scope: dict[str, Any] = {}
     for name in loaded - stored - set(dir(builtins)):
-        if name in modules and name in sys.stdlib_module_names:
+        if name in modules and name in getattr(sys, "stdlib_module_names", ()):
             scope[name] = __import__(name)
         elif name in errors:  # The program raises it, and the tests catch it by its name.
             scope[name] = type(name, (Exception,), {})
@@ -255,7 +255,7 @@ def judge(job: dict[str, Any]) -> None:
     def raise_if_ours(error: Exception) -> None:
         """An error before the program was asked anything, or a missing module, is a fault of the tests."""
         foreign = getattr(error, "of_program", False)
-        if not foreign and (not peer.heard or isinstance(error, (ImportError, SyntaxError))):
+        if not foreign and (not peer.heard or isinstance(error, ImportError)):
             raise Faulty(explain(error)) from None
 
     try:
