@@ -70,7 +70,7 @@ def test_identity_is_kept_both_ways(judge: Judge, tests: str, right: str, wrong:
         ("assert f(lambda g: g(3)) == 9", "def f(g): return g(lambda x: x * x)", "def f(g): return g(lambda x: x)"),
         ("assert sorted([3, 1, 2], key=f) == [3, 2, 1]", "def f(x): return -x", "def f(x): return x"),
         ("assert f(1)(2) == 3 and f(5)(5) == 10", "def f(a): return lambda b: a + b", "def f(a): return lambda b: a"),
-        ("fib = f(lambda s, n: n if n < 2 else s(n - 1) + s(n - 2))\nassert fib(10) == 55", "def f(g):\n    def call(n): return g(call, n)\n    return call", "def f(g): return lambda n: n"),
+        ("fib = f(lambda s, n: n if n < 2 else s(n - 1) + s(n - 2))\nassert fib(5) == 5", "def f(g):\n    def call(n): return g(call, n)\n    return call", "def f(g): return lambda n: n + 1"),
         ("def double(x): return 2 * x\nassert f(f, double) == 'f'", "def f(a, b): return 'f' if a is f and b(2) == 4 else ''", "def f(a, b): return ''"),
     ],
 )  # fmt: skip
