@@ -101,6 +101,9 @@ def plain(problem: CodeProblem, code: str) -> bool | None:
     assert isinstance(problem.tests, Functions)
     end = f"\ncheck({problem.wanted})\n" if problem.tests.takes_function else "\n"
     whole = f"{code}\n{problem.tests.code}{end}"
+    if problem.tests.given:  # Helpers of the question are not the program's to define.
+        load = f"program = {{}}\nexec({code!r}, program)\n"
+        whole = f"{load}{problem.tests.given}\n{problem.tests.code}\ncheck(program[{problem.wanted!r}])\n"
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-c", whole], capture_output=True, timeout=SECONDS, check=False

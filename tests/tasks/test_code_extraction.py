@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra.tasks.code.extraction import extract_code
+from palaestra.tasks.code.extraction import extract_code, longest_start
 
 ADD = "def add(a, b):\n    return a + b\n"
 HELPED = "def helper(x):\n    return x + 1\n"
@@ -92,6 +93,37 @@ def test_a_function_that_was_begun_is_gone_on_with() -> None:
 )
 def test_no_program_is_no_program(text: str) -> None:
     assert extract_code(text, "add") == extract_code("", "add")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import a\n" * 200 + "(\n" + "x,\n" * 200, "import a\n" * 3_000 + "(\n" + "x,\n" * 3_000, "@a\n" * 3_000, "def add(a): return 1\n" * 3_000 + "(",
+        "```python\nx = 1\n```\n" * 3_000, "```" + " " * 50_000 + "`", "`" * 100_000 + "x`", "from here on we say\n" * 3_000, "```python\n" + "@a\n" * 3_000,
+        "if a:\n" * 3_000, "try:\n a\n" * 3_000, "x = 1 + \\\n" * 3_000, "import a\nfoo bar\n" * 3_000, "(" * 100_000, "-" * 100_000 + "1", "1" + "+1" * 50_000,
+        "x " * 5_000_000, "\0" * 100_000, "\ud800" * 1000, "x = " + "9" * 100_000,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("begun", ["", "def add(a):\n"])
+def test_looking_for_a_program_has_an_end(text: str, begun: str) -> None:
+    start = time.process_time()
+    extract_code(text, "add", begun)
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("def add(a):\n    return (a\n\nAnd so on.", ""),
+        ("def add(a):\n    return a\nx = [1,\n  2\nthen\n", "def add(a):\n    return a\n"),
+        ('def add(a):\n    return a\nx = """\nno end\n', "def add(a):\n    return a\n"),
+        ("def add(a):\n    return a\nif a:\n  for b in c:\n", "def add(a):\n    return a\n"),
+        ("def add(a):\n    return a\n@x\n@y\n", "def add(a):\n    return a\n"),
+        ("import os\ndef add(a):\n    return a\nreturn 5\n", "import os\ndef add(a):\n    return a\n"),
+    ],
+)
+def test_a_program_ends_before_the_line_that_cannot_belong_to_one(text: str, kept: str) -> None:
+    assert longest_start(text) == kept
 
 
 prose = st.text(st.characters(blacklist_characters="`~", blacklist_categories=["Cs", "Cc"]), max_size=60)

@@ -11,17 +11,22 @@ import json
 import pickle
 import zlib
 from math import nan
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Split
+from palaestra.tasks.code.ambiguity import read_examples, why_undecided
 from palaestra.tasks.code.comparison import first_difference, same_output
+from palaestra.tasks.code.family import change, select
 from palaestra.tasks.code.formats import Functions, Stdio, code_contests, human_eval, live_code_bench, mbpp
 from palaestra.tasks.code.inside import codec
+from palaestra.tasks.code.task import CodeContests
 from palaestra.tasks.code.verdicts import Judgement, Outcome, Verdict
 
 
@@ -32,7 +37,11 @@ from palaestra.tasks.code.verdicts import Judgement, Outcome, Verdict
         ("0.30000000000000004", "0.3", True), ("1e-7", "0.0", True), ("1.0", "1", True), ("3.14159", "3.14160", False),
         ("12", "1 2", False), ("5", "6", False), ("10000000000000001", "10000000000000000", False), ("yes", "YES", False),
         ("", "0", False), ("nan", "nan", True), ("nan", "1.0", False), ("inf", "1e400", False), ("1 2", "1 2 3", False),
-        ("-0.0", "0.0", True), ("0x10", "16", False), ("1_000", "1000", False),
+        ("-0.0", "0.0", True), ("0x10", "16", False), ("1_000", "1000", False), ("1000000900.0", "1000000000", False),
+        ("1000000000.0", "1000000000", True), ("1e9", "1000000000", True), ("3.0000001", "3", False), ("2.9999999999", "3", False),
+        ("1000000000", "1000000000.0", True), ("1000900000", "1000000000.0", False), ("-0.0", "0", True), ("1e400", "1", False),
+        ("9" * 5000, "9" * 5000 + ".0", True), ("9" * 5000 + ".0", "9" * 5000, True), ("9" * 20000 + ".0", "9" * 20000, False),
+        ("1e999999999", "1", False), ("٣.0", "3", False), ("1e-999999", "0.0", True),
     ],
 )  # fmt: skip
 def test_outputs_are_compared_by_what_they_say(printed: str, expected: str, same: bool) -> None:
@@ -45,6 +54,11 @@ def test_outputs_are_compared_by_what_they_say(printed: str, expected: str, same
 def test_whitespace_does_not_count(words: list[Any], random: Any) -> None:
     spaced = "".join(f"{word}{random.choice([' ', '  ', chr(10), chr(9)])}" for word in words)
     assert same_output(spaced, " ".join(map(str, words)))
+
+
+def test_letters_are_compared_in_either_case_where_a_statement_says_so() -> None:
+    assert same_output("Yes 1.0", "YES 1.0000001", any_case=True)
+    assert not same_output("Yes", "NO", any_case=True)
 
 
 def test_a_judgement_is_its_first_fault() -> None:
@@ -129,6 +143,60 @@ def test_rows_of_code_contests_are_programs_with_limits() -> None:
     assert problem.tests == Stdio(("1", "2"), ("1", "2"))
     with pytest.raises(TaskError, match="as many outputs as inputs"):
         code_contests({"problem": "x", "tests": {"inputs": ["1"], "outputs": []}}, Split.TEST)
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("If there are several possible answers, you may print any of them.", "several answers"),
+        ("If there are multiple solutions, output any.", "several answers"),
+        ("Print the edges. You can print them in any order.", "several answers"),
+        ("Otherwise, print any suitable value of d.", "several answers"),
+        ("If there are several correct answers, you may choose any of them.", "several answers"),
+        ("This is an interactive problem. Ask at most 10 questions.", "interactive"),
+        ("After each question, flush the output.", "interactive"),
+        ("If there are several identical minima, he can choose any of them. Print the sum.", ""),
+        ("You can print each letter in any case (upper or lower).", ""),
+        ("Each test contains multiple test cases. Print any number? No: print the sum.", ""),
+    ],
+)
+def test_problems_that_stored_outputs_do_not_decide_are_told_from_their_statements(statement: str, why: str) -> None:
+    found = why_undecided(f"{statement}\n\nExamples\n\nInput\n\n1 2\n\nOutput\n\n3\n", ("1 2\n",), ("3\n",))
+    assert (why in found) if why else found == ""
+
+
+def test_an_example_whose_output_is_not_the_stored_one_marks_its_problem() -> None:
+    text = "Find it.\n\nExamples\n\nInput\n\n1 2\n\nOutput\n\n&lt; 3\n\nInput\n\n5\n\nOutput\n\n6\n\nNote\n\nNo.\n"
+    assert read_examples(text) == [("1 2\n", "< 3\n"), ("5\n", "6\n")]
+    assert why_undecided(text, ("1 2",), ("< 3",)) == ""
+    assert "example" in why_undecided(text, ("5",), ("7",))
+    problem = code_contests({"problem": text, "tests": {"inputs": ["5"], "outputs": ["7"]}}, Split.TEST)
+    assert "example" in problem.undecided
+
+
+def test_undecided_problems_are_left_out_unless_asked_for(tmp_path: Path) -> None:
+    rows = [
+        {"problem": f"Task {k}. {end}", "tests": {"inputs": ["1"], "outputs": ["1"]}}
+        for k, end in enumerate(
+            ("Print it.", "If there are several answers, print any of them.", "Print yes in any case.")
+        )
+    ]
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for undecided, count in ((False, 2), (True, 3)):
+        task = CodeContests(str(tmp_path), undecided=undecided)
+        assert len(task.problems(Split.TEST, count, seed=0)) == count
+    cases = {problem.tests.any_case for problem in task._load().values()}  # type: ignore[union-attr]
+    assert cases == {False, True}
+
+
+def test_ties_are_settled_in_the_statement() -> None:
+    rng = np.random.default_rng(0)
+    for draw in (select, change):
+        drafts = [draw(rng) for _ in range(200)]
+        near = [draft for draft in drafts if "abs(x - " in draft.solution]
+        assert near
+        assert all("of two equally near the smaller first" in draft.question for draft in near)
+        assert not any("equally near" in draft.question for draft in drafts if draft not in near)
 
 
 def hidden(cases: list[dict[str, str]]) -> str:

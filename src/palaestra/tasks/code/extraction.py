@@ -11,13 +11,22 @@ import ast
 import builtins
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
-_FENCE = re.compile(r"^[ \t]*(?P<fence>`{3,}|~{3,})[ \t]*(?P<tag>[^\n`]*)$", re.MULTILINE)
+_FENCE = re.compile(r"^[ \t]*(?P<fence>`{3,}|~{3,})(?P<tag>[^\n`]*)$", re.MULTILINE)
 _PYTHON = {"", "python", "python3", "py", "py3", "python2", "pycon", "ipython"}
 _START = re.compile(r"^(?:def |class |import |from |async def |@|if __name__|#!)", re.MULTILINE)
 MOST_LINES = 5000
 """Of a response; a program behind them is not looked for."""
+MOST_TEXT = 2_000_000
+"""Characters of a response; what stands behind them is not read."""
+MOST_CODE = 60_000
+"""Characters of a program; a longer text is taken for none."""
+MOST_BLOCKS = 200
+"""Between fences; the last ones are read."""
+MOST_WORK = 200_000
+"""Characters that are compiled in search of a program that other text follows. That takes less than a second."""
 _ALWAYS = set(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__"}
 
 
@@ -41,24 +50,25 @@ def extract_code(text: str, wanted: str = "", begun: str = "") -> Extracted:
         begun: the start of a program that the model was to continue, as HumanEval's prompts are.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Of a model's doubtful escapes nobody here wants to hear.
-        return _extracted(text, wanted, begun)
+        warnings.simplefilter("ignore")  # A model's doubtful escapes are no concern of the caller.
+        return _extracted(text[:MOST_TEXT], wanted, begun)
 
 
 def _extracted(text: str, wanted: str, begun: str) -> Extracted:
-    blocks = [block for block in fenced(text) if parses(block)]
+    work = Work()
+    blocks = [block for block in fenced(text, work) if parses(block)]
     program = _assembled(blocks, wanted)
     if program:
         return Extracted(_with_head(program, begun, wanted), "fenced")
-    if begun and (whole := _continued(text, begun, wanted)):
+    if begun and (whole := _continued(text, begun, wanted, work)):
         return Extracted(whole, "continued")
-    bare = _bare(text, wanted)
+    bare = _bare(text, wanted, work)
     if bare:
         return Extracted(_with_head(bare, begun, wanted), "bare")
     return Extracted("", "none")
 
 
-def fenced(text: str) -> list[str]:
+def fenced(text: str, work: Work | None = None) -> list[str]:
     """The blocks between fences that may be Python; one that is never closed ends with the text."""
     blocks, place = [], 0
     while match := _FENCE.search(text, place):
@@ -68,9 +78,9 @@ def fenced(text: str) -> list[str]:
         body = text[match.end() + 1 : end.start() if end else len(text)]
         words = re.split(r"[\s{,:]", tag)
         if words[0] in _PYTHON:
-            blocks.append(body if end else longest_start(body))
+            blocks.append(body if end else longest_start(body, work=work))
         place = end.end() if end else len(text)
-    return [_dedented(block) for block in blocks]
+    return [_dedented(block) for block in blocks[-MOST_BLOCKS:]]
 
 
 def _assembled(blocks: list[str], wanted: str) -> str:
@@ -102,23 +112,37 @@ def _does_something(block: str) -> bool:
     return bool({"print", "input", "stdin", "stdout", "open"} & (used(block) | _attributes(block)))
 
 
-def _bare(text: str, wanted: str) -> str:
+def _bare(text: str, wanted: str, work: Work) -> str:
     """A program without fences: the longest part from a line that starts one."""
-    if parses(text) and (not wanted or wanted in defined(text)) and (wanted or _does_something(text)):
+
+    def is_one(part: str) -> bool:
+        return wanted in defined(part) if wanted else _does_something(part)
+
+    if parses(text) and is_one(text):
         return _dedented(text)
-    best = ""
+    return longest_part(text, is_one, work)
+
+
+def longest_part(text: str, is_wanted: Callable[[str], bool], work: Work | None = None) -> str:
+    """The longest run of lines that is a program as it is wanted, from a line that starts like one; empty if there is none."""
+    best, end, work = "", 0, work or Work()
     for match in _START.finditer(text):
-        part = longest_start(text[match.start() :])
-        if (not wanted or wanted in defined(part)) and len(part) > len(best) and (wanted or _does_something(part)):
+        if work.left <= 0:
+            break
+        if match.start() < end:
+            continue  # It stands in a part that was looked at.
+        part = longest_start(text[match.start() : match.start() + MOST_CODE], work=work)
+        end = match.start() + len(part)
+        if len(part) > len(best) and is_wanted(part):
             best = part
     return best
 
 
-def _continued(text: str, begun: str, wanted: str) -> str:
+def _continued(text: str, begun: str, wanted: str, work: Work) -> str:
     """The program that was begun, with the response as its next lines."""
     stripped = text.split("```")[0] if text.lstrip()[:3] != "```" else text
     for body in (stripped, _indented(stripped)):
-        whole = longest_start(begun + body, at_least=len(begun))
+        whole = longest_start(begun + body, at_least=len(begun), work=work)
         if whole and (not wanted or wanted in defined(whole)):
             return whole
     return ""
@@ -139,29 +163,40 @@ def _before(begun: str, wanted: str) -> str:
     return head if parses(head) else ""
 
 
-def longest_start(text: str, at_least: int = 0) -> str:
-    """The most whole lines from the start that are Python; empty if fewer than `at_least` characters."""
-    lines = text.split("\n")[:MOST_LINES]
+class Work:
+    """How many characters may still be compiled."""
+
+    def __init__(self, most: int = MOST_WORK) -> None:
+        self.left = most
+
+
+def longest_start(text: str, at_least: int = 0, work: Work | None = None) -> str:
+    """The most whole lines from the start that are Python; empty if fewer than `at_least` characters.
+
+    Arguments:
+        work: how much may be compiled in search of it; `MOST_WORK` characters by default. It is not found behind that.
+    """
+    work = work or Work()
+    lines = text[:MOST_CODE].split("\n")[:MOST_LINES]
     end = len(lines)
-    while end:
+    while end and work.left > 0:
         part = "\n".join(lines[:end])
         if len(part) <= at_least:
             return ""
+        work.left -= len(part) // 8
         try:
             compile(part, "response", "exec", dont_inherit=True)
         except SyntaxError as error:
-            # Nothing behind the line of the error can help: go on before it.
-            end = min(end - 1, max((error.lineno or end) - 1, 0)) if _final(error, end) else end - 1
+            # No start that has the line of the error in it is Python: what it opens is closed nowhere behind it either.
+            end = min(end - 1, max((error.lineno or end) - 1, 0))
+            work.left -= sum(map(len, lines[: end + 1]))
         except (ValueError, RecursionError, MemoryError):
             end -= 1
+            work.left -= len(part)
         else:
+            work.left -= len(part)
             return part + "\n"
     return ""
-
-
-def _final(error: SyntaxError, end: int) -> bool:
-    """Whether the fault lies in the line that is named, and not in one before it that was left open."""
-    return (error.lineno or end) < end and "was never closed" not in str(error) and "unterminated" not in str(error)
 
 
 def _indented(text: str) -> str:
@@ -175,6 +210,8 @@ def _dedented(text: str) -> str:
 
 
 def parses(text: str) -> bool:
+    if len(text) > MOST_CODE:
+        return False
     try:
         compile(text, "response", "exec", dont_inherit=True)
         return bool(ast.parse(text).body)

@@ -156,6 +156,11 @@ def _texts(rng: Rng) -> tuple[Any, ...]:
     return ([""], ["a1"], *([" ".join(_words(rng)) + str(int(rng.integers(0, 100)))] for _ in range(5)))
 
 
+def _tie(order: str) -> str:
+    """Which of two numbers comes first that an order does not tell apart."""
+    return ", and of two equally near the smaller first" if "abs(x - " in order else ""
+
+
 def _function(name: str, argument: str, *lines: str) -> str:
     return "\n".join([f"def {name}({argument}):", *(f"    {line}" for line in lines)]) + "\n"
 
@@ -165,7 +170,7 @@ def select(rng: Rng) -> CodeDraft:
     (say, write), (order_say, order) = _pick(rng, WHICH).with_number(rng), _pick(rng, ORDERS).with_number(rng)
     name, chosen = _name(rng), f"[x for x in numbers if {write}]"
     solution = _function(name, "numbers", f"return {order.replace('{list}', chosen)}")
-    question = f"returns a list of the whole numbers in the list `numbers` {say}, {order_say}"
+    question = f"returns a list of the whole numbers in the list `numbers` {say}, {order_say}{_tie(order)}"
     return CodeDraft(question, solution, name, _number_lists(rng), ("select", say, order_say))
 
 
@@ -174,7 +179,7 @@ def change(rng: Rng) -> CodeDraft:
     (say, write), (order_say, order) = _pick(rng, CHANGE).with_number(rng), _pick(rng, ORDERS).with_number(rng)
     name, changed = _name(rng), f"[{write} for x in numbers]"
     solution = _function(name, "numbers", f"changed = {changed}", f"return {order.replace('{list}', 'changed')}")
-    question = f"returns a list with {say} each whole number in the list `numbers`, {order_say}"
+    question = f"returns a list with {say} each whole number in the list `numbers`, {order_say}{_tie(order)}"
     return CodeDraft(question, solution, name, _number_lists(rng), ("change", say, order_say))
 
 

@@ -15,21 +15,27 @@ import pickle
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Split
+from palaestra.tasks.code.ambiguity import admits_any_case, why_undecided
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Stdio:
-    """Runs of a program: what it is given, and what it is to print."""
+    """Runs of a program: what it is given, and what it is to print.
+
+    Arguments:
+        any_case: letters may be printed in either case.
+    """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    any_case: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +46,13 @@ class Functions:
         code: statements with assertions; each assertion is a test.
         wanted: the function or class that the program must define.
         takes_function: `code` defines `check(candidate)`, as HumanEval has it, which is given that function.
+        given: definitions that the tests use and that are not the program's to make: helpers of the question.
     """
 
     code: str
     wanted: str
     takes_function: bool = False
+    given: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,7 @@ class CodeProblem:
         shown: tests that the question shows, if any; the others are hidden.
         seconds, memory: limits of the problem itself; 0 where it has none.
         solution: the data set's own, for lessons and for checks of the tests.
+        undecided: why the tests cannot tell a right program from a wrong one; empty where they can.
     """
 
     id: str
@@ -70,6 +79,7 @@ class CodeProblem:
     memory: int = 0
     solution: str = ""
     shown: tuple[str, ...] = field(default=())
+    undecided: str = ""
 
     @property
     def wanted(self) -> str:
@@ -78,15 +88,18 @@ class CodeProblem:
 
 def human_eval(row: Row, split: Split) -> CodeProblem:
     """OpenAI's HumanEval: a function to go on with, and `check(candidate)`."""
-    prompt, entry = _text(row, "prompt"), _text(row, "entry_point")
+    prompt, entry, tests = _text(row, "prompt"), _text(row, "entry_point"), _text(row, "test")
+    solution = prompt + str(row.get("canonical_solution", ""))
     return CodeProblem(
         id=_text(row, "task_id"),
         question="Complete the function.",
         begun=prompt,
-        tests=Functions(_text(row, "test"), entry, takes_function=True),
+        tests=Functions(
+            tests, entry, takes_function=True, given=solution if _uses_definitions(tests, solution) else ""
+        ),
         split=split,
         skill="functions",
-        solution=prompt + str(row.get("canonical_solution", "")),
+        solution=solution,
     )
 
 
@@ -115,9 +128,12 @@ def mbpp(row: Row, split: Split) -> CodeProblem:
 def code_contests(row: Row, split: Split) -> CodeProblem:
     """DeepMind's CodeContests as published, or as one `problem` with its `tests`."""
     if "tests" in row:
-        tests, text = row["tests"], _text(row, "problem")
+        published, text = row["tests"], _text(row, "problem")
         seconds, memory = _limits_in(text)
-        inputs, outputs = tests.get("inputs", tests.get("input")), tests.get("outputs", tests.get("output"))
+        inputs, outputs = (
+            published.get("inputs", published.get("input")),
+            published.get("outputs", published.get("output")),
+        )
         name = str(row.get("name") or row.get("id") or _digest(text))
     else:
         text, name = _text(row, "description"), _text(row, "name")
@@ -127,10 +143,12 @@ def code_contests(row: Row, split: Split) -> CodeProblem:
         limit = row.get("time_limit") or {}
         seconds = float(limit.get("seconds") or 0) + float(limit.get("nanos") or 0) / 1e9
         memory = int(row.get("memory_limit_bytes") or 0)
+    tests = replace(_stdio(inputs, outputs, name), any_case=admits_any_case(text))
     return CodeProblem(
         id=f"code-contests/{name}",
         question=text.strip(),
-        tests=_stdio(inputs, outputs, name),
+        tests=tests,
+        undecided=why_undecided(text, tests.inputs, tests.outputs),
         split=split,
         skill="competition",
         subskill=_difficulty(row),
@@ -212,6 +230,15 @@ def _definitions(code: str) -> set[str]:
     except SyntaxError:
         return set()
     return {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+
+
+def _uses_definitions(tests: str, solution: str) -> bool:
+    """Whether the tests use a function by its name, beside the one that they are given: a helper of the prompt."""
+    try:
+        tree = ast.parse(tests)
+    except SyntaxError:
+        return False
+    return bool({node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & _definitions(solution))
 
 
 def _limits_in(text: str) -> tuple[float, int]:

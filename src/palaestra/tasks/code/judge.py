@@ -2,8 +2,9 @@
 
 A program that reads and prints is given one input at a time, and its output is compared here. For functions there
 are two processes, each in a sandbox of its own: the program answers calls, one at a time, and the tests, which are
-code too, run in the other, ask for calls and compare what came back. Between them go values and nothing else
-(`inside/codec.py`). So a program can neither read its tests nor write its verdict.
+code too, run in the other, ask for calls and compare what came back. Between them go values and references to objects,
+and nothing else (`inside/codec.py`, `inside/peer.py`); every message is rebuilt here from what it may hold (`messages`).
+So a program can neither read its tests nor write its verdict.
 """
 
 from __future__ import annotations
@@ -16,28 +17,21 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files as package_files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from palaestra.core.errors import SandboxError
 from palaestra.core.records import Failure, FailureCause
-from palaestra.sandbox.base import MIB, Limits, Result, Status, make_sandbox
+from palaestra.sandbox.base import MIB, Limits, Result, make_sandbox
 from palaestra.sandbox.conversation import Conversation, Pool, last_words, python
 from palaestra.sandbox.lines import Line
 from palaestra.tasks.code.comparison import first_difference, same_output
 from palaestra.tasks.code.formats import Functions, Stdio
+from palaestra.tasks.code.trial import LINE, MARGIN, MOST_COMMAS, OUTCOMES, End, Trial
 from palaestra.tasks.code.verdicts import Judgement, Outcome, Verdict
 
 if TYPE_CHECKING:
     from palaestra.sandbox.base import Sandbox
 
-OUTCOMES = {
-    Status.WALL_TIME: Outcome.TIME, Status.CPU_TIME: Outcome.TIME, Status.MEMORY: Outcome.MEMORY,
-    Status.OUTPUT: Outcome.OUTPUT,
-}  # fmt: skip
-LINE = 8 * MIB
-"""Bytes of the largest value that a program may return."""
-MARGIN = 5.0
-"""Seconds that the tests may take beside the program's own time."""
 GRADER = Limits(wall_seconds=180.0, cpu_seconds=60.0, memory=512 * MIB, processes=16, output=64 * MIB, disk=64 * MIB)
 """Of tests that serve many programs: all of its time together, and the memory of one."""
 
@@ -88,8 +82,14 @@ class Judge:
                 self._sandbox = make_sandbox()
         return self._sandbox
 
-    def judge(self, tests: Stdio | Functions, code: str, seconds: float = 0.0, memory: int = 0) -> Judgement | Failure:
-        """All tests of a program.
+    def judge(
+        self, tests: Stdio | Functions, code: str, seconds: float = 0.0, memory: int = 0, reference: str = ""
+    ) -> Judgement | Failure:
+        """Run all tests of a program.
+
+        Arguments:
+            reference: a program that is known to be right, if there is one. It is run where the tests break over what
+                the program returned, to see whether that is the program's fault.
 
         Returns:
             A failure if the sandbox or the tests themselves broke: that says nothing about the program.
@@ -98,42 +98,63 @@ class Judge:
         try:
             if isinstance(tests, Stdio):
                 return self._stdio(tests, code, limits)
-            return self._functions(tests, code, limits)
+            return self._functions(tests, code, limits, reference)
         except SandboxError as error:
             return Failure(FailureCause.SANDBOX, str(error))
 
-    def _functions(self, tests: Functions, code: str, limits: Limits) -> Judgement | Failure:
+    def _functions(self, tests: Functions, code: str, limits: Limits, reference: str) -> Judgement | Failure:
+        trial = self._try(tests, code, limits)
+        if trial.end is End.DONE and (verdicts := trial.complete_verdicts()):
+            return Judgement(tuple(verdicts))
+        why = f"the tests broke: {trial.why or 'they gave no verdict'}"[:500]
+        if trial.heard and trial.end is not End.DONE and self._is_to_blame(trial, reference):
+            return Judgement((*trial.verdicts, Verdict(Outcome.WRONG_ANSWER, why)))
+        return Failure(FailureCause.SCORER, why)
+
+    def _is_to_blame(self, trial: Trial, reference: str) -> bool:
+        """Whether tests that ended early did so over what the program returned: the reference brings them to their end."""
+        if not reference:
+            return trial.end is End.BROKEN
+        again = self._try(trial.tests, reference, trial.limits)
+        return again.end is End.DONE and Judgement(tuple(again.complete_verdicts())).passed
+
+    def _try(self, tests: Functions, code: str, limits: Limits) -> Trial:
         calm = replace(limits, wall_seconds=limits.wall_seconds + MARGIN)
         while True:
-            program = self._talk("program", limits, {"solution.py": code})
+            program = self._talk("program", limits, {"solution.py": code.encode("utf-8", "replace")})
             grader, fresh = self._graders.take() if self.trusted else (self._talk("grader", calm), True)
-            trial, done = _Trial(program, grader, tests, limits), False
+            trial = Trial(program, grader, tests, limits)
             try:
-                done = trial.run()
+                trial.run()
             finally:
                 program.hang_up()
-                if done and self.trusted:
+                if trial.end is End.DONE and self.trusted:
                     self._graders.give(grader)
                 else:
                     grader.hang_up()
                 program.wait()
-            if done and trial.verdicts:
-                return Judgement(tuple(trial.verdicts))
-            if fresh or done:
-                result = None if done else grader.ended(MARGIN)
-                why = last_words(result) if result is not None else "they gave no verdict"
-                return Failure(FailureCause.SCORER, f"the tests broke: {why}")
+            if trial.end is not End.LOST:
+                return trial
+            if fresh:
+                result = grader.ended(MARGIN)
+                trial.end, trial.why = End.BROKEN, last_words(result) if result is not None else "they gave no verdict"
+                return trial
             # One that served others before may have come to its end meanwhile.
 
-    def _talk(self, script: str, limits: Limits, files: Mapping[str, str] = {}) -> Conversation:
+    def _talk(self, script: str, limits: Limits, files: Mapping[str, bytes | str] = {}) -> Conversation:
         own, name = _scripts(script, self.sandbox)
         return Conversation(self.sandbox, {**own, **files}, name, limits, _line)
 
     def _stdio(self, tests: Stdio, code: str, limits: Limits) -> Judgement:
         verdicts: list[Verdict] = []
         for given, expected in zip(tests.inputs, tests.outputs, strict=True):
-            result = self.sandbox.run(python("main.py"), {"main.py": code}, given.encode(), limits)
-            verdicts.append(_printed(result, expected))
+            result = self.sandbox.run(
+                python("main.py"),
+                {"main.py": code.encode("utf-8", "replace")},
+                given.encode("utf-8", "replace"),
+                limits,
+            )
+            verdicts.append(_printed(result, expected, tests.any_case))
             if result.status.is_limit:
                 # What is over a limit once will be again, and each time costs all of it.
                 verdicts += [verdicts[-1]] * (len(tests.inputs) - len(verdicts))
@@ -141,77 +162,18 @@ class Judge:
         return Judgement(tuple(verdicts))
 
 
-def _printed(result: Result, expected: str) -> Verdict:
+def _printed(result: Result, expected: str, any_case: bool) -> Verdict:
     if result.status in OUTCOMES:
         return Verdict(OUTCOMES[result.status], result.status.value)
     if not result.ok:
         return Verdict(Outcome.RUNTIME_ERROR, last_words(result))
-    if same_output(result.text, expected):
+    if same_output(result.text, expected, any_case=any_case):
         return Verdict(Outcome.PASSED)
     return Verdict(Outcome.WRONG_ANSWER, first_difference(result.text, expected))
 
 
-class _Trial:
-    """A program under tests that call its functions: two conversations, and what goes between them."""
-
-    def __init__(self, program: Conversation, grader: Conversation, tests: Functions, limits: Limits) -> None:
-        self.program, self.grader, self.tests, self.limits = program, grader, tests, limits
-        self.verdicts: list[Verdict] = []
-
-    def run(self) -> bool:
-        """Carry requests and answers to and fro; returns whether the tests came to their end."""
-        patience = self.limits.wall_seconds + 2 * MARGIN
-        self.program.line.settle(patience)
-        self.grader.line.settle(patience)
-        self.program.send({"load": "solution.py"})
-        loaded = self.program.receive()
-        if loaded is None or "error" in loaded:
-            self.verdicts.append(self._gone() if loaded is None else _raised(loaded))
-            return True
-        wanted = self.tests.wanted
-        check = wanted if self.tests.takes_function else ""
-        self.grader.send({"tests": self.tests.code, "check": check, "names": [wanted] if wanted else []})
-        alive = True
-        while (message := self.grader.receive()) is not None:
-            if "test" in message:
-                self.verdicts.append(_verdict(message["test"]))
-            elif "ask" in message:
-                answer = None
-                if alive:
-                    self.program.send(message["ask"])
-                    answer = self.program.receive()
-                if answer is None:
-                    alive = False
-                    answer = {"gone": self._gone().outcome.value}
-                self.grader.send(answer)
-            elif "done" in message:
-                return True
-            elif "broken" in message:
-                return False
-        return False
-
-    def _gone(self) -> Verdict:
-        """Why the program gives no more answers."""
-        result = self.program.ended(self.limits.wall_seconds + MARGIN)
-        if result is None:
-            return Verdict(Outcome.RUNTIME_ERROR, "the program ended")
-        if result.status in OUTCOMES:
-            return Verdict(OUTCOMES[result.status], result.status.value)
-        return Verdict(Outcome.RUNTIME_ERROR, last_words(result))
-
-
-def _raised(answer: dict[str, Any]) -> Verdict:
-    outcome = Outcome.MEMORY if answer.get("error") == "MemoryError" else Outcome.RUNTIME_ERROR
-    return Verdict(outcome, f"{answer.get('error')}: {answer.get('message', '')}"[:300])
-
-
-def _verdict(told: dict[str, Any]) -> Verdict:
-    detail, outcome = str(told.get("detail", ""))[:300], Outcome(told["verdict"])
-    return Verdict(Outcome.MEMORY if detail.startswith("MemoryError") else outcome, detail)
-
-
 def _line() -> Line:
-    return Line(LINE)
+    return Line(LINE, most_commas=MOST_COMMAS)
 
 
 def _scripts(name: str, sandbox: Sandbox) -> tuple[dict[str, bytes | str], str]:
@@ -225,7 +187,7 @@ def _scripts(name: str, sandbox: Sandbox) -> tuple[dict[str, bytes | str], str]:
 def _inside(script: str, kind: str) -> dict[str, bytes | str]:
     folder = package_files("palaestra.tasks.code") / "inside"
     found: dict[str, bytes | str] = {}
-    for name in ("codec", script):
+    for name in ("codec", "peer", script):
         source = (folder / f"{name}.py").read_text(encoding="utf-8")
         found[f"{name}.{kind}"] = _compiled(source, f"{name}.py") if kind == "pyc" else source
     return found

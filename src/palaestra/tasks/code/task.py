@@ -77,7 +77,9 @@ class CodeTask(ABC):
             missing = f"no program that defines {found.wanted}" if found.wanted else "no program"
             judgement: Judgement | Failure = Judgement((Verdict(Outcome.NO_CODE, missing),))
         else:
-            judgement = self._judge.judge(found.tests, extracted.code, found.seconds, found.memory)
+            judgement = self._judge.judge(
+                found.tests, extracted.code, found.seconds, found.memory, reference=found.solution
+            )
         if isinstance(judgement, Failure):
             return judgement
         tests = len(found.tests.inputs) if isinstance(found.tests, Stdio) else len(judgement.verdicts)
@@ -158,7 +160,7 @@ class PublishedCode(CodeTask):
         check_skills(self, skills)
         found = []
         for skill in skills or self.skills():
-            own = [p for p in self._load().values() if p.split is split and p.skill == skill]
+            own = [p for p in self._load().values() if p.split is split and p.skill == skill and self._is_asked(p)]
             order = Seeds(seed).derive(self.name, split, skill).generator().permutation(len(own))
             found += [self._problem(own[place]) for place in take(order.tolist(), per_skill, self, split, skill)]
         return found
@@ -170,6 +172,10 @@ class PublishedCode(CodeTask):
             Example(self._problem(one).messages, f"```python\n{one.solution.strip()}\n```", one.skill, one.subskill)
             for one in train[:count]
         ]
+
+    def _is_asked(self, problem: CodeProblem) -> bool:
+        """Whether a problem of the set is among those of the task."""
+        return True
 
     def _find(self, problem: Problem) -> CodeProblem:
         known = self._load()
@@ -220,12 +226,26 @@ class MBPP(PublishedCode):
 
 
 class CodeContests(PublishedCode):
-    """DeepMind's competition problems: programs that read and print."""
+    """DeepMind's competition problems: programs that read and print.
+
+    Arguments:
+        undecided: also ask the problems that its stored outputs cannot decide: those that admit several answers, whose own
+            example is not the stored output, or that are interactive. See `ambiguity`.
+    """
 
     name = "code-contests"
     max_tokens = 2048
     source = Source("code_contests_test", "deepmind/code_contests")
     slices: ClassVar[Mapping[str, tuple[str, ...]]] = {"competition": ()}
+
+    def __init__(
+        self, path: str = "", sandbox: str = "bubblewrap", seconds: float = 10.0, undecided: bool = False
+    ) -> None:
+        super().__init__(path, sandbox, seconds)
+        self.undecided = undecided
+
+    def _is_asked(self, problem: CodeProblem) -> bool:
+        return self.undecided or not problem.undecided
 
 
 class LiveCodeBench(PublishedCode):

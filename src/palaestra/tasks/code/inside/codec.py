@@ -1,7 +1,9 @@
 """Values on their way between two processes, as JSON with tags: no code can travel in them.
 
-A list is a list. Everything that JSON does not know is an object with one key, the tag. What cannot be told is
-left where it is and named by a number (`remote`).
+A list is a list. Everything that JSON does not know is an object with one key, the tag. A value that cannot be sent
+stays where it is, and a reference is sent in its place (`remote`). Mutable containers are numbered in the order in
+which they are met, so that a second mention is `{"same": number}` and an answer can name a container of its request:
+identity, aliases and cycles are kept.
 
 Python starts anew for every program, so this imports next to nothing: modules written in Python, `json` among them,
 would take longer than most programs run.
@@ -19,23 +21,99 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+TESTS = "tests"
+"""The module that the tests define their own classes and functions in."""
 MOST_ITEMS = 1_000_000
-if hasattr(sys, "set_int_max_str_digits"):
-    sys.set_int_max_str_digits(0)
+OPERATORS = frozenset(
+    f"__{name}__"
+    for name in [
+        "len",
+        "getitem",
+        "setitem",
+        "delitem",
+        "contains",
+        "iter",
+        "next",
+        "reversed",
+        "str",
+        "repr",
+        "format",
+        "bool",
+        "call",
+        "int",
+        "float",
+        "index",
+        "hash",
+        "add",
+        "sub",
+        "mul",
+        "truediv",
+        "floordiv",
+        "mod",
+        "pow",
+        "neg",
+        "pos",
+        "abs",
+        "and",
+        "or",
+        "xor",
+        "invert",
+        "lshift",
+        "rshift",
+        "matmul",
+        "radd",
+        "rsub",
+        "rmul",
+        "rtruediv",
+        "rfloordiv",
+        "rmod",
+        "rpow",
+        "iadd",
+        "isub",
+        "imul",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "eq",
+        "ne",
+        "enter",
+        "exit",
+    ]
+)
+"""The special methods that a proxy passes on."""
 
 _VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()))
 _PLAIN: Any = (bool, int, float, str, list, tuple, set, dict)
 _LISTS: dict[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
 _DICTS: dict[str, Any] = {"dict": dict, "OrderedDict": OrderedDict}
 _DATES = ("date", "datetime", "time")
+_MUTABLE: Any = (list, set, dict, OrderedDict, defaultdict, deque, bytearray)
 
 
 class Unspeakable(TypeError):
     """A value that has no form here."""
 
 
-def pack(value: Any, keep: Callable[[Any], int]) -> Any:
-    """`value` as something that JSON can hold; `keep(value)` is given what must stay, and names it."""
+class Proxy:
+    """Stands for an object of the other process."""
+
+
+class Seen:
+    """The mutable containers of one request and its answer, numbered in the order in which they were met."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self.numbers: dict[int, int] = {}
+
+    def add(self, value: Any) -> Any:
+        self.numbers[id(value)] = len(self.values)
+        self.values.append(value)
+        return value
+
+
+def pack(value: Any, keep: Callable[[Any], Any], seen: Seen | None = None) -> Any:
+    """`value` as something that JSON can hold; `keep(value)` returns the reference to a value that must stay."""
     if value is None or value is True or value is False or type(value) is str:
         return value
     kind: Any = type(value)
@@ -43,43 +121,74 @@ def pack(value: Any, keep: Callable[[Any], int]) -> Any:
         return value if abs(value) < 2**53 else {"int": hex(value)}
     if kind is float:
         return {"float": value.hex()}
+    if seen is not None and (kind in _MUTABLE or kind is _known("collections", "Counter")):
+        if id(value) in seen.numbers:
+            return {"same": seen.numbers[id(value)]}
+        seen.add(value)
     if kind is list:
-        return [pack(one, keep) for one in value]
+        return [pack(one, keep, seen) for one in value]
     if kind.__name__ in _LISTS and kind is _LISTS[kind.__name__]:
-        items = sorted(value, key=repr) if kind in (set, frozenset) else value
-        return {kind.__name__: [pack(one, keep) for one in items]}
+        return {kind.__name__: contents(value, keep, seen)}
     if kind is defaultdict:
         kind = dict
     if (kind.__name__ in _DICTS and kind is _DICTS[kind.__name__]) or kind is _known("collections", "Counter"):
-        return {kind.__name__: [[pack(k, keep), pack(v, keep)] for k, v in value.items()]}
+        return {kind.__name__: contents(value, keep, seen)}
     if kind is complex:
         return {"complex": [value.real.hex(), value.imag.hex()]}
     if kind in (bytes, bytearray):
-        return {kind.__name__: binascii.b2a_base64(value, newline=False).decode()}
+        return {kind.__name__: contents(value, keep, seen)}
     if kind is range:
-        return {"range": [value.start, value.stop, value.step]}
-    if kind in (_known("fractions", "Fraction"), _known("decimal", "Decimal")):
-        return {kind.__name__: str(value)}
+        return {"range": [pack(one, keep) for one in (value.start, value.stop, value.step)]}
+    if kind is _known("fractions", "Fraction"):
+        return {"Fraction": [pack(value.numerator, keep), pack(value.denominator, keep)]}
+    if kind is _known("decimal", "Decimal"):
+        return {"Decimal": str(value)}
     if kind.__name__ in _DATES and kind is _known("datetime", kind.__name__):
         return {kind.__name__: value.isoformat()}
     if kind is _known("datetime", "timedelta"):
         return {"timedelta": [value.days, value.seconds, value.microseconds]}
-    if hasattr(value, "__next__") and hasattr(value, "__iter__"):
-        return {"iterator": [pack(one, keep) for one in itertools.islice(value, MOST_ITEMS)]}
-    if isinstance(value, _VIEWS):
-        return [pack(one, keep) for one in value]
+    if isinstance(value, (type, Proxy)):
+        return {"remote": keep(value)}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {"tuple": [pack(one, keep) for one in value]}
+        return {"namedtuple": [kind.__name__, list(value._fields), [pack(one, keep, seen) for one in value]]}
     for plain in _PLAIN:
         if isinstance(value, plain):  # A class of the program's own that is one of these: its contents go.
-            return pack(plain(value), keep)
+            return pack(plain(value), keep, seen)
+    if isinstance(value, _VIEWS):
+        return pack(list(value), keep, seen)
+    if hasattr(kind, "__next__") and hasattr(kind, "__iter__") and kind.__module__ not in (TESTS, "_io"):
+        return {"iterator": [pack(one, keep, seen) for one in itertools.islice(value, MOST_ITEMS)]}
     return {"remote": keep(value)}
 
 
-def unpack(packed: Any, remote: Callable[[int], Any]) -> Any:
-    """The value again; `remote(number)` stands for what stayed."""
+def contents(value: Any, keep: Callable[[Any], Any], seen: Seen | None) -> Any:
+    """What a container holds, packed."""
+    if isinstance(value, (bytes, bytearray)):
+        return binascii.b2a_base64(value, newline=False).decode()
+    if isinstance(value, dict):
+        return [[pack(k, keep, seen), pack(v, keep, seen)] for k, v in value.items()]
+    items = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
+    return [pack(one, keep, seen) for one in items]
+
+
+def refill(value: Any, packed: Any, remote: Callable[[Any], Any], seen: Seen | None) -> Any:
+    """Put packed contents into a mutable container, in place of what it holds."""
+    if isinstance(value, bytearray):
+        value[:] = binascii.a2b_base64(packed)
+        return value
+    if isinstance(value, dict):
+        items: Any = {unpack(k, remote, seen): unpack(v, remote, seen) for k, v in packed}
+    else:
+        items = [unpack(one, remote, seen) for one in packed]
+    value.clear()
+    (value.update if isinstance(value, (dict, set)) else value.extend)(items)
+    return value
+
+
+def unpack(packed: Any, remote: Callable[[Any], Any], seen: Seen | None = None) -> Any:
+    """The value again; `remote(reference)` returns what stands for a value that stayed."""
     if isinstance(packed, list):
-        return [unpack(one, remote) for one in packed]
+        return refill(_met([], seen), packed, remote, seen)
     if not isinstance(packed, dict):
         return packed
     ((tag, inner),) = packed.items()
@@ -87,28 +196,43 @@ def unpack(packed: Any, remote: Callable[[int], Any]) -> Any:
         return int(inner, 16)
     if tag == "float":
         return float.fromhex(inner)
+    if tag in ("set", "deque"):
+        return refill(_met(_LISTS[tag](), seen), inner, remote, seen)
     if tag in _LISTS:
-        return _LISTS[tag](unpack(one, remote) for one in inner)
+        return _LISTS[tag]([unpack(one, remote, seen) for one in inner])
     if tag in _DICTS or tag == "Counter":
         kind = _DICTS.get(tag) or _imported("collections", tag)
-        return kind({unpack(k, remote): unpack(v, remote) for k, v in inner})
+        return refill(_met(kind(), seen), inner, remote, seen)
+    if tag == "namedtuple":
+        kind = _imported("collections", tag)(inner[0], inner[1])
+        return kind(*[unpack(one, remote, seen) for one in inner[2]])
+    if tag == "same" and seen is not None:
+        return seen.values[inner]
     if tag == "complex":
         return complex(float.fromhex(inner[0]), float.fromhex(inner[1]))
-    if tag in ("bytes", "bytearray"):
-        return {"bytes": bytes, "bytearray": bytearray}[tag](binascii.a2b_base64(inner))
+    if tag == "bytes":
+        return binascii.a2b_base64(inner)
+    if tag == "bytearray":
+        return refill(_met(bytearray(), seen), inner, remote, seen)
     if tag == "range":
-        return range(*inner)
-    if tag in ("Fraction", "Decimal"):
-        return _imported({"Fraction": "fractions", "Decimal": "decimal"}[tag], tag)(inner)
+        return range(*[unpack(one, remote) for one in inner])
+    if tag == "Fraction":
+        return _imported("fractions", tag)(*[unpack(one, remote) for one in inner])
+    if tag == "Decimal":
+        return _imported("decimal", tag)(inner)
     if tag in _DATES:
         return _imported("datetime", tag).fromisoformat(inner)
     if tag == "timedelta":
         return _imported("datetime", tag)(*inner)
     if tag == "iterator":
-        return iter([unpack(one, remote) for one in inner])
+        return iter([unpack(one, remote, seen) for one in inner])
     if tag == "remote":
-        return remote(int(inner))
+        return remote(inner)
     raise Unspeakable(f"unknown tag {tag!r}")
+
+
+def _met(value: Any, seen: Seen | None) -> Any:
+    return value if seen is None else seen.add(value)
 
 
 def line(message: dict[str, Any]) -> bytes:

@@ -1,107 +1,198 @@
 """Runs in a sandbox of its own, away from the program: holds the tests, asks for calls, compares.
 
-Its stdin and stdout carry lines to the host and, through it, to the program: one request, one answer.
+Its stdin and stdout carry lines to the host and, through it, to the program. The program may ask back, and only about
+objects that the tests gave it: it reads and sets public attributes of objects whose classes the tests define, and calls
+functions that the tests define. It never reaches a namespace, a frame, a module or a class's own attributes.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import gc
 import os
+import resource
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` itself would take longer to import than everything else here.
+    from collections.abc import Mapping
     from typing import Any
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-codec: Any
-asked: Any
-told: int
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import codec  # type: ignore[import-not-found]  # noqa: E402
+from peer import Peer, operate, qualified  # type: ignore[import-not-found]  # noqa: E402
+
+FUNCTION, METHOD, BUILTIN = type(lambda: None), type(codec.Seen().add), type(len)
+FINISHED = 77
+"""Exit status of a job that said all it had to say; tests that end their process do not have it."""
+DEEPEST = 5000
+"""Calls within calls: a nested value takes some at every level."""
+PASSED_ON = ("len", "getitem", "setitem", "delitem", "iter", "next", "reversed", "str", "repr", "bool")
+"""Operators of the program's objects that the program carries out. What it returns is a plain value, which tests compare."""
+BETWEEN = ("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")  # fmt: skip
+"""Those that it carries out between two objects of its own only: it has no say in how one compares with an expected value."""
 
 
 class Gone(BaseException):
     """The program gives no more answers: it was ended, and the host says why."""
 
 
-class Broken(Exception):
-    """An error of the program that is none of Python's own."""
+class Faulty(BaseException):
+    """The tests are broken by themselves, or give the program what cannot be given to another process."""
 
 
-def say(message: dict[str, Any]) -> None:
-    """One line to the host."""
-    data = codec.line(message)
-    while data:
-        data = data[os.write(told, data) :]
+class NotGiven(TypeError):
+    """An object of the tests that has no proxy."""
 
 
-def ask(**request: Any) -> Any:
-    """One request to the program; returns what it answered, and puts into arguments what it changed in them."""
-    given = request.get("args", ())
-    request["args"] = [codec.pack(one, _number) for one in given]
-    request["kwargs"] = {k: codec.pack(v, _number) for k, v in request.get("kwargs", {}).items()}
-    say({"ask": request})
-    line = asked.readline()
-    if not line:
-        os._exit(3)
-    answer = codec.read(line)
-    if "gone" in answer:
-        raise Gone(answer["gone"])
-    if "error" in answer:
-        kind = getattr(builtins, answer["error"], Exception)
-        usable = isinstance(kind, type) and issubclass(kind, Exception)
-        raise (kind if usable else Broken)(answer.get("message", ""))
-    for mine, after in zip(given, answer.get("args", []), strict=False):
-        _take(mine, codec.unpack(after, Remote))
-    return codec.unpack(answer["value"], Remote)
+class Channel(Peer):  # type: ignore[misc]
+    """The tests' end of the channel."""
+
+    def __init__(self) -> None:
+        super().__init__("tests", perform, keep, proxy)
+        self.heard = 0
+        """Answers of the program so far."""
+        self.objects: dict[int, ProgramObject] = {}
+        self.classes: dict[str, Any] = {}
+
+    def hear(self) -> Any:
+        message = super().hear()
+        self.heard += 1
+        if "gone" in message:
+            raise Gone
+        return message
+
+    def ask(self, args: Any = (), kwargs: Mapping[str, Any] = {}, **request: Any) -> Any:
+        try:
+            return super().ask(args, kwargs, **request)
+        except NotGiven as error:
+            raise Faulty(str(error)) from None
+
+    def _error(self, names: list[str], message: str) -> Exception:
+        error: Exception = super()._error(names, message)
+        error.of_program = True  # type: ignore[attr-defined]
+        return error
 
 
-def _take(mine: Any, after: Any) -> None:
-    """Bring an argument to what the program made of it."""
-    if type(mine) is type(after) and mine != after:
-        if isinstance(mine, list):
-            mine[:] = after
-        elif isinstance(mine, (dict, set)):
-            mine.clear()
-            mine.update(after)
+peer: Channel
 
 
-def _number(value: Any) -> int:
-    if isinstance(value, Remote):
-        number: int = object.__getattribute__(value, "_number")
-        return number
-    raise codec.Unspeakable(f"a {type(value).__name__} of the tests cannot be given to the program")
+def keep(value: Any) -> Any:
+    """The reference to an object that stays here."""
+    if isinstance(value, ProgramObject):
+        where = object.__getattribute__(value, "_where")
+        return {"program": where["of"]} if "of" in where else where
+    if (named := qualified(value)) is not None:
+        return {"named": named}
+    if not may_be_given(value):
+        raise NotGiven(f"the tests give the program a {type(value).__name__}, which cannot leave their process")
+    kind = type(value)
+    number, new = peer.number(value)
+    if not new:
+        return {"tests": number}
+    if kind.__module__ != codec.TESTS or isinstance(value, type):
+        return {"tests": number, "class": [None, "function", []]}
+    own = {
+        name for one in kind.__mro__ if one.__module__ == codec.TESTS for name, x in vars(one).items() if x is not None
+    }
+    return {"tests": number, "class": [peer.number(kind)[0], kind.__name__, sorted(own & codec.OPERATORS)]}
 
 
-class Remote:
-    """An object that stayed with the program. It is equal to itself alone: the program has no say in it."""
+def may_be_given(value: Any) -> bool:
+    """Whether the program may hold a proxy of an object: it is of the tests' own making, and no way into their process."""
+    kind = type(value)
+    if isinstance(value, type) or kind is FUNCTION:
+        return bool(value.__module__ == codec.TESTS)
+    if kind is METHOD:
+        return may_be_given(value.__func__)
+    if kind is BUILTIN:  # `results.append`
+        return type(value.__self__).__module__ in ("builtins", "_collections", "collections") and not isinstance(
+            value.__self__, (type, type(sys))
+        )
+    if kind.__name__ == "partial" and kind.__module__ == "functools":
+        return qualified(value.func) is not None or may_be_given(value.func)
+    return kind is object or bool(kind.__module__ == codec.TESTS)
 
-    def __init__(self, number: int) -> None:
-        object.__setattr__(self, "_number", number)
+
+def perform(request: dict[str, Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A request of the program about an object that it was given."""
+    what, target, name = request["what"], peer.kept[request["of"]], request.get("name", "")
+    if what == "call":
+        return target(*args, **kwargs)
+    if (
+        isinstance(target, type)
+        or type(target).__module__ != codec.TESTS
+        or name.startswith("__") != (what == "operate")
+    ):
+        raise AttributeError(f"'{type(target).__name__}' object has no attribute '{name}'")
+    if what == "get":
+        return getattr(target, name)
+    if what == "set":
+        return setattr(target, name, args[0])
+    if what == "copy":
+        return getattr(__import__("copy"), name)(target)
+    return operate(target, name, args)
+
+
+def proxy(reference: dict[str, Any]) -> ProgramObject:
+    number = reference["program"]
+    if number not in peer.objects:
+        name = reference["class"]
+        if name not in peer.classes:
+            peer.classes[name] = type(name, (ProgramObject,), {})
+        peer.objects[number] = peer.classes[name]({"of": number})
+    return peer.objects[number]
+
+
+class ProgramObject(codec.Proxy):  # type: ignore[misc]
+    """A function, class or object of the program, by its name or its number.
+
+    It is equal to itself. Whether it equals another object of the program is for the program to say; that it equals
+    anything else, the program cannot claim.
+    """
+
+    def __init__(self, where: dict[str, Any]) -> None:
+        object.__setattr__(self, "_where", where)
 
     def __getattr__(self, name: str) -> Any:
-        return ask(what="get", of=object.__getattribute__(self, "_number"), name=name)
+        return peer.ask(what="get", name=name, **object.__getattribute__(self, "_where"))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        ask(what="set", of=object.__getattribute__(self, "_number"), name=name, args=(value,))
+        peer.ask((value,), what="set", name=name, **object.__getattribute__(self, "_where"))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return ask(what="call", of=object.__getattribute__(self, "_number"), args=args, kwargs=kwargs)
+        return peer.ask(args, kwargs, what="call", **object.__getattribute__(self, "_where"))
+
+    def __instancecheck__(self, value: Any) -> bool:
+        where = object.__getattribute__(self, "_where")
+        return isinstance(value, ProgramObject) and peer.ask((value,), what="isinstance", **where) is True
+
+    def __subclasscheck__(self, value: Any) -> bool:
+        return peer.ask((value,), what="issubclass", **object.__getattribute__(self, "_where")) is True
+
+    def __copy__(self) -> Any:
+        return peer.ask(what="copy", name="copy", **object.__getattribute__(self, "_where"))
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return peer.ask(what="copy", name="deepcopy", **object.__getattribute__(self, "_where"))
+
+    __hash__ = object.__hash__
 
 
-class Named:
-    """A function or class of the program, by its name."""
+def _operator(name: str, between: bool) -> Any:
+    def method(self: ProgramObject, *args: Any) -> Any:
+        if self is (args[0] if args else None) and name == "__eq__":
+            return True
+        if between and not isinstance(args[0], ProgramObject):
+            return NotImplemented
+        return peer.ask(args, what="operate", name=name, **object.__getattribute__(self, "_where"))
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    return method
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return ask(what="call", name=self._name, args=args, kwargs=kwargs)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(ask(what="get", name=self._name), name)
+for _name in (*PASSED_ON, *BETWEEN):
+    setattr(ProgramObject, f"__{_name}__", _operator(f"__{_name}__", _name in BETWEEN))
 
 
 class Asserts(ast.NodeTransformer):
@@ -114,78 +205,111 @@ class Asserts(ast.NodeTransformer):
         return ast.copy_location(ast.Expr(call), node)
 
 
-def names_of(tree: ast.AST) -> set[str]:
-    """The names that the tests use and do not define: those are the program's."""
+def find_names(tree: ast.AST) -> dict[str, Any]:
+    """What the names stand for that the tests use and do not define: the program's, but for modules of Python."""
     stored: set[str] = set()
     loaded: set[str] = set()
+    modules: set[str] = set()
+    errors: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             (loaded if isinstance(node.ctx, ast.Load) else stored).add(node.id)
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            modules.add(node.value.id)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             stored.add(node.name)
         elif isinstance(node, ast.arg):
             stored.add(node.arg)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             stored |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            stored.add(node.name)
-    return loaded - stored - set(dir(builtins))
+        elif isinstance(node, ast.ExceptHandler):
+            stored |= {node.name} if node.name else set()
+            errors |= {one.id for one in ast.walk(node.type or ast.Pass()) if isinstance(one, ast.Name)}
+    scope: dict[str, Any] = {}
+    for name in loaded - stored - set(dir(builtins)):
+        if name in modules and name in getattr(sys, "stdlib_module_names", ()):
+            scope[name] = __import__(name)
+        elif name in errors:  # The program raises it, and the tests catch it by its name.
+            scope[name] = type(name, (Exception,), {})
+        else:
+            scope[name] = ProgramObject({"root": name})
+    return scope
 
 
 def judge(job: dict[str, Any]) -> None:
     """All tests of a job; says a verdict for each, and at last that it is done."""
-    done: list[dict[str, str]] = []
+    count = 0
+
+    def tell(verdict: str, error: Exception | None = None) -> None:
+        nonlocal count
+        count += 1
+        peer.say({"test": {"verdict": verdict, "detail": explain(error) if error is not None else ""}})
 
     def check(test: Any) -> None:
-        verdict = {"verdict": "passed"}
         try:
-            if not test():
-                verdict = {"verdict": "wrong_answer"}
-        except Gone:
-            raise
+            tell("passed" if test() else "wrong_answer")
         except Exception as error:
-            verdict = {"verdict": "runtime_error", "detail": f"{type(error).__name__}: {error}"[:500]}
-        done.append(verdict)
-        say({"test": verdict})
+            raise_if_ours(error)
+            tell("runtime_error", error)
 
-    tree = ast.parse(job["tests"])
-    scope: dict[str, Any] = {"__name__": "tests", "__assert__": check}
-    for name in names_of(tree) | set(job.get("names", [])):
-        scope[name] = Named(name)
-    tree = ast.fix_missing_locations(Asserts().visit(tree))
+    def raise_if_ours(error: Exception) -> None:
+        """An error before the program was asked anything, or a missing module, is a fault of the tests."""
+        foreign = getattr(error, "of_program", False)
+        if not foreign and (not peer.heard or isinstance(error, ImportError)):
+            raise Faulty(explain(error)) from None
+
     try:
+        tree = ast.parse(job["tests"])
+        scope = find_names(tree)
+        scope.update({name: ProgramObject({"root": name}) for name in job["names"]})
+        scope.update({"__name__": codec.TESTS, "__assert__": check})
+        peer.errors = scope
+        exec(compile(job["given"], "given.py", "exec"), scope)
+        tree = ast.fix_missing_locations(Asserts().visit(tree))
         exec(compile(tree, "tests.py", "exec"), scope)
-        if job.get("check"):
-            scope["check"](Named(job["check"]))
-    except Gone as gone:
-        say({"test": {"verdict": str(gone)}})
+        if job["check"]:
+            scope["check"](ProgramObject({"root": job["check"]}))
+    except Gone:
+        tell("gone")
     except Exception as error:
         # Between the assertions something of the program raised, or gave what the tests cannot use.
-        say({"test": {"verdict": "runtime_error", "detail": f"{type(error).__name__}: {error}"[:500]}})
-    say({"done": len(done)})
+        raise_if_ours(error)
+        tell("runtime_error", error)
+    peer.say({"done": count})
+
+
+def explain(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:500]
+
+
+def limit(job: dict[str, Any]) -> None:
+    """What the tests do with a value of the program has an end."""
+    sys.setrecursionlimit(DEEPEST)
+    gc.disable()  # A job is short; looking for cycles among a million containers is not.
+    for kind, most in ((resource.RLIMIT_CPU, job["seconds"]), (resource.RLIMIT_AS, job["memory"])):
+        hard = resource.getrlimit(kind)[1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (most, most))
 
 
 def main() -> None:
     """Jobs, one after the other, each in a process of its own: none finds anything of another."""
-    global asked, told, codec
-    sys.path.insert(0, HERE)
-    import codec as found  # type: ignore[import-not-found]
-
-    codec = found
-    asked, told = os.fdopen(os.dup(0), "rb"), os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-    os.dup2(2, 1)
-    while line := asked.readline():
+    global peer
+    peer = Channel()
+    while True:
+        job = Peer.hear(peer)
         child = os.fork()
         if not child:
             try:
-                judge(codec.read(line))
+                limit(job)
+                judge(job)
             except BaseException as error:
-                os.write(2, f"{type(error).__name__}: {error}\n".encode("utf-8", "replace"))
-                os._exit(1)
-            os._exit(0)
-        if status := os.waitpid(child, 0)[1]:
-            say({"broken": status})
+                faulty = isinstance(error, Faulty)
+                peer.say({"broken": str(error)[:500] if faulty else explain(error), "faulty": faulty})
+            os._exit(FINISHED)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status != FINISHED:
+            peer.say({"broken": f"they ended with status {status}", "faulty": False})
 
 
 if __name__ == "__main__":

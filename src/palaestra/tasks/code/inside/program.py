@@ -1,6 +1,7 @@
 """Runs inside the sandbox, beside the program of a model: calls what it defines, and says what came back.
 
-It is told one call at a time. It never sees a test, an expected value or another call before its turn.
+It is told one call at a time. It never sees a test, an expected value or another call before its turn. Objects of the
+tests are proxies here: their attributes are read and set, and they are called, in the process of the tests.
 Whatever the program does to this process, all it can change is what it answers.
 """
 
@@ -18,91 +19,101 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 def main() -> None:
     """Answer requests until there are no more."""
-    asked = os.fdopen(os.dup(0), "rb")
-    answers = os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(2, 1)  # What the program prints goes to stderr, which nobody judges.
     sys.path.insert(0, HERE)
     import codec  # type: ignore[import-not-found]
+    from peer import Peer, operate, qualified  # type: ignore[import-not-found]
 
     sys.path.remove(HERE)
-    kept: dict[int, Any] = {}
+    module = type(sys)("solution")
+    proxies: dict[int, Any] = {}
+    classes: dict[int, Any] = {}
 
-    def keep(value: Any) -> int:
-        number = id(value)
-        kept[number] = value
-        return number
+    def find(name: str) -> Any:
+        if name in module.__dict__:
+            return module.__dict__[name]
+        raise NameError(f"name '{name}' is not defined")
 
-    def say(message: dict[str, Any]) -> None:
-        data = codec.line(message)
-        while data:
-            data = data[os.write(answers, data) :]
-
-    names: dict[str, Any] = {}
-    for text in asked:
-        request = codec.read(text)
-        try:
-            say(answer(request, names, kept, keep, codec))
-        except SystemExit as error:
-            say({"error": "SystemExit", "message": str(error.code)})
-        except KeyboardInterrupt:
-            say({"error": "KeyboardInterrupt", "message": ""})
-        except BaseException as error:
-            say({"error": kind_of(error), "message": str(error)[:1000]})
-
-
-def answer(
-    request: dict[str, Any], names: dict[str, Any], kept: dict[int, Any], keep: Any, codec: Any
-) -> dict[str, Any]:
-    """What a request leads to."""
-    if "load" in request:
-        with open(request["load"], encoding="utf-8") as file:
+    def load(path: str) -> None:
+        with open(path, encoding="utf-8") as file:
             source = file.read()
-        module = type(sys)(request.get("name", "solution"))
-        names.update(module.__dict__)
-        sys.modules[module.__name__] = module
-        module.__dict__.update(names)
+        sys.modules["solution"] = module
         exec(compile(source, "program.py", "exec"), module.__dict__)
-        names.clear()
-        names.update({"module": module})
-        return {"value": None}
-    scope = names["module"].__dict__
-    arguments = [codec.unpack(one, kept.__getitem__) for one in request.get("args", [])]
-    named = {k: codec.unpack(v, kept.__getitem__) for k, v in request.get("kwargs", {}).items()}
-    target = kept[request["of"]] if "of" in request else None
-    what = request["what"]
-    if what == "call":
-        value = (target if target is not None else find(scope, request["name"]))(*arguments, **named)
-    elif what == "get":
-        value = getattr(target, request["name"]) if target is not None else find(scope, request["name"])
-    elif what == "set":
-        setattr(target, request["name"], arguments[0])
-        value = None
-    elif what == "method":
-        value = find(scope, request["name"])
-        if isinstance(value, type):  # A class such as `Solution`: a fresh one for every call.
-            value = getattr(value(), request["method"])(*arguments, **named)
-        else:
-            value = getattr(value, request["method"])(*arguments, **named)
-    else:
-        raise ValueError("unknown request")
-    return {"value": codec.pack(value, keep), "args": [codec.pack(one, keep) for one in arguments]}
 
+    def perform(request: dict[str, Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+        what, name = request["what"], request.get("name", "")
+        if what == "load":
+            return load(name)
+        target = peer.kept[request["of"]] if "of" in request else find(request["root"])
+        if what == "call":
+            return target(*args, **kwargs)
+        if what == "get":
+            return getattr(target, name) if name else target
+        if what == "set":
+            return setattr(target, name, args[0])
+        if what == "isinstance":
+            return isinstance(args[0], target)
+        if what == "issubclass":
+            return issubclass(args[0], target)
+        if what == "copy":
+            return getattr(__import__("copy"), name)(target)
+        return operate(target, name, args)
 
-def find(scope: dict[str, Any], name: str) -> Any:
-    """A name of the program, or of Python."""
-    if name in scope:
-        return scope[name]
-    raise NameError(f"name '{name}' is not defined")
+    def keep(value: Any) -> Any:
+        if isinstance(value, codec.Proxy):
+            return {"tests": object.__getattribute__(value, "_number_")}
+        if isinstance(value, type) and value.__module__ == "builtins" and qualified(value):
+            return {"named": qualified(value)}
+        if any(value is one for one in (NotImplemented, Ellipsis, abs, all, any, len, max, min, round, sorted, sum)):
+            return {"named": qualified(value)}
+        number, _ = peer.number(value)
+        return {"program": number, "class": type(value).__name__}
 
+    def proxy(reference: dict[str, Any]) -> Any:
+        if "root" in reference:
+            return find(reference["root"])
+        number = reference["tests"]
+        if number not in proxies:
+            owner, name, operators = reference["class"]
+            if owner not in classes:
+                classes[owner] = make_class(owner, name, operators)
+            proxies[number] = object.__new__(classes[owner])
+            object.__setattr__(proxies[number], "_number_", number)
+        return proxies[number]
 
-def kind_of(error: BaseException) -> str:
-    """The nearest class of Python's own, so that whoever asked can raise it too."""
-    for kind in type(error).__mro__:
-        if kind.__module__ == "builtins":
-            return kind.__name__
-    return "Exception"
+    def make_class(owner: int | None, name: str, operators: list[str]) -> Any:
+        """The class of the proxies of one class of the tests; calling it makes an object there."""
+
+        def operator(name: str) -> Any:
+            return lambda self, *args: peer.ask(args, what="operate", of=self._number_, name=name)
+
+        def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            return peer.ask(args, kwargs, what="call", of=owner)
+
+        body: dict[str, Any] = {one: operator(one) for one in operators}
+        if owner is not None:
+            body["__new__"] = make
+        body["__init__"] = lambda self, *args, **kwargs: None
+        body["__deepcopy__"] = lambda self, memo: peer.ask(what="copy", of=self._number_, name="deepcopy")
+        body["__copy__"] = lambda self: peer.ask(what="copy", of=self._number_, name="copy")
+        if "__eq__" in operators and "__hash__" not in operators:
+            body["__hash__"] = None
+        return type(name, (TestObject,), body)
+
+    class TestObject(codec.Proxy):  # type: ignore[misc]
+        """An object of the tests."""
+
+        def __getattr__(self, name: str) -> Any:
+            return peer.ask(what="get", of=object.__getattribute__(self, "_number_"), name=name)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            peer.ask((value,), what="set", of=object.__getattribute__(self, "_number_"), name=name)
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return peer.ask(args, kwargs, what="call", of=object.__getattribute__(self, "_number_"))
+
+    peer = Peer("program", perform, keep, proxy, catch=BaseException)
+    while True:
+        peer.answer(peer.hear()["ask"])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,200 @@
+"""One end of the channel between a program and its tests: requests, answers, and stand-ins for objects that stay.
+
+Both sides use it in the same way. A side sends a request, serves what the other side asks meanwhile (a callback), and
+reads the answer. Values are copied; objects of classes stay where they are, and the other side holds a proxy.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+from _operator import is_
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `typing` itself would take longer to import than everything else here.
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+import codec  # type: ignore[import-not-found]  # noqa: E402
+
+_FUNCTIONS: dict[str, Any] = {
+    "__str__": str, "__repr__": repr, "__bool__": bool, "__hash__": hash, "__len__": len, "__iter__": iter,
+    "__next__": next, "__reversed__": reversed,
+}  # fmt: skip
+"""Those that Python has a function for, which knows what to do where a class has no such method."""
+
+
+class ForeignError(Exception):
+    """An error of the other side whose class is none of Python's own."""
+
+
+class Peer:
+    """Talks with the other side over two descriptors.
+
+    Arguments:
+        side: the name that this side's own objects have on the wire, `"program"` or `"tests"`.
+        perform: carries out a request of the other side: `perform(request, arguments, keywords)`.
+        keep: returns the reference to a value of ours that stays here.
+        proxy: returns what stands for an object of the other side.
+        catch: errors that are sent to the other side; others end this one.
+    """
+
+    def __init__(
+        self,
+        side: str,
+        perform: Callable[[dict[str, Any], list[Any], dict[str, Any]], Any],
+        keep: Callable[[Any], Any],
+        proxy: Callable[[dict[str, Any]], Any],
+        catch: type[BaseException] = Exception,
+    ) -> None:
+        self.catch = catch
+        self.side, self.perform, self.keep, self.proxy = side, perform, keep, proxy
+        self.kept: dict[int, Any] = {}
+        self._numbers: dict[int, int] = {}
+        self.errors: Mapping[str, Any] = {}
+        """Classes of errors that this side knows by name, beside Python's own."""
+        if hasattr(sys, "set_int_max_str_digits"):
+            sys.set_int_max_str_digits(0)
+        self._asked, self._told = os.fdopen(os.dup(0), "rb"), os.dup(1)
+        os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+        os.dup2(2, 1)  # What is printed goes to stderr, which no one judges.
+
+    def say(self, message: dict[str, Any]) -> None:
+        """Send one line."""
+        data = codec.line(message)
+        while data:
+            data = data[os.write(self._told, data) :]
+
+    def hear(self) -> Any:
+        """Read the next line; ends this process where there is none."""
+        line = self._asked.readline()
+        if not line:
+            os._exit(0)
+        return codec.read(line)
+
+    def number(self, value: Any) -> tuple[int, bool]:
+        """The number of an object of ours, and whether it is new."""
+        known = id(value) in self._numbers
+        if not known:
+            self._numbers[id(value)] = len(self.kept)
+            self.kept[len(self.kept)] = value  # It stays alive, so that its id stays its own.
+        return self._numbers[id(value)], not known
+
+    def ask(self, args: Any = (), kwargs: Mapping[str, Any] = {}, **request: Any) -> Any:
+        """Send a request and return the answer; raises what the other side raised."""
+        seen = codec.Seen()
+        request["args"] = [codec.pack(one, self.keep, seen) for one in args]
+        request["kwargs"] = {name: codec.pack(one, self.keep, seen) for name, one in kwargs.items()}
+        self.say({"ask": request})
+        while "ask" in (message := self.hear()):
+            self.answer(message["ask"])
+        for number, inner in message.get("changed", ()):
+            codec.refill(seen.values[number], inner, self._resolve, seen)
+        if "error" in message:
+            raise self._error(message["error"], message["message"])
+        if "argument" in message:
+            return args[message["argument"]]
+        return codec.unpack(message["value"], self._resolve, seen)
+
+    def answer(self, request: dict[str, Any]) -> None:
+        """Carry out a request and send what came of it: a value or an error, and the arguments that were changed."""
+        seen = codec.Seen()
+        try:
+            args = [codec.unpack(one, self._resolve, seen) for one in request["args"]]
+            kwargs = {name: codec.unpack(one, self._resolve, seen) for name, one in request["kwargs"].items()}
+            before = [_items(value) for value in seen.values]
+            value, failed = None, None
+            try:
+                value = self.perform(request, args, kwargs)
+            except self.catch as error:
+                failed = describe_error(error)
+            changed = [
+                [number, codec.contents(seen.values[number], self.keep, seen)]
+                for number, items in enumerate(before)
+                if not _are_same(items, _items(seen.values[number]))
+            ]
+            message = failed if failed is not None else self._returned(value, args, seen)
+            if changed:
+                message["changed"] = changed
+        except self.catch as error:
+            message = describe_error(error)
+        self.say(message)
+
+    def _returned(self, value: Any, args: list[Any], seen: Any) -> dict[str, Any]:
+        for place, one in enumerate(args):
+            if value is one:
+                return {"argument": place}
+        return {"value": codec.pack(value, self.keep, seen)}
+
+    def _resolve(self, reference: dict[str, Any]) -> Any:
+        if self.side in reference:
+            return self.kept[reference[self.side]]
+        if "named" in reference:
+            module, name = reference["named"]
+            value = builtins if module == "builtins" else __import__(module, fromlist=["_"])
+            for part in name.split("."):
+                value = getattr(value, part)
+            return value
+        return self.proxy(reference)
+
+    def _error(self, names: list[str], message: str) -> Exception:
+        for name in names:
+            known = [k for k in (self.errors.get(name), getattr(builtins, name, None)) if isinstance(k, type)]
+            kind: Any = next((k for k in known if issubclass(k, Exception)), None)
+            if kind is not None:
+                break
+        else:
+            name, kind = "", ForeignError
+        if name != names[0]:  # A class that only the other side has: it keeps its name on its way back.
+            kind = type(names[0], (kind,), {})
+        try:
+            error: Exception = kind(message)
+        except Exception:
+            error = ForeignError(message)
+        return error
+
+
+def describe_error(error: BaseException) -> dict[str, Any]:
+    """An error as a message: the names of its classes, the nearest first, and its text."""
+    try:
+        names = [kind.__name__ for kind in type(error).__mro__ if kind is not object][:20]
+        return {"error": names, "message": str(error)[:1000]}
+    except BaseException:
+        return {"error": ["Exception"], "message": ""}
+
+
+def operate(target: Any, name: str, args: list[Any]) -> Any:
+    """Call a special method of an object."""
+    if name not in codec.OPERATORS:
+        raise AttributeError(name)
+    if name in _FUNCTIONS:
+        return _FUNCTIONS[name](target)
+    method = getattr(type(target), name, None)
+    if method is None:
+        raise TypeError(f"'{type(target).__name__}' object has no {name}")
+    return method(target, *args)
+
+
+def qualified(value: Any) -> list[str] | None:
+    """Module and name of a function or class of Python's own, by which the other side finds its own."""
+    owner = getattr(value, "__objclass__", value)  # Of a method such as `str.upper`.
+    module, name = getattr(owner, "__module__", None), getattr(value, "__qualname__", None)
+    if value is NotImplemented or value is Ellipsis:
+        module, name = "builtins", repr(value)
+    if not isinstance(module, str) or not isinstance(name, str):
+        return None
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return [module, name] if found is value and value is not None else None
+
+
+def _items(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [one for pair in value.items() for one in pair]
+    return list(value)
+
+
+def _are_same(before: list[Any], after: list[Any]) -> bool:
+    return len(before) == len(after) and all(map(is_, before, after))

@@ -1,0 +1,267 @@
+"""Programs that attack their judge: forged messages, values that break or stall the tests, answers for later calls."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from palaestra.core.errors import SandboxError
+from palaestra.core.records import Completion, Failure, FailureCause, Problem, Score, Split
+from palaestra.sandbox import make_sandbox
+from palaestra.tasks.code import trial
+from palaestra.tasks.code.formats import CodeProblem, Functions, human_eval
+from palaestra.tasks.code.judge import Allowance, Judge
+from palaestra.tasks.code.messages import MessageError, read_program, read_tests
+from palaestra.tasks.code.task import CodeTask
+from palaestra.tasks.code.trial import count_assertions
+from palaestra.tasks.code.verdicts import Judgement, Outcome
+
+TESTS = Functions("assert f(1) == 11\nassert set(f(2)) == {4, 5}\nassert sorted(f(3)) == [6, 7]", "f")
+NUMBERS = Functions("assert abs(f(2) - 4.5) < 1e-6\nassert f(3) > 8 and f(3) < 10", "f")
+
+
+@pytest.fixture(scope="module")
+def judge() -> Judge:
+    try:
+        sandbox = make_sandbox()
+    except SandboxError as error:
+        pytest.skip(str(error))
+    return Judge(sandbox, Allowance(seconds=1.0), trusted=True)
+
+
+def wrong(judge: Judge, tests: Functions, code: str, reference: str = "") -> Judgement:
+    found = judge.judge(tests, code, reference=reference)
+    assert isinstance(found, Judgement), found
+    assert found.verdicts
+    assert not found.passed
+    return found
+
+
+def forge(*lines: dict[str, Any] | str, where: str = "f") -> str:
+    """A program that writes lines to every descriptor that is open, when it is loaded or when it is called."""
+    text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+    body = f"import os\ndef forge():\n    for n in range(3, 20):\n        try: os.write(n, {text.encode()!r})\n        except OSError: pass\n"
+    return f"{body}def f(x):\n    forge()\n" if where == "f" else f"{body}forge()\ndef f(x): pass\n"
+
+
+PASSED = {"test": {"verdict": "passed"}}
+
+
+@pytest.mark.parametrize("where", ["f", "load"])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ({"value": None}, {"gone": "passed"}),
+        ({"value": None}, {"gone": True}, PASSED, PASSED, PASSED, {"done": 3}),
+        (PASSED, {"done": 1}),
+        ({"test": {"verdict": "perfect"}},),
+        ({"value": 11, "test": {"verdict": "passed"}, "done": 3}, {"broken": "x", "faulty": True}),
+        ({"broken": "no fault of mine", "faulty": True},),
+        ({"ask": {"what": "call", "of": 0, "name": "", "args": [], "kwargs": {}}},) * 3,
+        ({"ask": {"what": "get", "of": 0, "name": "__globals__", "args": [], "kwargs": {}}},),
+        ({"value": {"remote": {"named": ["os", "system"]}}},),
+        ({"value": {"remote": {"tests": 0}}},),
+        ({"value": {"same": 99}, "changed": [[5, [1]]]},),
+        ({"argument": 7},),
+        ({"error": ["StopIteration"], "message": 3},),
+        ("[1]", "null", "{", "\\ud800", ""),
+        tuple({"value": k} for k in (None, 11, [4, 5], [6, 7])),  # Answers ahead: those of the wrong calls.
+    ],
+)
+def test_no_forged_message_is_a_verdict(judge: Judge, lines: tuple[Any, ...], where: str) -> None:
+    if where == "load" and lines and lines[-1] == {"value": [6, 7]}:
+        pytest.skip("constants that happen to be right are no forgery")
+    wrong(judge, TESTS, forge(*lines, where=where))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys\nprint('{\"test\": {\"verdict\": \"passed\"}}')\nprint('{\"done\": 3}', file=sys.stderr)\ndef f(x): pass",
+        "import os\nfor n in os.listdir('/proc/self/fd'):\n    try: open(f'/proc/self/fd/{n}', 'wb').write(b'{\"gone\": \"passed\"}\\n')\n    except OSError: pass\ndef f(x): pass",
+        "import gc\nfor one in gc.get_objects():\n    if type(one).__name__ == 'Peer':\n        one.say = lambda message: None\n        type(one).say = lambda self, message: os.write(self._told, b'{\"gone\": \"passed\"}\\n')\nimport os\ndef f(x): pass",
+        "import sys\nsys.modules['codec'].pack = lambda *a: {'gone': 'passed'}\nsys.modules['codec'].line = lambda m: b'{\"gone\": \"passed\"}\\n'\ndef f(x): pass",
+        "import sys\nsys.modules['peer'].describe_error = lambda e: {'gone': 'passed'}\ndef f(x): raise ValueError",
+        "import sys\nframe = sys._getframe()\nwhile frame.f_back: frame = frame.f_back\nframe.f_globals['main'] = None\ndef f(x): return frame.f_globals",
+        "import threading, os\ndef work():\n    while True: os.write(4, b'{\"value\": 11}\\n')\nthreading.Thread(target=work, daemon=True).start()\ndef f(x): return None",
+        "import atexit, os\natexit.register(lambda: os.write(4, b'{\"gone\": \"passed\"}\\n'))\ndef f(x): raise SystemExit(0)",
+        "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nsignal.alarm(1)\ndef f(x): signal.pause()",
+        "import subprocess, sys\ndef f(x):\n    subprocess.run([sys.executable, '-c', 'import os\\nfor n in range(20):\\n    try: os.write(n, b\"{}\")\\n    except OSError: pass'], close_fds=False)",
+        "import sys\nsys.exit(0)",
+        "import os\ndef f(x): os._exit(0)",
+        "import os\ndef f(x):\n    os.closerange(3, 30)\n    return 11",
+        "import builtins, json, os\nbuiltins.isinstance = lambda *a: True\njson.loads = None\nos.write = lambda fd, data: len(data)\ndef f(x): return 0",
+        "class E(Exception):\n    def __str__(self): raise E\n    __repr__ = __str__\ndef f(x): raise E",
+        "class M(type):\n    __name__ = 3\nclass E(Exception, metaclass=M): pass\ndef f(x): raise E",
+        "def f(x): raise KeyboardInterrupt",
+        "def f(x): raise StopIteration('\\ud800')",
+        "f = type('f', (), {'__eq__': lambda s, o: True, '__hash__': lambda s: 0, '__init__': lambda s, x: None, '__iter__': lambda s: iter([4, 5])})",
+    ],
+)  # fmt: skip
+def test_no_tampering_inside_the_programs_process_is_a_verdict(judge: Judge, code: str) -> None:
+    wrong(judge, TESTS, code)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "Yes()", "[Yes()]", "Number(0)", "Text()", "Liar()", "(Yes(),)", "{Yes(): Yes()}", "Yes", "lambda *a: True",
+        "float('nan')", "type('f', (Yes,), {})()",
+    ],
+)  # fmt: skip
+def test_an_object_has_no_say_in_how_it_compares_with_an_expected_value(judge: Judge, value: str) -> None:
+    code = (
+        "yes = lambda self, *other: True\n"
+        "body = {f'__{n}__': yes for n in 'eq lt gt le ge contains bool'.split()}\n"
+        "body |= {'__hash__': lambda s: 0, '__sub__': lambda s, o: 0.0, '__rsub__': lambda s, o: 0.0, '__abs__': lambda s: 0.0}\n"
+        "Yes, Number, Text = type('Yes', (), body), type('Number', (int,), body), type('Text', (str,), body)\n"
+        "class Liar:\n    __class__ = int\n    __eq__ = yes\n"
+        f"def f(x): return {value}\n"
+    )
+    wrong(judge, TESTS, code)
+    wrong(judge, NUMBERS, code)
+    wrong(judge, Functions("assert 4 in f(1)\nassert f(2) == 'a'\nassert f(3) == [True]", "f"), code)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "range(10**12)", "range(-10**30, 10**30)", "[range(10**6)] * 1000", "nested([])", "nested(())",
+        "1 << 30_000_000", "10**5000", "-(10**400000)", "'a' * 9_000_000", "'\\ud800' * 10", "b'x' * 10**7",
+        "cycle()", "itertools.repeat('x' * 1000)", "float('nan')", "complex('nan')",
+        "__import__('decimal').Decimal('1e999999')", "__import__('decimal').Decimal('sNaN')",
+        "__import__('fractions').Fraction(10**4000, 3)", "__import__('datetime').timedelta.max", "object()", "type", "__import__('os')",
+        "(x for x in 1 / 0)", "open('/proc/self/status')", "memoryview(b'ab')", "NotImplemented", "Ellipsis", "[...]", "globals()",
+    ],
+)  # fmt: skip
+def test_no_value_breaks_or_stalls_the_tests(judge: Judge, value: str) -> None:
+    code = (
+        "import itertools\n"
+        "def nested(value):\n    for _ in range(600_000): value = {0: value} if type(value) is dict else type(value)([value])\n    return value\n"
+        "def cycle():\n    found = []\n    found.append(found)\n    return found\n"
+        f"def f(x): return {value}\n"
+    )
+    start = time.monotonic()
+    wrong(judge, TESTS, code)
+    assert time.monotonic() - start < 30
+
+
+@pytest.mark.parametrize(
+    ("tests", "returned", "right"),
+    [
+        ("assert [0] * f(1) == [0]", "10**11", "1"),  # memory
+        ("x = f(1)\nimport os\nif x != 1: os.kill(os.getpid(), 9)\nassert x == 1", "0", "1"),
+        ("assert eval(f(1)) == 1", "'1 +'", "'1'"),
+        ("x = f(1)\nimport os\nif x != 1: os._exit(0)\nassert x == 1", "0", "1"),
+    ],
+)
+def test_tests_that_break_over_a_value_find_the_program_wrong(
+    judge: Judge, tests: str, returned: str, right: str
+) -> None:
+    bad, good = (f"def f(x): return {value}" for value in (returned, right))
+    assert wrong(judge, Functions(tests, "f"), bad, reference=good).share < 1
+    assert wrong(judge, Functions(tests, "f"), bad).share < 1  # no reference: it was the program's value that came last
+    found = judge.judge(Functions(tests, "f"), good)
+    assert isinstance(found, Judgement)
+    assert found.passed
+
+
+def test_tests_have_an_end_over_a_value_that_keeps_them_busy(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "MARGIN", 0.5)
+    tests = Functions("while f(1) != 1: sum(range(10**6))\nassert f(1) == 1", "f")
+    wrong(judge, tests, "def f(x): return 2", reference="def f(x): return 1")
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "assert f(1) ==", "import no_such_module\nassert f(1) == 1", "assert f(1) == 1\nimport no_such_module", "1 / 0\nassert f(1) == 1",
+        "import os\nassert f(1) == 1\nos._exit(3)", "x = 1", "import threading\nassert f(threading.Lock()) == 1",
+    ],
+)  # fmt: skip
+def test_tests_that_are_broken_by_themselves_are_a_failure(judge: Judge, tests: str) -> None:
+    right = "def f(x): return 1"
+    found = judge.judge(Functions(tests, "f"), right, reference=right)
+    assert isinstance(found, Failure), found
+    assert found.cause is FailureCause.SCORER
+
+
+class OneProblem(CodeTask):
+    name = "one-problem"
+
+    def __init__(self, problem: CodeProblem, judge: Judge) -> None:
+        super().__init__()
+        self._problem, self._judge = problem, judge
+
+    def _find(self, problem: Problem) -> CodeProblem:
+        return self._problem
+
+
+HELPED = {
+    "task_id": "HumanEval/38", "entry_point": "decode", "prompt": "def encode(s):\n    return s[::-1]\n\n\ndef decode(s):\n    '''Undo it.'''\n",
+    "canonical_solution": "    return s[::-1]\n", "test": "def check(candidate):\n    for s in ('abc', 'xyz'):\n        assert candidate(encode(s)) == s\n    assert candidate('ab') == decode('ab')\n",
+}  # fmt: skip
+
+
+def test_an_answer_cannot_replace_the_helpers_of_a_prompt(judge: Judge) -> None:
+    problem = human_eval(HELPED, Split.TEST)
+    assert "def encode" in problem.tests.given  # type: ignore[union-attr]
+    task = OneProblem(problem, judge)
+
+    def score(code: str) -> Score | Failure:
+        return task.score(Problem("x", (), ""), Completion(f"```python\n{code}\n```"))
+
+    assert score("def decode(s):\n    return s[::-1]").value == 1.0  # type: ignore[union-attr]
+    for cheat in (
+        "def encode(s): return s\ndef decode(s): return s",
+        "import builtins\nbuiltins.encode = lambda s: s\ndef decode(s): return s",
+    ):
+        assert score(cheat).value == 0.0  # type: ignore[union-attr]
+
+
+def test_a_forged_verdict_scores_nothing_and_raises_nothing(judge: Judge) -> None:
+    task = OneProblem(human_eval(HELPED, Split.TEST), judge)
+    for verdict in ("passed", "no such verdict", None, {"a": 1}):
+        code = forge({"value": None}, {"gone": verdict}, {"test": {"verdict": verdict}}).replace("def f", "def decode")
+        found = task.score(Problem("x", (), ""), Completion(f"```python\n{code}\n```"))
+        assert isinstance(found, Score)
+        assert found.value == 0.0
+        json.dumps(found.evidence).encode()
+
+
+def test_assertions_that_must_run_are_counted() -> None:
+    assert count_assertions(Functions("assert f(1)\nfor x in y:\n    assert f(x)\nassert f(2)", "f")) == 2
+    check = "def check(candidate):\n    assert candidate(1)\n    if 1:\n        assert 1\n"
+    assert count_assertions(Functions(check, "f", takes_function=True)) == 1
+    assert count_assertions(Functions("assert f(", "f")) == 0
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {}, {"gone": "passed"}, {"test": {}}, {"done": 1}, {"value": 1.5}, {"value": 2**60}, {"value": {"int": "10"}}, {"value": {"int": 5}},
+        {"value": {"set": 5}}, {"value": {"dict": [[1]]}}, {"value": {"a": 1, "b": 2}}, {"value": {"eval": "1"}}, {"value": {"float": "1e5"}},
+        {"value": {"bytes": "a"}}, {"value": {"range": [0, 5, 0]}}, {"value": {"Fraction": [1, 0]}}, {"value": {"Decimal": "1E+99999999999"}},
+        {"value": {"namedtuple": ["a", ["b c"], [1]]}}, {"value": {"remote": {"root": "f"}}}, {"value": {"remote": {"named": ["builtins", "eval"]}}},
+        {"value": {"remote": {"program": -1, "class": "x"}}}, {"value": {"remote": {"tests": True}}}, {"error": []}, {"error": "x"}, {"argument": -1},
+        {"value": 1, "changed": [[0]]}, {"value": 1, "changed": [["0", []]]}, {"ask": {"what": "load", "of": 0, "args": [], "kwargs": {}}},
+        {"ask": {"what": "operate", "of": 0, "name": "__class__", "args": [], "kwargs": {}}}, {"ask": {"what": "call", "root": "x", "args": [], "kwargs": {}}},
+        {"ask": 5}, {"ask": {"what": "copy", "of": 0, "name": "__import__", "args": [], "kwargs": {}}},
+    ],
+)  # fmt: skip
+def test_what_is_no_message_of_a_program_is_refused(message: dict[str, Any]) -> None:
+    with pytest.raises(MessageError):
+        read_program(message)
+
+
+def test_messages_are_rebuilt_from_known_keys() -> None:
+    assert read_program({"value": [1], "gone": "passed", "test": 5}) == {"value": [1]}
+    assert read_program({"error": ["E"], "message": "\ud800", "value": 1}) == {"error": ["E"], "message": "\ud800"}
+    ask = {"what": "call", "root": "f", "name": "", "args": [1], "kwargs": {"a": None}, "load": "x"}
+    assert read_tests({"ask": ask, "done": 1}) == {"ask": {k: v for k, v in ask.items() if k != "load"}}
+    with pytest.raises(MessageError):
+        read_tests({"ask": {**ask, "what": "load"}})
+    assert Outcome("passed") is Outcome.PASSED
