@@ -34,7 +34,7 @@ from palaestra.sandbox.program import supervise
 from palaestra.sandbox.rooms import LocalRoom, Tenancy, find_bash, keeper
 from palaestra.sandbox.seccomp import seccomp_filter
 from palaestra.sandbox.shell import BashShell
-from palaestra.sandbox.spawn import Child, behind_door, holding
+from palaestra.sandbox.spawn import Child, behind_door, copying, holding
 
 WORKSPACE, HOME = "/workspace", "/home/user"
 PRIVATE = ("/tmp", HOME, "/dev/shm")
@@ -213,7 +213,7 @@ class Bubblewrap:
         """The options of bwrap; files that it is to read are opened, and added to `held`."""
 
         def file_with(content: bytes) -> str:
-            held.append(holding(content))
+            held.append(copying(content))
             return str(held[-1])
 
         found = [*_namespaces(), *_system(terminals=bash)]

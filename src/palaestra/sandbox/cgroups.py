@@ -7,11 +7,13 @@ controller, version 1 as root; see `find_hierarchy`. Without either, `processes.
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -153,18 +155,12 @@ class ControlGroup:
         return self._kills
 
     def close(self) -> None:
-        """Remove the group; its processes are dead, or about to be. What cannot be removed yet is left to the next
-        `close`, or to the next process of ours."""
+        """Remove the group. While the kernel has not buried its processes it cannot be; then the next `close` does it, or
+        the end of this process, or the start of another."""
         for file in self._open.values():
             os.close(file)
         self._open.clear()
-        left = [*dict.fromkeys(self.folders.values()), *(_busy.pop() for _ in range(len(_busy)))]
-        for _ in range(20):
-            left = [folder for folder in left if not _remove(folder)]
-            if not left:
-                return
-            time.sleep(0.001)
-        _busy.extend(left)
+        _remove_busy(dict.fromkeys(self.folders.values()))
 
     def _read(self, name: str) -> bytes:
         if name not in self._open:
@@ -179,6 +175,22 @@ class ControlGroup:
 
 _busy: list[str] = []
 """Groups that could not be removed yet."""
+_removing = threading.Lock()
+
+
+def _remove_busy(further: Iterable[str] = ()) -> None:
+    with _removing:
+        _busy.extend(further)
+        _busy[:] = [folder for folder in _busy if not _remove(folder)]
+
+
+@atexit.register
+def _remove_all_busy() -> None:
+    for _ in range(100):
+        _remove_busy()
+        if not _busy:
+            return
+        time.sleep(0.001)
 
 
 def _write(path: str, value: int) -> None:

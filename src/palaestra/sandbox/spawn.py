@@ -195,6 +195,18 @@ def holding(content: bytes) -> int:
         os.close(file)
 
 
+def copying(content: bytes) -> int:
+    """An open file with `content`, at its start, for a program that reads it once. Faster than `holding`."""
+    file = os.memfd_create("palaestra", os.MFD_CLOEXEC)
+    os.pwrite(file, content, 0)
+    if file > 2:
+        return file
+    try:
+        return high_number(file)
+    finally:
+        os.close(file)
+
+
 def high_number(file: int) -> int:
     """The same file under a number that no shell uses for itself."""
     return fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 64)
