@@ -17,6 +17,7 @@ from palaestra.research.data import TaskData
 from palaestra.research.mlgym.checkout import Secrets, below, files_below
 from palaestra.research.mlgym.directions import direction_of
 from palaestra.research.mlgym.files import DatasetFile, EntryPoint, TaskFile
+from palaestra.research.mlgym.roles import find_submission
 from palaestra.research.records import Unusable
 from palaestra.research.task import CACHES, Direction, Metric, ResearchTask, Submission, TaskLimits, read_yaml
 from palaestra.sandbox.base import Sandbox, Shell
@@ -228,6 +229,7 @@ def load_mlgym(
     *,
     metric: str = "",
     direction: str = "",
+    submission: str = "",
     steps: int = 50,
     validations: int = 10,
 ) -> MLGymTask:
@@ -239,6 +241,7 @@ def load_mlgym(
         metric: which of the scores counts; the first of the recorded baseline's unless told otherwise. Where none is
             recorded the baseline is measured, and must give one score.
         direction: `higher` or `lower`; by the metric's name unless told otherwise, as the files do not say.
+        submission: the file that a Python task hands in; see `roles` for what it is unless told otherwise.
         steps, validations: limits, which the files do not have either.
 
     Raises:
@@ -262,7 +265,7 @@ def load_mlgym(
         "title": file.name,
         "description": file.description,
         "metric": Metric(name=counted, direction=Direction(way), scale=base or 1.0),
-        "submission": Submission(files=_wanted(file), largest=LARGEST),
+        "submission": Submission(files=("submission.csv",) if file.task_entrypoint is EntryPoint.CSV else ("*",), largest=LARGEST),
         "limits": TaskLimits(
             steps=steps, seconds=86_400.0, command_seconds=file.training_timeout or 1800.0, validations=validations,
             evaluation_seconds=file.training_timeout or 1800.0, memory=16 << 30,
@@ -271,14 +274,20 @@ def load_mlgym(
     task = MLGymTask.model_validate(fields)
     task._checkout, task._file, task._datasets = root, file, datasets
     task._folder = path.parent
-    task = task.model_copy(update={"description": _described(task), "baseline": task.baseline_command()})
-    task.starter_files()
-    task.evaluator_place  # noqa: B018  (raises where there is none)
+    changes: dict[str, Any] = {"description": _described(task), "baseline": task.baseline_command()}
+    starter, evaluator = task.starter_files(), task.evaluator_place
+    if file.task_entrypoint is EntryPoint.PYTHON:
+        wanted = submission or find_submission(evaluator, starter, file.description)
+        changes["submission"] = Submission(files=(wanted,), largest=LARGEST)
+    elif submission:
+        raise SettingsError(f"only Python tasks hand in a file of one's choice; '{file.id}' is {file.task_entrypoint}")
+    task = task.model_copy(update=changes)
     if metric or recorded:
         return task
     return load_mlgym(
-        checkout, name, metric=_only_score(task), direction=direction, steps=steps, validations=validations
-    )
+        checkout, name, metric=_only_score(task), direction=direction, submission=submission, steps=steps,
+        validations=validations,
+    )  # fmt: skip
 
 
 def mlgym_names(checkout: str | Path) -> list[str]:
@@ -328,6 +337,3 @@ def _only_score(task: MLGymTask) -> str:
         )
     return names[0]
 
-
-def _wanted(file: TaskFile) -> tuple[str, ...]:
-    return {EntryPoint.CSV: ("submission.csv",), EntryPoint.PYTHON: ("target.py",)}.get(file.task_entrypoint, ("*",))
