@@ -146,4 +146,3 @@ def _error(value: Any) -> Exception:
     except TypeError:  # It wants more than a text.
         pass
     return RuntimeError(f"{value[0]}: {value[1]}")
-

@@ -98,7 +98,7 @@ class MLGymJudge(Judge):
         told = json.dumps(sorted(same)).encode()
         result = self.sandbox.run(
             argv, laid_over(originals, files, fixed, taken(shown)), stdin=b"" if table else key + told, limits=self._limits(),
-            read_only={**shown, RUNNER: str(Path(evaluate.__file__))}, env={"HF_HUB_OFFLINE": "1"},
+            read_only={**shown, RUNNER: str(Path(evaluate.__file__))}, env={"HF_HUB_OFFLINE": "1", **self.task.variables()},
         )  # fmt: skip
         text = (result.text if result.ok else None) if table else unsealed(result.stdout, key)
         isolation = Isolation.NOT_RUN if table else Isolation.SHARED
@@ -121,7 +121,7 @@ class MLGymJudge(Judge):
         starter, own = ({name: one for name, one in some.items() if name != evaluator}
                         for some in (self.task.starter_files(), files))  # fmt: skip
         submission = Place(laid_over(starter, own, starter.keys() - stub.keys(), taken(shown)), shown)
-        return run_apart(self.sandbox, evaluator, judge, self._file, submission, self._limits())
+        return run_apart(self.sandbox, evaluator, judge, self._file, submission, self._limits(), self.task.variables())
 
     def _read_apart(self, ended: Ended, start: float) -> Outcome:
         text = ended.result.text if ended.result.ok else None

@@ -1,6 +1,6 @@
-"""Which file of a Python task the agent hands in: the task files do not say, so it follows from what they do say.
+"""What the files of a task are for: the task files do not say, so it follows from what the evaluator does with them.
 
-The submission is the file that the evaluator imports and that the agent may edit. Everything else that the evaluator imports
+The submission of a Python task is the file that the evaluator imports and that the agent may edit. Everything else that the evaluator imports
 is part of the judgement: an opponent, a solver, a data set.
 """
 
@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
-from pathlib import PurePosixPath
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
 
 from palaestra.core.errors import TaskError
+
+SPLIT = re.compile(r"(train|val|dev|test)", re.IGNORECASE)
+"""How the names of files begin that the agent works with."""
 
 
 def find_submission(evaluator: str, files: Mapping[str, bytes], description: str) -> str:
@@ -36,11 +39,40 @@ def find_submission(evaluator: str, files: Mapping[str, bytes], description: str
         reached += [one for one in more if one not in reached and one != evaluator]
     written = [name for name in imported_names(source) if name not in files and _names_file(description, name)]
     named = [name for name in reached if _names_file(description, name)] + written
-    for several in (named, [name for name in named if name in direct], [] if named else reached, [] if named else direct):
+    for several in (
+        named,
+        [name for name in named if name in direct],
+        [] if named else reached,
+        [] if named else direct,
+    ):
         if len(several) == 1:
             return several[0]
-    found = f"it could be {' or '.join(named or reached)}" if named or reached else f"{evaluator} imports none of its files"
+    found = (
+        f"it could be {' or '.join(named or reached)}" if named or reached else f"{evaluator} imports none of its files"
+    )
     raise TaskError(f"cannot tell which file is handed in: {found}; say it with --task-option submission=FILE")
+
+
+def find_answers(evaluator: bytes, data: Sequence[Path], description: str, sample: Path | None) -> list[Path]:
+    """Find the files that hold the answers of a table.
+
+    They are the data files that the evaluator names, if no description does and they are no split of the data; and a sample
+    submission that says the same as one of them.
+    """
+    try:
+        constants = [node.value for node in ast.walk(ast.parse(evaluator)) if isinstance(node, ast.Constant)]
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    named = {PurePosixPath(text).name for text in constants if isinstance(text, str) and text}
+    found = [
+        path for path in data
+        if path.name in named and not SPLIT.match(path.name) and not _names_file(description, path.name)
+    ]  # fmt: skip
+    if sample is not None and sample.is_file():
+        lines = sample.read_bytes().split()
+        if any(path.read_bytes().split() == lines for path in found):
+            found.append(sample)
+    return found
 
 
 def imported_names(source: bytes) -> list[str]:
@@ -58,10 +90,15 @@ def imported_names(source: bytes) -> list[str]:
                 found += [module, *(f"{module}.{name.name}" for name in names)]
             case ast.ImportFrom(module=None, names=names):
                 found += [name.name for name in names]
-            case ast.Call(func=ast.Name(id="__import__") | ast.Attribute(attr="import_module"), args=[ast.Constant(value=str() as name), *_]):
+            case ast.Call(
+                func=ast.Name(id="__import__") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str() as name), *_],
+            ):
                 found.append(name)
             case ast.Constant(value=str() as text) if text.endswith(".py"):
-                found.append(text.removesuffix(".py").removeprefix("./").removeprefix("/home/agent/workspace/").replace("/", "."))
+                found.append(
+                    text.removesuffix(".py").removeprefix("./").removeprefix("/home/agent/workspace/").replace("/", ".")
+                )
     return list(dict.fromkeys(f"{name.lstrip('.').replace('.', '/')}.py" for name in found))
 
 
