@@ -105,10 +105,15 @@ class MLGymJudge(Judge):
         return self._read(result, text, time.perf_counter() - start, isolation)
 
     def _is_separable(self) -> bool:
-        """Whether the task's own file gets a score in a sandbox of its own, without a change to its arguments."""
+        """Whether the task's own file gets a score in a sandbox of its own, without a change to its arguments.
+
+        A limit that ends it says nothing: an agent that keeps the machine busy gains nothing by it.
+        """
         digest = self.task.digest()
         if digest not in self.separable:
             ended = self._run_apart({self._file: self.task.starter_files()[self._file]})
+            if ended.result.status.is_limit:
+                return True
             self.separable[digest] = isinstance(self._read_apart(ended, 0.0), Grade) and not ended.changed
         return self.separable[digest]
 

@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 
 from palaestra.core.errors import TaskError
 
-SPLIT = re.compile(r"(train|val|dev|test)", re.IGNORECASE)
-"""How the names of files begin that the agent works with."""
+ANSWERS = re.compile(r"answer|truth|label|solution", re.IGNORECASE)
+"""What files with the answers are called."""
 
 
 def find_submission(evaluator: str, files: Mapping[str, bytes], description: str) -> str:
@@ -53,26 +53,22 @@ def find_submission(evaluator: str, files: Mapping[str, bytes], description: str
     raise TaskError(f"cannot tell which file is handed in: {found}; say it with --task-option submission=FILE")
 
 
-def find_answers(evaluator: bytes, data: Sequence[Path], description: str, sample: Path | None) -> list[Path]:
+def find_answers(evaluator: bytes, data: Sequence[Path], sample: Path | None) -> list[Path]:
     """Find the files that hold the answers of a table.
 
-    They are the data files that the evaluator names, if no description does and they are no split of the data; and a sample
-    submission that says the same as one of them.
+    They are the data files that the evaluator names and that are called so: answers, labels, ground truth, solution; and a
+    sample submission that says the same as any data file that the evaluator names, with that file.
     """
     try:
         constants = [node.value for node in ast.walk(ast.parse(evaluator)) if isinstance(node, ast.Constant)]
     except (SyntaxError, ValueError, RecursionError):
         return []
-    named = {PurePosixPath(text).name for text in constants if isinstance(text, str) and text}
-    found = [
-        path for path in data
-        if path.name in named and not SPLIT.match(path.name) and not _names_file(description, path.name)
-    ]  # fmt: skip
-    if sample is not None and sample.is_file():
-        lines = sample.read_bytes().split()
-        if any(path.read_bytes().split() == lines for path in found):
-            found.append(sample)
-    return found
+    names = {PurePosixPath(text).name for text in constants if isinstance(text, str) and text}
+    read = [path for path in data if path.name in names]
+    lines = sample.read_bytes().split() if sample is not None and sample.is_file() else None
+    same = [path for path in read if lines is not None and path.read_bytes().split() == lines]
+    found = [path for path in read if ANSWERS.search(path.stem) or path in same]
+    return [*found, sample] if same and sample is not None else found
 
 
 def imported_names(source: bytes) -> list[str]:

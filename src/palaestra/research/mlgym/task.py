@@ -200,8 +200,7 @@ class MLGymTask(ResearchTask):
             return []
         sample = below(self.checkout, self.file.sample_submission) if self.file.sample_submission else None
         evaluator = self._starter()[self.evaluator_place].read_bytes()
-        described = " ".join([self.file.description, *(one.description for one in self._datasets)])
-        found = find_answers(evaluator, list(self._data_files()), described, sample)
+        found = find_answers(evaluator, list(self._data_files()), sample)
         return [path.relative_to(self.checkout).as_posix() for path in found]
 
     def _starter(self) -> dict[str, Path]:
