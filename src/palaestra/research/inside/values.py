@@ -57,9 +57,10 @@ def to_json(value: Any) -> Any:
     if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic) and value.dtype.kind in ARRAYS:
         data = base64.b64encode(numpy.asarray(value).tobytes()).decode()
         return {"array" if isinstance(value, numpy.ndarray) else "element": [value.dtype.str, list(value.shape), data]}
-    for kind, name in ((set, "set"), (frozenset, "frozenset")):
-        if isinstance(value, kind):
-            return {name: [to_json(one) for one in kind.__iter__(value)]}
+    if isinstance(value, set):
+        return {"set": [to_json(one) for one in set.__iter__(value)]}
+    if isinstance(value, frozenset):
+        return {"frozenset": [to_json(one) for one in frozenset.__iter__(value)]}
     if isinstance(value, bytes | bytearray):
         return {"bytes" if isinstance(value, bytes) else "bytearray": base64.b64encode(value).decode()}
     if isinstance(value, complex):

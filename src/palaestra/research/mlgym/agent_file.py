@@ -38,20 +38,27 @@ VARIABLES = {
     "description": "task.description", "name": "task.title", "training_timeout": "task.limits.command_seconds",
     "observation": "observation", "demonstration": "demonstration", "command_docs": "command_docs",
     "current_step": "current_step", "remaining_steps": "remaining_steps", "open_file": "open_file",
-    "working_dir": "working_dir", "error": "error", "memory_records_num": "'n/a'", "memory_records_tags": "'n/a'",
+    "working_dir": "working_dir", "error": "error",
 }  # fmt: skip
 """By the name of a variable of their templates: the expression that stands for it in ours."""
+
+
+class StateCommand(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    code: str = ""
 
 
 class Tools(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
+    state_command: StateCommand = StateCommand()
     command_files: tuple[str, ...] = ()
     env_variables: Mapping[str, Any] = {}
 
 
 class AgentFile(BaseModel):
-    """Fields that have no counterpart, as the state command, are not read."""
+    """What of an agent file has a counterpart here. What its own state command tells is shown as `n/a`."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -102,8 +109,10 @@ def _history(path: str | Path, name: str) -> tuple[str, ...]:
 
 
 def _write_templates(path: str | Path, file: AgentFile) -> Path:
+    told = re.findall(r"\w+", file.tools.state_command.code)
+    constants = {**dict.fromkeys(set(told) - VARIABLES.keys(), "n/a"), **file.tools.env_variables}
     templates = {
-        ours: to_jinja(text, file.tools.env_variables, f"{path}, {field}")
+        ours: to_jinja(text, constants, f"{path}, {field}")
         for field, ours in TEMPLATES.items()
         if (text := getattr(file, field))
     }
@@ -122,20 +131,21 @@ def to_jinja(template: str, constants: Mapping[str, Any], where: str) -> str:
     >>> to_jinja("{WINDOW} lines, {{x}}: {observation}", {"WINDOW": 100}, "a file")
     '100 lines, {x}: {{ observation }}'
     """
-    found = []
+    found = literal = ""
     try:
-        parts = list(Formatter().parse(template))
+        parts = [*Formatter().parse(template), ("", None, None, None)]
     except ValueError as error:
         raise SettingsError(f"{where}: {error}") from error
     for text, name, _, _ in parts:
-        # Braces that mean something to Jinja, and are text here.
-        found.append(f"{{% raw %}}{text}{{% endraw %}}" if re.search(r"\{[{%#]|[}%#]\}", text) else text)
-        if name is None:
+        literal += text
+        if name is None and text:  # An escaped brace ends a part; the text goes on.
             continue
+        found += re.sub(r"\{(?=[{%#])", "{{ '{' }}", literal)  # Braces that would mean something to Jinja.
+        literal = ""
         if name in constants:
-            found.append(str(constants[name]))
+            found += str(constants[name])
         elif name in VARIABLES:
-            found.append(f"{{{{ {VARIABLES[name]} }}}}")
-        else:
-            raise SettingsError(f"{where}: unknown variable '{name}'; known are {', '.join((*VARIABLES, *constants))}")
-    return "".join(found)
+            found += f"{{{{ {VARIABLES[name]} }}}}"
+        elif name is not None:
+            raise SettingsError(f"{where}: unknown variable '{name}'; known are {', '.join(VARIABLES)}")
+    return found
