@@ -83,7 +83,7 @@ class ReplayAgent(Agent):
                 f"{path} cannot be read as a trajectory of MLGym: {type(error).__name__}: {error}"
             ) from error
         self.parser = "last_block"
-        self._settings: Mapping[str, Any] = {"steps": len(responses) + 1, "format_errors": 0}
+        self._settings = {"steps": len(responses) + 1, "format_errors": 0}
         self._tools, self._commands = False, ()
         self.messages = [Message("assistant", str(text)) for text in responses]
         if status.startswith("autosubmission"):

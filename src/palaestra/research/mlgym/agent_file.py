@@ -142,7 +142,7 @@ def to_jinja(template: str, constants: Mapping[str, Any], where: str) -> str:
             continue
         found += re.sub(r"\{(?=[{%#])", "{{ '{' }}", literal)  # Braces that would mean something to Jinja.
         literal = ""
-        if name in constants:
+        if name is not None and name in constants:
             found += str(constants[name])
         elif name in VARIABLES:
             found += f"{{{{ {VARIABLES[name]} }}}}"
