@@ -374,7 +374,7 @@ def evaluator_of(checkout: Path, text: str) -> MLGymTask:
     names = file.read_text()
     if "scoring.py" not in names:
         file.write_text(names.replace("- data/game/evaluate.py", "- data/game/evaluate.py\n  - data/game/scoring.py"))
-    return load_mlgym(checkout, "game")
+    return load_mlgym(checkout, "game", submission="target.py")
 
 
 @pytest.mark.parametrize(

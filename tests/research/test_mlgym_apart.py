@@ -1,14 +1,14 @@
-"""One Python file of MLGym's format, judged apart from its evaluator: all that evaluators do works, and nothing can be had."""
+"""A Python file of MLGym's format, judged in a sandbox of its own: plain functions work, and the score cannot be reached."""
 
 from __future__ import annotations
 
 import json
 import math
-import socket
-import threading
+import os
+import pickle
 import time
-from collections import Counter, OrderedDict, defaultdict, namedtuple
-from enum import Enum, IntEnum
+from collections import Counter, OrderedDict, namedtuple
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palaestra.core.records import Failure, FailureCause
-from palaestra.research.inside.changes import apply, can_change
-from palaestra.research.inside.stub import Line, Unsendable, raised, remote, sent
-from palaestra.research.inside.values import DEPTH, Decoder, Encoder, Garbled, TooLarge
+from palaestra.research.inside.stub import Line, _error
+from palaestra.research.inside.values import BUILDERS, decode, encode
 from palaestra.research.mlgym import MLGymTask, load_mlgym
 from palaestra.research.mlgym.judge import MLGymJudge
 from palaestra.research.places import sandbox_for
-from palaestra.research.records import Grade, Outcome, Unusable
+from palaestra.research.records import Grade, Isolation, Outcome, Unusable
 
 TASK = """
 id: gameTask
@@ -80,6 +78,7 @@ def judged(task: MLGymTask, target: str, **more: str) -> Outcome:
 def score(task: MLGymTask, target: str, **more: str) -> float:
     made = judged(task, target, **more)
     assert isinstance(made, Grade), made
+    assert made.isolation is Isolation.SEPARATE
     return made.score
 
 
@@ -93,7 +92,7 @@ def checked(body: str) -> str:
 
 def test_the_module_is_found_however_an_evaluator_looks_for_it(tmp_path: Path) -> None:
     body = """
-import importlib, multiprocessing, runpy, subprocess, sys, target
+import importlib, runpy, target
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import module_from_spec, spec_from_file_location
 from target import *
@@ -102,21 +101,22 @@ spec = spec_from_file_location("another", "target.py")
 module = module_from_spec(spec)
 spec.loader.exec_module(module)
 assert module.play(2) == runpy.run_path("target.py")["play"](2) == 3
-assert [play.count(), play.count(), module.play.count()] == [1, 2, 1]  # Each has what it keeps for itself.
 del play
 exec(open("target.py").read())
-scope = {}
-exec(open("/home/agent/workspace/target.py").read(), scope)
-assert play(2) == scope["play"](2) == 3
-command = [sys.executable, "-c", "import target; print(target.play(2))"]
-assert subprocess.check_output(command) == b"3\\n"
-with multiprocessing.Pool(2) as pool, ThreadPoolExecutor(4) as threads:
-    assert pool.map(play, range(20)) == list(threads.map(play, range(20))) == list(range(1, 21))
+assert play(2) == 3 and target.LIMIT == (1, [2]) and target.play.__name__ == "play"
+with ThreadPoolExecutor(4) as threads:
+    assert list(threads.map(play, range(20))) == list(range(1, 21))
+try: target.nothing
+except AttributeError: pass
+else: raise SystemExit(5)
+try: from target import nothing
+except ImportError: pass
+else: raise SystemExit(6)
 """
-    target = "import mine\nfrom helper import double\ndef play(k):\n    return mine.half(double(k)) + 1\n" \
-             "def count():\n    play.calls = getattr(play, 'calls', 0) + 1\n    return play.calls\nplay.count = count\n"  # fmt: skip
-    task = task_of(tmp_path, checked(body))
-    assert score(task, target, mine="def half(x):\n    return x // 2\n") == 1
+    target = (
+        "import mine\nfrom helper import double\nLIMIT = (1, [2])\ndef play(k):\n    return mine.half(double(k)) + 1\n"
+    )
+    assert score(task_of(tmp_path, checked(body)), target, mine="def half(x):\n    return x // 2\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -143,68 +143,6 @@ def test_scores_are_heard_from_subprocesses_and_at_the_exit(tmp_path: Path) -> N
     assert score(task_of(tmp_path, other), "def play(k):\n    return 0.75\n") == 0.75
 
 
-OBJECTS = """
-LIMIT, TABLE, _hidden = 3, {"a": (1, 2)}, 4
-LARGE = list(range(100_000))
-class Inner:
-    depth = 7
-class Agent:
-    def __init__(self, name, *, level=1):
-        self.name, self.level, self.inner, self.items = name, level, Inner(), [1, 2]
-    def act(self, observation): return max(observation) + self.level
-    def __len__(self): return 4
-    def __bool__(self): return False
-    def __getitem__(self, k):
-        if k > 2: raise IndexError(k)
-        return 10 * k
-    def __setitem__(self, k, value): self.name = value
-    def __eq__(self, other): return True
-    def __hash__(self): return 1
-def count():
-    k = 0
-    while True:
-        yield k
-        k += 1
-def few(): yield from "ab"
-def adder(x): return lambda y: x + y
-def apply(f, x): return f(x)
-def same(agent, other): return agent is other
-state = 0
-def bump():
-    global state
-    state += 1
-    return state
-"""
-
-
-def test_classes_generators_and_functions_are_used_where_they_are(tmp_path: Path) -> None:
-    body = """
-import copy, target
-from target import Agent, adder, apply, bump, count, few, same, _hidden
-assert (target.LIMIT, target.TABLE, _hidden, target.LARGE[99_999], len(target.LARGE)) == (3, {"a": (1, 2)}, 4, 99_999, 100_000)
-agent = Agent("bob", level=2)
-assert (agent.name, agent.act([1, 5]), agent.inner.depth, agent.items) == ("bob", 7, 7, [1, 2])
-assert (len(agent), agent[2], list(agent), bool(agent)) == (4, 20, [0, 10, 20], False)
-agent.name = "joe"; assert agent.name == "joe"
-agent[0] = "sue"; assert agent.name == "sue"
-del agent.level; assert not hasattr(agent, "level") and hasattr(agent, "name")
-assert isinstance(agent, Agent) and not isinstance(3, Agent) and callable(Agent) and not callable(agent)
-twin = copy.deepcopy(agent); twin.name = "ann"; assert agent.name == "sue"
-assert agent == agent and agent != twin and agent != 5 and same(agent, agent) and not same(agent, twin)
-numbers = count(); assert [next(numbers), next(numbers), next(numbers)] == [0, 1, 2]
-assert [x for x, _ in zip(count(), range(4))] == [0, 1, 2, 3] and list(few()) == ["a", "b"]
-assert adder(1)(2) == 3 and apply(adder(5), 1) == 6 and adder.__name__ == "adder"
-assert [bump(), bump()] == [1, 2]
-try: target.nothing
-except AttributeError: pass
-else: raise SystemExit(5)
-try: from target import nothing
-except ImportError: pass
-else: raise SystemExit(6)
-"""
-    assert score(task_of(tmp_path, checked(body)), OBJECTS) == 1
-
-
 def test_exceptions_are_those_that_the_submission_raised(tmp_path: Path) -> None:
     body = """
 from target import fail
@@ -229,26 +167,27 @@ def fail(k):
     assert score(task_of(tmp_path, checked(body)), target) == 1
 
 
-def test_what_a_submission_does_to_its_arguments_is_done_to_those_of_the_evaluator(tmp_path: Path) -> None:
+def test_arguments_are_copies_and_changing_them_changes_no_score(tmp_path: Path) -> None:
+    body = "import json, target\nhistory = [(0, 0)]\nfor _ in range(150): target.play(history)\nprint(json.dumps({'Score': len(history)}))\n"
+    task = task_of(tmp_path, body, own="def play(history):\n    return 1\n")
+    assert score(task, "def play(history):\n    history.extend([(1, 0)] * 50)\n    return 1\n") == 1
+
+
+def test_where_the_task_s_own_file_changes_its_arguments_both_run_in_one_process(tmp_path: Path) -> None:
+    text = "import json, target\nrows = [3, 1, 2]\ntarget.arrange(rows)\nprint(json.dumps({'Score': float(rows == [1, 2, 3])}))\n"
+    task = task_of(tmp_path, text, own="def arrange(rows):\n    rows.reverse()\n")
+    made = judged(task, "def arrange(rows):\n    rows.sort()\n")
+    assert isinstance(made, Grade)
+    assert (made.score, made.isolation) == (1.0, Isolation.SHARED)
+
+
+def test_arrays_and_numbers_of_numpy_come_as_themselves(tmp_path: Path) -> None:
     body = """
 import numpy, target
-from collections import Counter, namedtuple
-Point = namedtuple("Point", "x y")
-inner, point, array = [1], Point(1, 2), numpy.zeros((2, 3))
-board, names, seen, pair = [inner, point, 3, 1], {"a": (other := [1]), "b": 1}, {1, 2}, ([0], 5)
-counts, view, untouched = Counter("aab"), array[1], [float("nan"), point]
-target.change(board, names, seen, pair, counts, view, untouched, word=(word := bytearray(b"abc")))
-assert board == [[1, "new"], point, True, 1, "end"] and board[0] is inner and board[1] is point and board[2] is True, board
-assert names == {"a": [1, "new", 2], "c": (1,)} and names["a"] is other, names
-assert (seen, pair, counts["b"], type(counts), bytes(word)) == ({2, 3}, ([0, 1], 5), 7, Counter, b"ac")
-assert array.tolist() == [[0, 0, 0], [4, 4, 4]] and untouched[1] is point
+assert target.play(numpy.arange(3.0), numpy.int64(2)).tolist() == [0, 2, 4]
+assert type(target.one()) is numpy.int64 and not isinstance(target.one(), int)
 """
-    target = """
-def change(board, names, seen, pair, counts, view, untouched, word):
-    board[0].append("new"); board[2] = True; board.append("end")
-    names["a"] = [1, "new", 2]; del names["b"]; names["c"] = (1,)
-    seen.add(3); seen.discard(1); pair[0].append(1); counts["b"] = 7; view[:] = 4; del word[1]
-"""
+    target = "import numpy\ndef play(a, k): return a * k\ndef one(): return numpy.int64(1)\n"
     assert score(task_of(tmp_path, checked(body)), target) == 1
 
 
@@ -271,13 +210,13 @@ assert [target.play(k) for k in range(3)] == [0, 1, 2]
 
 def test_a_submission_draws_the_same_every_time(tmp_path: Path) -> None:
     task = task_of(tmp_path)
-    target = "import random, numpy\nfirst = random.random() + numpy.random.rand()\n" \
+    target = "import random, numpy\nfirst = random.random()\n" \
              "def play(k):\n    return first + random.random() + numpy.random.rand() + hash('text') % 1000\n"  # fmt: skip
     assert score(task, target) == score(task, target)
 
 
 def test_arguments_may_have_any_name(tmp_path: Path) -> None:
-    task = task_of(tmp_path, checked("from target import f\nassert f(self=1, way=2, one=3, given=4) == 10"))
+    task = task_of(tmp_path, checked("from target import f\nassert f(self=1, name=2, arguments=3, named=4) == 10"))
     assert score(task, "def f(**named):\n    return sum(named.values())\n") == 1
 
 
@@ -308,65 +247,69 @@ def play(k): return k
 
 # Where it cannot be done apart.
 
-CALLBACK = "import json\nfrom target import play\nprint(json.dumps({'Score': play(lambda x: x / 2)}))\n"
+NOT_PLAIN = {
+    "a function as an argument": ("play(lambda x: x / 2)", "def play(f):\n    return f({k})\n"),
+    "an object": ("play().value", "class Thing: value = {k} / 2\ndef play():\n    return Thing()\n"),
+    "a class": ("play({'a': 1}).act(1)", "class play:\n    def __init__(self, x): pass\n    def act(self, x): return {k} / 2\n"),
+    "a generator": ("next(play())", "def play():\n    yield {k} / 2\n"),
+    "processes": ("__import__('multiprocessing').get_context('fork').Pool(2).map(play, [1])[0]", "def play(x):\n    return {k} / 2\n"),
+    "a program": (
+        "float(__import__('subprocess').check_output([__import__('sys').executable, 'target.py']))",
+        "if __name__ == '__main__':\n    print({k} / 2)\ndef play(): pass\n",
+    ),
+}  # fmt: skip
 
 
-def test_an_evaluator_that_passes_what_cannot_be_sent_is_judged_in_one_process_and_that_is_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", NOT_PLAIN)
+def test_what_is_no_plain_function_is_judged_in_one_process_and_that_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(MLGymJudge, "inseparable", set())
-    task = task_of(tmp_path, CALLBACK, own="def play(f):\n    return f(1)\n")
-    assert score(task, "def play(f):\n    return f(3)\n") == 1.5
-    assert MLGymJudge.inseparable == {task.digest()}
+    monkeypatch.setattr(MLGymJudge, "separable", {})
+    call, target = NOT_PLAIN[kind]
+    value = target.replace("f({k})", "f(2 * {k})") if "lambda" in call else target
+    task = task_of(
+        tmp_path,
+        f"import json\nfrom target import play\nprint(json.dumps({{'Score': {call}}}))\n",
+        own=value.format(k=1),
+    )
+    made = judged(task, value.format(k=3) if "lambda" not in call else "def play(f):\n    return f(3)\n")
+    assert isinstance(made, Grade), made
+    assert (made.score, made.isolation) == (1.5, Isolation.SHARED)
+    assert MLGymJudge.separable == {task.digest(): False}
     monkeypatch.setattr("palaestra.research.mlgym.judge.run_apart", None)  # It is not tried again.
-    assert score(task, "def play(f):\n    return f(5)\n") == 2.5
-
-
-def test_target_py_as_a_program_is_judged_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MLGymJudge, "inseparable", set())
-    text = "import json, subprocess, sys\nout = subprocess.run([sys.executable, 'target.py'], capture_output=True, text=True)\n" \
-           "print(json.dumps({'Score': float(out.stdout)}))\n"  # fmt: skip
-    assert score(task_of(tmp_path, text, own="print(1)"), "if __name__ == '__main__':\n    print(0.5)\n") == 0.5
-    assert len(MLGymJudge.inseparable) == 1
+    assert isinstance(judged(task, value.format(k=5)), Grade)
 
 
 @pytest.mark.parametrize(
     "target",
     [
-        "import numpy\ndef play(k):\n    return [None, print] if k == 0 else 999",
-        "deep = []\nfor _ in range(95): deep = [deep]\ndef play(k):\n    return deep if k == 0 else 999",
+        "def play(k):\n    return print",
+        "def play(k):\n    return range(10**12)",
+        "deep = []\nfor _ in range(100_000): deep = [deep]\ndef play(k):\n    return deep",
+        "def play(k):\n    return 1 << 30_000_000",
+        "def play(k):\n    raise SystemExit",
+        "def play(k):\n    k.append(1)\n    return print",
     ],
 )
 def test_no_submission_brings_itself_into_the_process_of_the_evaluator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
-    """An array of what was returned is one of objects, which cannot be sent; with the task's own file it is one of numbers."""
-    monkeypatch.setattr(MLGymJudge, "inseparable", set())
-    body = """
-import json, numpy, target
-first = target.play(0)
-for _ in range(10): first = [first]
-try: target.play(first)
-except RuntimeError: pass
-value = target.play(numpy.array([target.play(0), None], dtype=object) if not isinstance(first[0][0], list) or
-                    not isinstance(target.play(0), (int, float)) else 1)
-print(json.dumps({"Score": value}))
-"""
-    task = task_of(tmp_path, body)
+    monkeypatch.setattr(MLGymJudge, "separable", {})
+    task = task_of(tmp_path)
     made = judged(task, target)
     assert isinstance(made, Unusable), made
-    assert not MLGymJudge.inseparable
+    assert MLGymJudge.separable == {task.digest(): True}
 
 
-def test_without_a_file_of_its_own_a_task_cannot_show_what_it_passes(tmp_path: Path) -> None:
-    task = task_of(tmp_path, CALLBACK)
+def test_a_task_without_a_file_of_its_own_is_judged_in_one_process(tmp_path: Path) -> None:
+    task_of(tmp_path)
     file = tmp_path / "configs/tasks/game.yaml"
-    file.write_text(file.read_text().replace("data/game/target.py, ", ""))
+    file.write_text(file.read_text().replace("data/game/target.py, ", "").replace("Play it well.", "Write target.py."))
     task = load_mlgym(tmp_path, "game")
-    made = judged(task, "def play(f):\n    return 999\n")
-    assert isinstance(made, Failure)
-    assert made.cause is FailureCause.SCORER
-    assert "builtins.function" in made.message
+    assert task.submission.files == ("target.py",)
+    made = judged(task, "def play(k):\n    return 0.5\n")
+    assert isinstance(made, Grade)
+    assert (made.score, made.isolation) == (0.5, Isolation.SHARED)
 
 
 @pytest.mark.parametrize(
@@ -422,21 +365,22 @@ EVERYWHERE = "import os\nfor file in range(1024):\n    try: os.write(file, DATA)
     [
         f"import json\njson.dumps = lambda *a, **k: '{FORGED}'",
         f"exec(\"print = json = None\\ndef dumps(*a): return '{FORGED}'\", vars(__import__('__main__')))",
-        "import __main__\n__main__.Server.encode = lambda self, value: 999",
+        "import __main__\n__main__.encode = lambda value: b'999'",
         f"import os\nif not os.fork():\n    print('{FORGED}')\n    os._exit(0)",
         "import os, signal\nfor process in (1, os.getppid()):\n    try: os.kill(process, signal.SIGKILL)\n    except OSError: pass",
         "import threading\nthreading.Thread(target=lambda: [0 for _ in iter(int, 1)], daemon=False).start()",
         f"import atexit\natexit.register(print, '{FORGED}')\nimport os\nos._exit(0)",
         EVERYWHERE.replace("DATA", f"b'{FORGED}\\n'"),
-        EVERYWHERE.replace("DATA", "b'.' + b'\"{}\"\\n'") + "os._exit(0)",
-        EVERYWHERE.replace("DATA", "b'!' + b'\"x\"\\n'"),
+        EVERYWHERE.replace("DATA", "b'3 =999\\n'"),
+        EVERYWHERE.replace("DATA", "b'3 =999\\n'") + "os._exit(0)",
+        EVERYWHERE.replace("DATA", 'b\'{"value": null}\\n{"gone": "passed"}\\n\''),
     ],
 )
 def test_no_trick_gives_another_score(tmp_path: Path, trick: str) -> None:
     start = time.monotonic()
     made = judged(task_of(tmp_path), f"{trick}\ndef play(k):\n    return 0.125\n")
     assert isinstance(made, Unusable) or made == Grade(0.125, {"Score": 0.125}, pytest.approx(0, abs=30)) or (
-        "Server.encode" in trick and isinstance(made, Grade) and made.score == 999  # Which it could return as well.
+        "__main__.encode" in trick and isinstance(made, Grade) and made.score == 999  # Which it could return as well.
     ), made  # fmt: skip
     assert time.monotonic() - start < 15
 
@@ -445,14 +389,13 @@ ANSWERS = """
 import os, sys
 def say(text):
     data = text.encode() if isinstance(text, str) else text
-    places = {file: f"/proc/self/fd/{file}" for file in range(64)}
-    line = max(file for file, path in places.items() if os.path.exists(path) and "pipe" in os.readlink(path))
+    line = int(sys.argv[-1])
     while data:
         data = data[os.write(line, data):]
 """
 
 
-@pytest.mark.parametrize("lie", ["'garbage\\n'", '\'{"number": 1, "value": 1}\\n\'', "'x' * (9 << 20)"])
+@pytest.mark.parametrize("lie", ["'garbage\\n'", "'9 =1\\n'", "'4 =1\\n4 =1\\n'", "'x' * (9 << 20)"])
 def test_an_answer_that_is_none_is_an_error_in_the_evaluator_and_nothing_is_asked_again(
     tmp_path: Path, lie: str
 ) -> None:
@@ -463,8 +406,8 @@ for function in (target.play, target.other, target.other):
     start = time.monotonic()
     try: function(given)
     except RuntimeError as error: errors.append(str(error))
-assert len(errors) == 3 and all("can be asked no more" in error for error in errors), errors
-assert type(given) is list and time.monotonic() - start < 0.1
+assert len(errors) == 3 and all("cannot be called any more" in error for error in errors), errors
+assert time.monotonic() - start < 0.5
 """
     target = f"{ANSWERS}\ndef play(x): say({lie})\ndef other(x): return 1\n"
     assert score(task_of(tmp_path, checked(body)), target) == 1
@@ -473,49 +416,36 @@ assert type(given) is list and time.monotonic() - start < 0.1
 @pytest.mark.parametrize(
     "said",
     [
-        "",
-        "null",
-        "[1, 2]",
-        "\xff",
-        '{"number": 1}',
-        '{"number": 2, "value": 1}',
-        '{"number": "1", "value": 1}',
-        '{"ended": "5417"}',
-        '{"number": 1, "value": ["pickle", "x"]}',
-        '{"number": 1, "value": {}}',
-        '{"number": 1, "value": [[], 1]}',
-        '{"number": 1, "value": ["h", "x", true]}',
-        '{"number": 1, "value": ' + '["l", ' * 90000 + "]" * 90001 + "}",
-        '{"number": 1, "value": ' + '["l", ' * 300 + "1" + "]" * 300 + "}",
-        '{"number": 1, "value": ' + "9" * 5000 + "}",
-        '{"number": 1, "value": ["n", "|O8", [1], "AAAAAAAAAAA="]}',
-        '{"number": 1, "value": ["n", "<f8", [1000000000000], ""]}',
-        '{"number": 1, "value": ["d", ["l"], 1]}',
-        '{"number": 1, "value": ["d", 1]}',
-        '{"number": 1, "value": 1, "changed": {"0": 5}}',
-        '{"number": 1, "value": 1, "changed": {"0": ["t", 1]}}',
-        '{"number": 1, "value": 1, "changed": {"0": ["l", ["d", ["l"], 1]]}}',
-        '{"number": 1, "value": 1, "changed": {"1": ["t", ["l"], 8]}}',
-        '{"number": 1, "value": 1, "changed": {"2": 8}}',
-        '{"number": 1, "value": 1, "changed": {"3": ["l", 1]}}',
-        '{"number": 1, "value": 1, "changed": {"x": ["l", 1]}}',
-        '{"number": 1, "value": 1, "changed": 7}',
+        b"", b"null", b"1", b"1=2", b"1 2", b"1 =", b"2 =1", b"-1 =1", b"1 =1 2", b"1 =\xff", b'1 ={"value": null}', b"1 ={}",
+        b'1 ={"gone": "passed"}', b'1 ={"tuple": 5}', b'1 ={"tuple": [1], "set": []}', b'1 ={"dict": [[[], 1]]}',
+        b'1 ={"array": ["|O8", [1], "AAAAAAAAAAA="]}', b'1 ={"array": ["<f8", [1000000000000], ""]}',
+        b'1 ={"element": ["<f8", [1], "AAAAAAAAAAA="]}', b'1 ={"complex": ["x", 1]}', b'1 ={"bytes": "?"}',
+        b"1 =" + b"[" * 40_000, b"1 =" + b"9" * 5000, b"1 =1\n2 =1", b"9" * 10_000 + b" =1",
     ],
-)
-def test_whatever_is_answered_arguments_keep_their_types_and_the_evaluator_has_one_kind_of_error(
-    monkeypatch: pytest.MonkeyPatch, said: str
-) -> None:
-    line, other = Line(), socket.socketpair()
-    monkeypatch.setattr("palaestra.research.inside.stub.LINE", line)
-    line._line = other[0]
-    with other[0], other[1]:
-        threading.Thread(target=other[1].sendall, args=[said.encode("latin-1") + b"\n"]).start()
-        one, given = remote(5, True), ([1], ([2], 7), 7)
+)  # fmt: skip
+def test_whatever_is_answered_the_evaluator_has_one_kind_of_error(said: bytes) -> None:
+    (read, to), (back, answer) = os.pipe(), os.pipe()
+    try:
+        os.write(answer, said + b"\n")
+        os.close(answer)
+        line = Line(to, back)
         for _ in range(2):
-            with pytest.raises(RuntimeError, match="can be asked no more"):
-                line.ask("call", one, *given)
-    assert type(given[0]) is list
-    assert given[1:] == (([2], 7), 7) or given[1:] == (([], 7), 7)
+            with pytest.raises(RuntimeError, match="cannot be called any more"):
+                line.ask(".play", ([1], 7), {})
+    finally:
+        for file in (read, to, back):
+            os.close(file)
+
+
+@pytest.mark.parametrize("value", [print, object(), os, json.JSONDecoder(), iter([]), IntEnum, pickle.Pickler])
+def test_arguments_that_are_not_plain_are_never_sent(value: object) -> None:
+    read, to = os.pipe()
+    line = Line(to, read)
+    with pytest.raises((TypeError, pickle.PicklingError, AttributeError)):
+        line.ask(".play", ([{"a": (value,)}],), {})
+    os.close(to)
+    assert os.read(read, 10) == b""
+    os.close(read)
 
 
 @pytest.mark.parametrize(
@@ -524,7 +454,6 @@ def test_whatever_is_answered_arguments_keep_their_types_and_the_evaluator_has_o
         "import os; os._exit(0)",
         "import os; os.kill(os.getpid(), 9)",
         "return 'x' * (9 << 20)",
-        "deep = ()\n    for _ in range(100_000): deep = (deep,)\n    return deep",
     ],
 )
 def test_a_submission_that_ended_is_an_error_in_the_evaluator_every_time(tmp_path: Path, way: str) -> None:
@@ -543,46 +472,12 @@ def test_one_that_never_answers_is_ended_with_the_evaluator_and_one_that_goes_on
     assert time.monotonic() - start < 8
 
 
-def test_thousands_of_objects_and_a_generator_without_an_end_are_no_burden(tmp_path: Path) -> None:
-    body = """
-import target
-kept = target.many(3000)
-assert kept[2999].number == 2999 and kept[2999] is target.last()
-del kept
-assert target.alive() > 2000
-for k in range(3): target.alive()
-assert target.alive() < 5, target.alive()
-endless = target.endless()
-assert sum(next(endless) for _ in range(50)) == 50
-"""
-    target = """
-import gc, weakref
-class One:
-    def __init__(self, number): self.number = number
-all_ = weakref.WeakSet()
-def many(n):
-    global newest
-    made = [One(k) for k in range(n)]
-    all_.update(made)
-    newest = made[-1]
-    return made
-def last(): return newest
-def alive():
-    gc.collect()
-    return len(all_)
-def endless():
-    while True: yield 1
-"""
-    task = task_of(tmp_path, checked(body.replace("assert target.alive() > 2000\n", "")))
-    assert score(task, target) == 1
-
-
 @pytest.mark.parametrize(
     ("target", "told"),
     [
-        ("def play(k:\n", "target.py cannot be imported (SyntaxError); the evaluator did not come to its end (exit code 1, SyntaxError)"),
-        ("raise type('X5417', (Exception,), {})('5417')", "target.py cannot be imported (RuntimeError); the evaluator"),
-        ("raise SystemExit('5417')", "target.py cannot be imported (SystemExit); the evaluator"),
+        ("def play(k:\n", "the evaluator did not come to its end (exit code 1, SyntaxError)"),
+        ("raise type('X5417', (Exception,), {})('5417')", "the evaluator did not come to its end (exit code 1, RuntimeError)"),
+        ("raise SystemExit('5417')", "the evaluator did not come to its end (exit code 1, RuntimeError)"),
         ("def play(k):\n    raise KeyError('5417')", "the evaluator did not come to its end (exit code 1, KeyError)"),
         ("def other(k):\n    pass", "the evaluator did not come to its end (exit code 1, ImportError)"),
     ],
@@ -599,8 +494,7 @@ def test_of_a_failure_only_the_name_is_told(tmp_path: Path, target: str, told: s
 
 
 def there_and_back(value: Any) -> Any:
-    wire = json.loads(json.dumps(Encoder(sent).encode(value)))
-    return Decoder(lambda number, called: (number, called)).decode(wire)
+    return decode(encode(value))
 
 
 def alike(one: Any, other: Any) -> bool:
@@ -625,15 +519,14 @@ def alike(one: Any, other: Any) -> bool:
 
 keys = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.binary()
-    | st.text(st.characters(exclude_categories=())),
+    | st.text(st.characters(exclude_categories=["Cs"])),
     lambda one: st.tuples(one, one) | st.frozensets(one, max_size=3), max_leaves=4,
 )  # fmt: skip
-elements = st.sampled_from([np.float64(1.5), np.int8(-3), np.bool_(True), np.str_("ab"), np.datetime64("2020-01-01")])
-arrays = st.sampled_from([np.zeros((2, 0)), np.array(1.5), np.arange(6.0).reshape(2, 3).T, np.array(["a", "bcd"]),
+elements = st.sampled_from([np.float64(1.5), np.int8(-3), np.bool_(True), np.complex64(2j)])
+arrays = st.sampled_from([np.zeros((2, 0)), np.array(1.5), np.arange(6.0).reshape(2, 3).T,
                           np.array([True]), np.array([1 + 2j], np.complex64), np.array([np.nan], ">f2")])  # fmt: skip
 plain = st.recursive(
-    keys | st.floats() | st.complex_numbers() | st.binary().map(bytearray) | st.integers(-(10**400), 10**400) | elements | arrays
-    | st.builds(range, st.integers(), st.integers(), st.integers(1)),
+    keys | st.floats() | st.complex_numbers() | st.binary().map(bytearray) | st.integers(-(10**400), 10**400) | elements | arrays,
     lambda one: st.lists(one) | st.tuples(one, one) | st.dictionaries(keys, one) | st.sets(keys), max_leaves=20,
 )  # fmt: skip
 
@@ -643,78 +536,29 @@ def test_any_plain_value_comes_through_as_it_is(value: Any) -> None:
     assert alike(there_and_back(value), value)
 
 
-@settings(max_examples=40)
-@given(st.lists(plain, max_size=3), st.lists(plain, max_size=3))
-def test_a_list_becomes_whatever_list_came_back(old: list[Any], new: list[Any]) -> None:
-    encode, decoder = Encoder(sent).encode, Decoder(lambda number, called: number)
-    before, after = (json.loads(json.dumps(encode(one))) for one in (old, new))
-    assert can_change(before)
-    apply(old, before, after, decoder)
-    assert alike(old, new) or json.dumps(Encoder(sent).encode(old), sort_keys=True) == json.dumps(after, sort_keys=True) or any(
-        isinstance(one, dict | set) for one in _all(new)  # The order in them is not brought back.
-    )  # fmt: skip
-
-
-def _all(value: Any) -> list[Any]:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return [value, *[part for one in inner for part in _all(one)]]
-
-
 def test_subclasses_go_as_their_plain_base_and_the_rest_cannot_be_sent() -> None:
     point = namedtuple("point", "x y")(1, 2)
     level = IntEnum("level", "LOW")
-    for value, base in ((point, (1, 2)), (OrderedDict(a=1), {"a": 1}), (defaultdict(list, a=[1]), {"a": [1]}),
-                        (Counter("aa"), {"a": 2}), (level.LOW, 1)):  # type: ignore[attr-defined]  # fmt: skip
+    for value, base in ((point, (1, 2)), (OrderedDict(a=1), {"a": 1}), (Counter("aa"), {"a": 2}), (level.LOW, 1)):  # type: ignore[attr-defined]
         assert alike(there_and_back([value]), [base])
-    for value in (object(), print, Enum("color", "RED"), np.array([None]), np.zeros(2, "i4,i4"), iter([]), json):
-        with pytest.raises(Unsendable):
-            there_and_back({"a": [value]})
-
-
-def test_tensors_come_through() -> None:
-    torch = pytest.importorskip("torch")
-    for value in (
-        torch.arange(6.0).reshape(2, 3).T,
-        torch.tensor(True),
-        torch.zeros(2, 0),
-        torch.ones(3, dtype=torch.bfloat16),
-    ):
-        found = there_and_back(value)
-        assert found.dtype == value.dtype
-        assert torch.equal(found, value)
-
-
-def test_what_is_too_deep_or_contains_itself_is_an_error_of_its_own() -> None:
-    deep: list[Any] = []
-    for _ in range(DEPTH - 1):
-        deep = [deep]
-    assert there_and_back(deep) == deep
-    for value in ([deep], [[deep]]):
-        with pytest.raises(TooLarge):
-            there_and_back(value)
-    deep.append(deep)
-    with pytest.raises(TooLarge):
-        there_and_back(deep)
-    wire: list[Any] = ["l"]
-    for _ in range(500):
-        wire = ["l", wire]
-    with pytest.raises(Garbled):
-        Decoder(lambda number, called: number).decode(wire)
+    for value in (object(), print, np.array([None]), np.zeros(2, "i4,i4"), iter([]), json, range(3)):
+        with pytest.raises(TypeError):
+            encode({"a": [value]})
 
 
 @settings(max_examples=50)
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from("ltdsfrxhnebaTicu"),
-                    lambda one: st.lists(one) | st.dictionaries(st.text(), one)))  # fmt: skip
-def test_whatever_comes_is_a_value_or_garbled(wire: Any) -> None:
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+                    lambda one: st.lists(one) | st.dictionaries(st.text() | st.sampled_from(sorted(BUILDERS)), one)))  # fmt: skip
+def test_whatever_comes_is_a_value_or_refused(wire: Any) -> None:
     try:
-        value = Decoder(lambda number, called: (number, called)).decode(wire)
-    except Garbled:
+        value = decode(json.dumps(wire).encode())
+    except ValueError:
         return
     assert alike(there_and_back(value), value)
 
 
 def test_only_exceptions_of_python_are_raised() -> None:
-    assert [type(raised([name, "x"])) for name in ("ValueError", "SystemExit", "KeyboardInterrupt", "print", "Own", "UnicodeDecodeError")] == [
+    assert [type(_error([name, "x"])) for name in ("ValueError", "SystemExit", "KeyboardInterrupt", "print", "Own", "UnicodeDecodeError")] == [
         ValueError, *[RuntimeError] * 5,
     ]  # fmt: skip
-    assert type(raised({"a": 1})) is type(raised([[], 1])) is RuntimeError
+    assert type(_error({"a": 1})) is type(_error([[], 1])) is RuntimeError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 RECIPE = "research"
 NOTE = "note"
 """The phase of an event: its figures have a `text` for whoever started the run."""
-PATHS = ("mlgym", "prompts", "memory", "demonstration", "cache")
+PATHS = ("mlgym", "agent_config", "prompts", "memory", "demonstration", "cache")
 """Settings that are paths."""
 
 
@@ -38,11 +38,14 @@ class ResearchSettings:
 
     task: str = setting("prisoners_dilemma", "What is worked on: a name of `palaestra research tasks`, or a folder.")
     task_options: tuple[str, ...] = setting(
-        (), "Options of a task of a checkout, each as name=value: metric, direction."
+        (), "Options of a task of a checkout, each as name=value: metric, direction, submission, install, validations."
     )
     mlgym: str = setting("", "A checkout of MLGym; the task is then one of its.")
     agent: str = setting(
         "model", "Who works: model, human, baseline, reference, script:FILE, replay:RUN, best_of:N:AGENT."
+    )
+    agent_config: str = setting(
+        "", "An agent file of MLGym (configs/agents/NAME.yaml): its templates, parser, history and tools."
     )
     model: str = setting(
         "",
@@ -189,6 +192,12 @@ def settled(settings: ResearchSettings) -> ResearchSettings:
     for name in PATHS:
         if (path := getattr(settings, name)) not in ("", ":memory:"):
             changes[name] = settled_path(path)
+    if settings.agent_config:
+        from palaestra.research.mlgym.agent_file import agent_settings
+
+        # What the user asked for otherwise comes before the file.
+        left = {one.name: getattr(settings, one.name) == one.default for one in fields(settings)}
+        changes |= {name: value for name, value in agent_settings(changes["agent_config"]).items() if left[name]}
     if not settings.mlgym and (Path(settings.task) / FILE).is_file():
         changes["task"] = settled_path(settings.task)
     return build(ResearchSettings, {**to_plain(settings), **changes})

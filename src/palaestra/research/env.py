@@ -401,6 +401,7 @@ class ResearchEnv(TurnEnv):
         return {
             "score": None if graded is None else graded.score,
             "scores": {} if graded is None else dict(graded.scores),
+            "isolation": "" if graded is None or graded.isolation is None else str(graded.isolation),
             "baseline": self._reference(self.split),
             "attempts": tuple(self.attempts),
             "failures": dict(self.failures),

@@ -27,6 +27,8 @@ from palaestra.sandbox.base import Limits, Result, Sandbox
 EvaluationSplit = Literal["validation", "test"]
 TOLD = 300
 """Characters of what a submission said on validation data that its maker is told."""
+VALUES = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
+"""What an evaluator raises over a value that is not what it expects."""
 PROGRAMS, SLACK = 3.0, 30.0
 """How long judging as a whole may take: that many times a task's `evaluation_seconds`, and so many seconds more. An
 evaluator that is not done then is a failure, as an episode, a bench or a baseline would wait for it for ever."""
@@ -165,6 +167,10 @@ class Judge:
         except PalaestraError as error:
             return Failure(FailureCause.SCORER, str(error))
         except (Exception, SystemExit) as error:  # An evaluator that breaks says nothing about the submission.
+            if isinstance(error, VALUES) and any(program.called for program in evaluation._programs):
+                # It got along with the baseline's values; these are the submission's.
+                why = f"the evaluator cannot use what it returned ({type(error).__name__})"
+                return self._refused(SubmissionError(why, why), split)
             said = told(error, self.task.folder)
             return Failure(FailureCause.SCORER, f"the evaluator of {self.task.name} broke: {said[: 2 * TOLD]}")
         finally:

@@ -56,7 +56,7 @@ def environment_of(task: ResearchTask) -> dict[str, str]:
     """Variables of a task's sandboxes."""
     own = {"PYTHONPATH": LIBRARY, "HF_HUB_OFFLINE": "1"} if task.palaestra else {}
     # Several workspaces share the cores: a thread for each of them in each would slow all down.
-    return {"OMP_NUM_THREADS": "1", **own}
+    return {"OMP_NUM_THREADS": "1", **own, **task.variables()}
 
 
 def _installed(name: str) -> Path | None:

@@ -70,7 +70,8 @@ class Program:
         self._thread = threading.Thread(target=work, daemon=True, name="submission")
         self._thread.start()
         try:
-            self.functions: Sequence[str] = self._ask({"module": module})
+            names = self._ask({"module": module})
+            self.functions: Sequence[str] = [str(name) for name in names] if isinstance(names, list) else []
         except BaseException:
             self.close()
             raise
@@ -104,7 +105,8 @@ class Program:
         self.called = self.called or "function" in message
         self._line.send(message)
         reply = self._line.receive()
-        if reply is None or not {"value", "error"} & set(reply):
+        # Nothing but a value or an error is an answer, whatever else a submission writes to the line.
+        if reply is None or reply.keys() not in ({"value"}, {"error"}):
             self._line.close()
             self._thread.join()
             if isinstance(self._outcome, SandboxError):

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from palaestra.core.records import Failure
+
+
+class Isolation(StrEnum):
+    """Where the code of a submission ran while it was judged."""
+
+    NOT_RUN = "not run"
+    """None of it ran: the evaluator read a table."""
+    SEPARATE = "separate sandboxes"
+    """In a sandbox of its own; the evaluator saw what its functions returned, and nothing else."""
+    SHARED = "one process"
+    """In the evaluator's process, with the score on a sealed channel: code that changes that process can change its score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +28,13 @@ class Grade:
         score: the task's metric.
         scores: everything that was measured, the metric among it.
         seconds: that the evaluation took.
+        isolation: where the submission's code ran, for tasks of MLGym.
     """
 
     score: float
     scores: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+    isolation: Isolation | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,6 +222,10 @@ class ResearchTask(Strict):
         """
         return {} if data.public is None else {DATA: str(data.public)}
 
+    def variables(self) -> Mapping[str, str]:
+        """Environment variables of the task's sandboxes."""
+        return {}
+
     def judge(self, sandbox: Sandbox) -> Judge:
         """Who judges submissions."""
         from palaestra.research.evaluation import Judge

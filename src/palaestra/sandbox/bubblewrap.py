@@ -113,12 +113,13 @@ class Bubblewrap:
         read_back: Sequence[str] = (),
         workspace: str | PathLike[str] | None = None,
         read_only: Mapping[str, str] = {},
+        pass_fds: Sequence[int] = (),
     ) -> Result:
-        """See `Sandbox.run`."""
+        """See `Sandbox.run`. The program inherits the open files `pass_fds` under the same numbers, as of `subprocess.Popen`."""
         if not argv:
             raise SandboxError("run needs a program; got an empty argv")
         env = {"OMP_NUM_THREADS": "1", **env}  # a thread for each core would be over the limit of processes
-        tenancy = self._start(behind_door(argv), limits, env, workspace, read_only)
+        tenancy = self._start(behind_door(argv), limits, env, workspace, read_only, pass_fds=pass_fds)
         try:
             write_files(tenancy.workspace, files)
             tenancy.child.let_in()
@@ -159,6 +160,7 @@ class Bubblewrap:
         workspace: str | PathLike[str] | None,
         read_only: Mapping[str, str],
         bash: bool = False,
+        pass_fds: Sequence[int] = (),
     ) -> Tenancy:
         """A sandbox with its first process at the door, under its limits."""
         held: list[int] = []
@@ -172,7 +174,7 @@ class Bubblewrap:
                 held.append(holding(STEP))
                 command = [*command, str(held[-1]), Child.STDIN, Child.STATUS]
             reset_times(prepare_devices())
-            child = Child([self.bwrap, *arguments, "--", *command], environment(), held)
+            child = Child([self.bwrap, *arguments, "--", *command], environment(), [*held, *pass_fds])
         finally:
             for file in held:
                 os.close(file)

@@ -11,7 +11,11 @@ AGENTS.register(
     f"{_HERE}.script:ScriptAgent",
     "script:FILE: the actions of a file, a line %% between two, or .jsonl; {task} in FILE is the task",
 )
-AGENTS.register("replay", f"{_HERE}.replay:ReplayAgent", "the actions of a run: replay:FOLDER")
+AGENTS.register(
+    "replay",
+    f"{_HERE}.replay:ReplayAgent",
+    "the actions of a run: replay:FOLDER, or of a trajectory of MLGym: replay:FILE.traj",
+)
 AGENTS.register("baseline", f"{_HERE}.solutions:BaselineAgent", "hands the task's baseline in")
 AGENTS.register("reference", f"{_HERE}.solutions:ReferenceAgent", "hands the good solution in that a task comes with")
 AGENTS.register("best_of", f"{_HERE}.best_of:BestOfAgent", "the best of n episodes by validation: best_of:N:AGENT")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from palaestra.research.steps import Step
 from palaestra.runs.run import Run
 
 INTERRUPTED = str(StopReason.INTERRUPTED)
+TRAJECTORY = ".traj"
+LIMITS = {"context": StopReason.CONTEXT, "format": StopReason.FORMAT, "cost": StopReason.COST}
+"""By a word of MLGym's exit status: the limit at which it handed in by itself."""
 KEPT = ("format_errors", "format_penalty")
 """Settings of the run that are the environment's too."""
 
@@ -24,8 +28,11 @@ class ReplayAgent(Agent):
     The environment is made as it was for that run, so that with the same task the result is the same. Of a run of
     several episodes the one is played that counted. A command that somebody interrupted is not begun again.
 
+    A file `.traj` is a trajectory of MLGym: the responses of its model are said one after the other, and read as that
+    project reads them, by their last fenced block. Where it handed in by itself at some limit, so does this.
+
     Arguments:
-        argument: the folder of the run, or a file in it such as its `trajectory.json`.
+        argument: the folder of the run, or a file in it such as its `trajectory.json`; or a file `.traj`.
 
     Raises:
         SettingsError: no folder is named.
@@ -39,6 +46,10 @@ class ReplayAgent(Agent):
         if not argument:
             raise SettingsError("the agent 'replay' plays a run; name its folder as replay:FOLDER")
         folder = Path(argument.replace("{task}", outfit.task.name)).expanduser()
+        self._end: Halt | None = None
+        if folder.suffix == TRAJECTORY:
+            self._read_trajectory(folder)
+            return
         if folder.is_file():
             folder = folder.parent
         with Run.open(folder, read_only=True) as run:
@@ -57,9 +68,27 @@ class ReplayAgent(Agent):
         # Who stopped it from outside: the agent itself, or a person, perhaps during a command.
         outside = [
             step for step in steps if step.stop_reason and (step.message is None or step.stop_reason == INTERRUPTED)
-        ]
-        self._end = outside[0] if outside else None
-        self.messages = [step.message for step in steps if step.message is not None and step is not self._end]
+        ][:1]
+        for step in outside:
+            self._end = Halt(StopReason(step.stop_reason), step.note, step.failure)
+        self.messages = [step.message for step in steps if step.message is not None and step not in outside]
+
+    def _read_trajectory(self, path: Path) -> None:
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            responses = [step["response"] for step in found["trajectory"]]
+            status = str(found["info"].get("exit_status"))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise RunError(
+                f"{path} cannot be read as a trajectory of MLGym: {type(error).__name__}: {error}"
+            ) from error
+        self.parser = "last_block"
+        self._settings = {"steps": len(responses) + 1, "format_errors": 0}
+        self._tools, self._commands = False, ()
+        self.messages = [Message("assistant", str(text)) for text in responses]
+        if status.startswith("autosubmission"):
+            reason = next((one for word, one in LIMITS.items() if word in status), StopReason.STEPS)
+            self._end = Halt(reason, f"the trajectory ended with: {status}")
 
     @classmethod
     def settled(cls, argument: str) -> str:
@@ -81,5 +110,5 @@ class ReplayAgent(Agent):
         if turn < len(self.messages):
             return self.messages[turn]
         if self._end is not None:
-            return Halt(StopReason(self._end.stop_reason), self._end.note, self._end.failure)
+            return self._end
         return Halt(StopReason.GAVE_UP, "the run that is replayed has no further action")

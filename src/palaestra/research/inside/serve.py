@@ -1,165 +1,92 @@
-"""Runs inside the sandbox of a submission: opens its module, and does with its objects what the evaluator asks for.
+"""Runs in the sandbox of a submission: imports its module, and calls its functions as the evaluator asks by a pipe.
 
-The submission can do what it likes to this process: all that it can change is what it answers. What it prints goes nowhere.
+The submission can do what it likes to this process. All that it can change is what it answers.
 """
 
 from __future__ import annotations
 
 import builtins
-import copy
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import json
-import operator
+import importlib
 import os
 import random
-import select
 import sys
-import threading
-
-# By name: what the submission puts into this module later is not called.
-from collections.abc import Callable, Sequence
-from os import _exit, getpid, write
+from os import _exit, read, write
+from pickle import dumps, loads
 from types import ModuleType
 from typing import Any
 
-from .changes import can_change, same
-from .values import Decoder, Encoder, TooLarge
+from .values import encode
 
-MODULE = "target"
-LARGE = 1 << 16
-"""Characters of a value of the module that is sent with its name."""
+CHANGED = 9
+"""Exit code: in one of the first calls the submission changed an argument that it was given."""
+WATCHED = 100
+"""Calls whose arguments are compared afterwards."""
 SAID = 2000
-"""Characters of what an exception says."""
-
-
-class Server:
-    """The objects of a submission that the evaluator holds, by number."""
-
-    def __init__(self) -> None:
-        self.objects: dict[int, object] = {}
-        self.numbers: dict[int, int] = {}
-        self.count = 0
-        self.decoder = Decoder(lambda number, _: self.objects[number])
-        self.ways: dict[str, Callable[..., Any]] = {
-            "call": lambda one, /, *given, **named: one(*given, **named),
-            "get": getattr, "set": setattr, "drop": delattr, "len": len, "item": operator.getitem,
-            "put": operator.setitem, "remove": operator.delitem, "iter": iter, "next": next, "bool": bool,
-            "is": lambda kind, one: isinstance(one, kind), "copy": copy.copy, "deepcopy": copy.deepcopy,
-        }  # fmt: skip
-
-    def keep(self, value: object) -> list[Any]:
-        number = self.numbers.get(id(value))
-        if number is None:
-            self.count += 1
-            number = self.numbers[id(value)] = self.count
-            self.objects[number] = value
-        return ["h", number, callable(value)]
-
-    def forget(self, numbers: Sequence[int]) -> None:
-        for number in numbers:
-            if number in self.objects:
-                del self.numbers[id(self.objects.pop(number))]
-
-    def encode(self, value: object) -> Any:
-        return Encoder(self.keep).encode(value)
-
-    def named(self, value: object) -> Any:
-        """A value of the module; a large one is not sent before it is asked for."""
-        try:
-            found = self.encode(value)
-            return found if len(json.dumps(found)) <= LARGE else self.keep(value)
-        except TooLarge:
-            return self.keep(value)
-
-    def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """What to say to a request; raises whatever the submission raises."""
-        self.forget(asked["drop"])
-        if asked["way"] == "open":
-            module = opened()
-            return {
-                "value": ["d", *[part for name in public(module) for part in (name, self.named(vars(module)[name]))]]
-            }
-        given = [self.decoder.decode(one) for one in asked["given"]]
-        named = {name: self.decoder.decode(one) for name, one in asked["named"].items()}
-        # A new iterator is no value: going through it is up to who asked.
-        value = self.ways[asked["way"]](self.objects[asked["object"]], *given, **named)
-        said: dict[str, Any] = {"value": self.keep(value) if asked["way"] == "iter" else self.encode(value)}
-        changed = {}
-        if asked["way"] == "call":
-            sent = {**dict(enumerate(asked["given"])), **asked["named"]}
-            for place, one in {**dict(enumerate(given)), **named}.items():
-                if can_change(sent[place]) and not same(sent[place], now := self.encode(one)):
-                    changed[str(place)] = now
-        return {**said, "changed": changed} if changed else said
+"""Characters of an exception's message that are passed on."""
 
 
 def main() -> None:
-    told, line, process = os.fdopen(os.dup(0), "rb"), os.dup(1), getpid()
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for file in range(3):
-        os.dup2(nothing, file)
-    threading.Thread(target=leave, args=[told.fileno()], daemon=True).start()
+    module, requests, answers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     here = os.getcwd()
+    forked: list[int] = []
+    os.register_at_fork(after_in_child=lambda: forked.append(1))
+    # Last: a file of the submission does not stand in for a library.
     sys.path[:] = [path for path in sys.path if path not in ("", here)] + [here]
     random.seed(0)
-    sys.meta_path.insert(0, Seeded())
-    server = Server()
-    for text in told:
-        asked = json.loads(text)
-        said: dict[str, Any]
+    loaded: list[ModuleType] = []
+    functions: dict[str, Any] = {}
+    number = code = 0
+    while (request := receive(requests)) is not None:
+        name, arguments, named = loads(request)
+        number += 1
         try:
-            said = server.answer(asked)
-        except TooLarge as error:
-            said = {"ended": str(error)}
+            if name[0] == ".":
+                before = dumps((arguments, named)) if number <= WATCHED else b""
+                value = functions[name](*arguments, **named)
+                if before and dumps((arguments, named)) != before:
+                    code = CHANGED
+            elif name == "names":
+                if not loaded:
+                    loaded.append(load(module))
+                value = [one for one in arguments[0] if hasattr(loaded[0], one)]
+            else:
+                found = getattr(loaded[0], arguments[0])
+                functions[f".{arguments[0]}"] = found
+                value = ("function", None) if callable(found) else ("value", found)
+            answer = b"%d =%b\n" % (number, encode(value))
         except Exception as error:
-            said = {"error": [name_of(error), words_of(error)]}
-        except BaseException as error:
-            said = {"ended": type(error).__name__}
-        if getpid() != process:  # One that the submission forked.
+            answer = b"%d !%b\n" % (number, encode([name_of(error), words_of(error)]))
+        if forked:  # This is a process that the submission forked.
             break
-        data = json.dumps({"number": asked["number"], **said}).encode() + b"\n"
-        while data:
-            data = data[write(line, data) :]
-        if "ended" in said:
-            break
-    _exit(0)  # Threads that a submission left do not keep it alive.
+        while answer:
+            answer = answer[write(answers, answer) :]
+    _exit(code)  # Threads that a submission left do not keep it alive.
 
 
-def leave(file: int) -> None:
-    """End with the one who asks, whatever the submission is busy with."""
-    poll = select.poll()
-    poll.register(file, 0)
-    poll.poll()
-    _exit(0)
+def receive(file: int) -> bytes | None:
+    """The next request; None at the end."""
+    data = read(file, 1 << 16)
+    while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "little"):
+        more = read(file, 1 << 20)
+        if not more:
+            return None
+        data += more
+    return data[4:]
 
 
-def opened() -> ModuleType:
-    """The module of the submission, each time anew, as whoever imports a file by its path has it."""
-    spec = importlib.util.spec_from_file_location(MODULE, os.path.abspath(f"{MODULE}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[MODULE] = module
-    spec.loader.exec_module(module)
+def load(name: str) -> ModuleType:
+    """Import the module, and seed what it imported: a submission draws the same numbers every time it is judged."""
+    module = importlib.import_module(name)
+    for library, seed in (("numpy.random", "seed"), ("torch.random", "manual_seed")):
+        if library.partition(".")[0] in sys.modules:
+            getattr(importlib.import_module(library), seed)(0)
     return module
 
 
-def public(module: ModuleType) -> list[str]:
-    """The names that an evaluator can have of it, those of modules that it imported left out."""
-    names = [str(name) for name in getattr(module, "__all__", ())]
-    return [
-        name
-        for name, value in vars(module).items()
-        if name in names or (not name.startswith("__") and not isinstance(value, ModuleType))
-    ] + (["__all__"] if names else [])
-
-
 def name_of(error: Exception) -> str:
-    """Python's own exception that this one is, or is a kind of."""
+    """The exception of Python's own that this one is, or is a kind of."""
     for kind in type(error).__mro__:
-        if getattr(builtins, kind.__name__, None) is kind and issubclass(kind, Exception) and kind is not Exception:
+        if getattr(builtins, kind.__name__, None) is kind and kind not in (Exception, BaseException):
             return str(kind.__name__)
     return "RuntimeError"
 
@@ -170,27 +97,6 @@ def words_of(error: Exception) -> str:
         return str.__str__(words)[:SAID]
     except Exception:
         return ""
-
-
-class Seeded(importlib.abc.MetaPathFinder):
-    """Seeds the generators of NumPy and torch when they are imported, so that a submission is judged alike every time."""
-
-    ways = {"numpy.random": "seed", "torch": "manual_seed"}  # noqa: RUF012
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target) if name in self.ways else None
-        if spec is None or spec.loader is None:
-            return None
-        run = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            run(module)
-            getattr(module, self.ways[name])(0)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ class EntryPoint(StrEnum):
     LANGUAGE_MODEL = "LMSubmissionTasks"
     """`torchrun evaluate.py`, with the agent's checkpoints and code."""
     PYTHON = "PythonSubmissionTasks"
-    """`evaluate.py`, which imports the agent's `target.py`."""
+    """`evaluate.py`, which imports the file that the agent edits; see `roles`."""
 
 
 class _File(BaseModel):

@@ -1,7 +1,8 @@
 """Judging as MLGym does, by running its evaluator; on a copy, in a fresh sandbox, with the original files put over it.
 
-One Python file that is handed in runs apart from the evaluator, in a sandbox without anything that is hidden (see `apart`). Where the
-evaluator passes it what cannot be sent there, and where time is what counts, both run in one process.
+A Python file that is handed in runs apart from the evaluator, in a sandbox without anything that is hidden (see `apart`), if its
+functions take and return plain data. Whether they do is decided by the task's own file. Otherwise, and where time is what is
+measured, both run in one process. The grade says which of the two it was.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from palaestra.research.data import TaskData
 from palaestra.research.evaluation import EvaluationSplit, Judge
 from palaestra.research.inside import evaluate
 from palaestra.research.inside.evaluate import KEY_BYTES
-from palaestra.research.mlgym.apart import STUB, Place, run_apart
+from palaestra.research.mlgym.apart import Ended, Place, run_apart, stub_source
 from palaestra.research.mlgym.directions import is_time
 from palaestra.research.mlgym.files import EntryPoint
+from palaestra.research.mlgym.roles import public_names
 from palaestra.research.mlgym.scores import exception_in, scores_in, unsealed
 from palaestra.research.mlgym.task import TORCHRUN, UNNAMED, WORKSPACE, MLGymTask
 from palaestra.research.places import read_only_of
-from palaestra.research.records import Grade, Outcome, Unusable
+from palaestra.research.records import Grade, Isolation, Outcome, Unusable
 from palaestra.sandbox.base import Limits, Result, Sandbox
 
 RUNNER = "/opt/runner/evaluate.py"
 """Where the runner lies: in a folder of its own, as Python looks there for modules first."""
-TARGET = "target.py"
 QUOTED = 600
 """Characters of what an evaluator said that the agent is told, where none of its code ran."""
 
@@ -40,14 +41,18 @@ class MLGymJudge(Judge):
     """Runs the evaluator of a task of MLGym."""
 
     task: MLGymTask
-    inseparable: ClassVar[set[str]] = set()
-    """Digests of tasks whose evaluators pass to a submission what cannot be sent to another sandbox."""
+    separable: ClassVar[dict[str, bool]] = {}
+    """By the digest of a task: whether its own file can be judged in a sandbox of its own."""
 
     def __init__(self, task: MLGymTask, sandbox: Sandbox) -> None:
         self.task, self.sandbox, self.seed, self.data = task, sandbox, 0, TaskData()
         self.exposed = False
-        # In a time, messages from one sandbox to another would be measured too.
-        self.together = task.file.task_entrypoint is not EntryPoint.PYTHON or is_time(task.metric.name)
+        (self._file,) = task.submission.files
+        self.together = (
+            task.file.task_entrypoint is not EntryPoint.PYTHON
+            or is_time(task.metric.name)  # Messages from one sandbox to another would be measured too.
+            or self._file not in task.starter_files()  # Nothing tells whether it can be judged apart.
+        )
         """Whether code of the agent runs in the process of the evaluator from the start."""
 
     def judge(self, files: Mapping[str, bytes], split: EvaluationSplit) -> Outcome:
@@ -79,46 +84,53 @@ class MLGymJudge(Judge):
             argv = self._command(evaluator, files)
         except ValueError as error:
             return Unusable(str(error))
+        self.exposed = not table
+        if not self.together and self.separable.get(self.task.digest(), True):
+            ended = self._run_apart(files)
+            outcome = self._read_apart(ended, start)
+            # A score that is missing, or an argument that was changed, may be the task's own way: its own file tells.
+            if (isinstance(outcome, Grade) and not ended.changed) or self._is_separable():
+                return outcome
         shown = read_only_of(self.task, self.data, judging=True)
         key = secrets.token_bytes(KEY_BYTES)
         # What the agent left as it was is as good as the evaluator.
         same = {name for name, content in originals.items() if name in fixed or files.get(name, content) == content}
         told = json.dumps(sorted(same)).encode()
-        self.exposed = not table
-        if not self.together and (not self.inseparable or self.task.digest() not in self.inseparable):
-            place = Place(laid_over(originals, {TARGET: STUB.encode()}, fixed, taken(shown)), shown)
-            outcome = self._apart(evaluator, place, files, start)
-            if outcome is not None:
-                return outcome
         result = self.sandbox.run(
             argv, laid_over(originals, files, fixed, taken(shown)), stdin=b"" if table else key + told, limits=self._limits(),
-            read_only={**shown, RUNNER: str(Path(evaluate.__file__))}, env={"HF_HUB_OFFLINE": "1"},
+            read_only={**shown, RUNNER: str(Path(evaluate.__file__))}, env={"HF_HUB_OFFLINE": "1", **self.task.variables()},
         )  # fmt: skip
-        text = result.text if result.ok else None
-        return self._read(result, text if table else unsealed(result.stdout, key), time.perf_counter() - start)
+        text = (result.text if result.ok else None) if table else unsealed(result.stdout, key)
+        isolation = Isolation.NOT_RUN if table else Isolation.SHARED
+        return self._read(result, text, time.perf_counter() - start, isolation)
 
-    def _apart(self, evaluator: str, place: Place, files: Mapping[str, bytes], start: float) -> Outcome | None:
-        """What a submission is worth that runs in a sandbox of its own; None where this evaluator cannot have it there."""
-        ended = run_apart(self.sandbox, evaluator, place, self._submitted(files), self._limits())
-        if not ended.unsendable:
-            text = ended.result.text if ended.result.ok else None
-            return self._read(ended.result, text, time.perf_counter() - start, ended.unimportable)
-        # What an evaluator passes may come from what it was given. Whether it is its own doing shows with the task's own file.
-        own = self.task.evaluator_files().get(TARGET)
-        if own is None:
-            said = f"the evaluator passes {ended.unsendable} to {TARGET}, and the task has none of its own to try that with"
-            return Failure(FailureCause.SCORER, said)
-        if run_apart(self.sandbox, evaluator, place, self._submitted({TARGET: own}), self._limits()).unsendable:
-            self.inseparable.add(self.task.digest())
-            return None
-        return Unusable(f"{TARGET} led the evaluator to pass it what cannot be passed", self.exposed)
+    def _is_separable(self) -> bool:
+        """Whether the task's own file gets a score in a sandbox of its own, without a change to its arguments.
 
-    def _submitted(self, files: Mapping[str, bytes]) -> Place:
-        """What a submission finds where it runs apart: what the agent saw, less the evaluator, and its own files."""
-        evaluator, shown = self.task.evaluator_place, read_only_of(self.task, self.data)
+        A limit that ends it says nothing: an agent that keeps the machine busy gains nothing by it.
+        """
+        digest = self.task.digest()
+        if digest not in self.separable:
+            ended = self._run_apart({self._file: self.task.starter_files()[self._file]})
+            if ended.result.status.is_limit:
+                return True
+            self.separable[digest] = isinstance(self._read_apart(ended, 0.0), Grade) and not ended.changed
+        return self.separable[digest]
+
+    def _run_apart(self, files: Mapping[str, bytes]) -> Ended:
+        """Run the evaluator, and the submission in a sandbox with what the agent saw, less the evaluator, and its own files."""
+        originals, evaluator = self.task.evaluator_files(), self.task.evaluator_place
+        hidden, shown = (read_only_of(self.task, self.data, judging=judging) for judging in (True, False))
+        stub = {self._file: stub_source(public_names(self.task.starter_files()[self._file]))}
+        judge = Place(laid_over(originals, stub, originals.keys() - stub.keys(), taken(hidden)), hidden)
         starter, own = ({name: one for name, one in some.items() if name != evaluator}
                         for some in (self.task.starter_files(), files))  # fmt: skip
-        return Place(laid_over(starter, own, starter.keys() - {TARGET}, taken(shown)), shown)
+        submission = Place(laid_over(starter, own, starter.keys() - stub.keys(), taken(shown)), shown)
+        return run_apart(self.sandbox, evaluator, judge, self._file, submission, self._limits(), self.task.variables())
+
+    def _read_apart(self, ended: Ended, start: float) -> Outcome:
+        text = ended.result.text if ended.result.ok else None
+        return self._read(ended.result, text, time.perf_counter() - start, Isolation.SEPARATE)
 
     def _wrong(self, files: Mapping[str, bytes]) -> str:
         wanted = self.task.submission
@@ -152,10 +164,10 @@ class MLGymJudge(Judge):
             processes=limit.processes, open_files=1024, file_size=4 << 30, output=1 << 22, disk=8 << 30,
         )  # fmt: skip
 
-    def _read(self, result: Result, text: str | None, seconds: float, unimportable: str = "") -> Outcome:
+    def _read(self, result: Result, text: str | None, seconds: float, isolation: Isolation) -> Outcome:
         """What comes of an evaluator that ended so, and said this; nothing where it did not come to its end."""
         if text is None:
-            return Unusable(self._ended(result, unimportable), self.exposed)
+            return Unusable(self._ended(result), self.exposed)
         name, unknown = self.task.metric.name, self.task.metric.name == UNNAMED
         lines = self.task.file.task_entrypoint in (EntryPoint.MODEL, EntryPoint.LANGUAGE_MODEL)
         found = scores_in(text, "" if unknown else name, first=lines)
@@ -171,11 +183,10 @@ class MLGymJudge(Judge):
         if not math.isfinite(self.task.metric.gain(value, 0.0)):
             # No failure, as the submission led to it; and it counts, as the answers may be guessed by it one after the other.
             return Unusable(f"its {name} is {value}, which is no score", exposed=True)
-        return Grade(
-            value, {**{one: score for one, score in found.items() if math.isfinite(score)}, name: value}, seconds
-        )
+        scores = {one: score for one, score in found.items() if math.isfinite(score)}
+        return Grade(value, {**scores, name: value}, seconds, isolation)
 
-    def _ended(self, result: Result, unimportable: str = "") -> str:
+    def _ended(self, result: Result) -> str:
         """How an evaluator ended that gave no scores. What code of the agent had to say could be hidden data."""
         limit = f"was ended by its limit of {result.status.value}" if result.status.is_limit else ""
         if not self.exposed:
@@ -184,8 +195,7 @@ class MLGymJudge(Judge):
         raised = "" if limit else exception_in(result.error_text)
         ended = f"did not come to its end (exit code {result.exit_code}{raised and f', {raised}'})"
         said = "what was printed there is not told, as it may hold hidden data. More is told by a trial of your own"
-        first = f"{TARGET} cannot be imported ({unimportable}); " if unimportable else ""
-        return f"{first}the evaluator {limit or ended}; {said}"
+        return f"the evaluator {limit or ended}; {said}"
 
 
 def taken(shown: Collection[str]) -> set[str]:

@@ -17,6 +17,8 @@ from palaestra.research.data import TaskData
 from palaestra.research.mlgym.checkout import Secrets, below, files_below
 from palaestra.research.mlgym.directions import direction_of
 from palaestra.research.mlgym.files import DatasetFile, EntryPoint, TaskFile
+from palaestra.research.mlgym.requirements import install_requirements, variables
+from palaestra.research.mlgym.roles import find_answers, find_submission
 from palaestra.research.records import Unusable
 from palaestra.research.task import CACHES, Direction, Metric, ResearchTask, Submission, TaskLimits, read_yaml
 from palaestra.sandbox.base import Sandbox, Shell
@@ -51,6 +53,7 @@ class MLGymTask(ResearchTask):
     _checkout: Path = PrivateAttr(default=Path())
     _file: TaskFile = PrivateAttr()
     _datasets: tuple[DatasetFile, ...] = PrivateAttr(default=())
+    _packages: Path | None = PrivateAttr(default=None)
 
     @property
     def checkout(self) -> Path:
@@ -82,7 +85,11 @@ class MLGymTask(ResearchTask):
         found: dict[str, str] = {}
         for folder in (folders := self._data_folders()):
             found |= secrets.visible(folder, DATA, shared=len(folders) > 1)
-        return {f"{WORKSPACE}/{place}": path for place, path in found.items()}
+        shown = {f"{WORKSPACE}/{place}": path for place, path in found.items()}
+        return shown if self._packages is None else {**shown, str(self._packages): str(self._packages)}
+
+    def variables(self) -> Mapping[str, str]:
+        return {} if self._packages is None else variables(self._packages)
 
     def judge(self, sandbox: Sandbox) -> MLGymJudge:
         from palaestra.research.mlgym.judge import MLGymJudge
@@ -136,7 +143,8 @@ class MLGymTask(ResearchTask):
         """What the task's requirements name and this Python does not have."""
         from importlib.metadata import PackageNotFoundError, version
 
-        if not self.file.requirements_path or not (path := self.checkout / self.file.requirements_path).is_file():
+        path = self.checkout / (self.file.requirements_path or "")
+        if not path.is_file() or self._packages is not None:
             return []
         missing = []
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -183,7 +191,17 @@ class MLGymTask(ResearchTask):
         return next((place for place, source in starter.items() if source == path), None)
 
     def _secrets(self) -> Secrets:
-        return Secrets(self.checkout, self.file.secret_files)
+        return Secrets(self.checkout, (*self.file.secret_files, *self._answers))
+
+    @property
+    def _answers(self) -> list[str]:
+        """Files that hold the answers of a table, as the evaluator reads them: relative to the checkout."""
+        if self.file.task_entrypoint is not EntryPoint.CSV:
+            return []
+        sample = below(self.checkout, self.file.sample_submission) if self.file.sample_submission else None
+        evaluator = self._starter()[self.evaluator_place].read_bytes()
+        found = find_answers(evaluator, list(self._data_files()), sample)
+        return [path.relative_to(self.checkout).as_posix() for path in found]
 
     def _starter(self) -> dict[str, Path]:
         """The starter code, the secret files in it included: from the place in the workspace to the path."""
@@ -228,6 +246,8 @@ def load_mlgym(
     *,
     metric: str = "",
     direction: str = "",
+    submission: str = "",
+    install: bool = False,
     steps: int = 50,
     validations: int = 10,
 ) -> MLGymTask:
@@ -239,6 +259,8 @@ def load_mlgym(
         metric: which of the scores counts; the first of the recorded baseline's unless told otherwise. Where none is
             recorded the baseline is measured, and must give one score.
         direction: `higher` or `lower`; by the metric's name unless told otherwise, as the files do not say.
+        submission: the file that a Python task hands in; see `roles` for what it is unless told otherwise.
+        install: install the packages of the task's requirements into an environment of their own, once; see `requirements`.
         steps, validations: limits, which the files do not have either.
 
     Raises:
@@ -250,6 +272,9 @@ def load_mlgym(
         raise TaskError(f"{root} is no checkout of MLGym: it has no {TASKS}")
     path = _path(root, name)
     file = read_yaml(TaskFile, path)
+    for one in file.dataset_configs:
+        if not (root / "configs" / one).is_file():
+            raise TaskError(f"task '{file.id}' names the dataset configuration configs/{one}, which is not in {root}")
     datasets = tuple(read_yaml(DatasetFile, root / "configs" / one) for one in file.dataset_configs)
     recorded = file.baseline_scores[0] if file.baseline_scores else {}
     counted = metric or next(iter(recorded), UNNAMED)
@@ -262,7 +287,7 @@ def load_mlgym(
         "title": file.name,
         "description": file.description,
         "metric": Metric(name=counted, direction=Direction(way), scale=base or 1.0),
-        "submission": Submission(files=_wanted(file), largest=LARGEST),
+        "submission": Submission(files=("submission.csv",) if file.task_entrypoint is EntryPoint.CSV else ("*",), largest=LARGEST),
         "limits": TaskLimits(
             steps=steps, seconds=86_400.0, command_seconds=file.training_timeout or 1800.0, validations=validations,
             evaluation_seconds=file.training_timeout or 1800.0, memory=16 << 30,
@@ -271,14 +296,22 @@ def load_mlgym(
     task = MLGymTask.model_validate(fields)
     task._checkout, task._file, task._datasets = root, file, datasets
     task._folder = path.parent
-    task = task.model_copy(update={"description": _described(task), "baseline": task.baseline_command()})
-    task.starter_files()
-    task.evaluator_place  # noqa: B018  (raises where there is none)
+    if install and file.requirements_path:
+        task._packages = install_requirements(root / file.requirements_path)
+    changes: dict[str, Any] = {"description": _described(task), "baseline": task.baseline_command()}
+    starter, evaluator = task.starter_files(), task.evaluator_place
+    if file.task_entrypoint is EntryPoint.PYTHON:
+        wanted = submission or find_submission(evaluator, starter, file.description)
+        changes["submission"] = Submission(files=(wanted,), largest=LARGEST)
+    elif submission:
+        raise SettingsError(f"only Python tasks hand in a file of one's choice; '{file.id}' is {file.task_entrypoint}")
+    task = task.model_copy(update=changes)
     if metric or recorded:
         return task
     return load_mlgym(
-        checkout, name, metric=_only_score(task), direction=direction, steps=steps, validations=validations
-    )
+        checkout, name, metric=_only_score(task), direction=direction, submission=submission, install=install,
+        steps=steps, validations=validations,
+    )  # fmt: skip
 
 
 def mlgym_names(checkout: str | Path) -> list[str]:
@@ -308,6 +341,8 @@ def _described(task: MLGymTask) -> str:
     if len(task._data_folders()) < len(task._datasets):
         absent = [one.data_path for one in task._datasets if not (task.checkout / one.data_path).is_dir()]
         text += f"\n\nData of a hub that are not here, and there is no network: {', '.join(absent)}."
+    if hidden := task._answers:
+        text += f"\n\nNot shown, as they hold the answers: {', '.join(Path(one).name for one in hidden)}."
     if missing := task.missing_packages():
         text += f"\n\nNot installed, and not to be had: {', '.join(missing)}."
     return text
@@ -327,7 +362,3 @@ def _only_score(task: MLGymTask) -> str:
             "say which one counts (--task-option metric=NAME)"
         )
     return names[0]
-
-
-def _wanted(file: TaskFile) -> tuple[str, ...]:
-    return {EntryPoint.CSV: ("submission.csv",), EntryPoint.PYTHON: ("target.py",)}.get(file.task_entrypoint, ("*",))

@@ -1,0 +1,151 @@
+"""The agent files of an MLGym checkout (`configs/agents/NAME.yaml`): templates, parser, history and tools, as settings of ours."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from string import Formatter
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from palaestra.core.errors import SettingsError, TaskError
+from palaestra.core.prompts import SUFFIX
+from palaestra.engines.shelf import cache_folder
+from palaestra.research.task import read_yaml
+from palaestra.runs.guard import guarded
+
+TEMPLATES = {
+    "system_template": "system", "task_template": "task", "next_step_template": "observation",
+    "next_step_no_output_template": "no_output", "strategy_template": "strategy",
+    "demonstration_template": "demonstration", "format_error_template": "format_error",
+}  # fmt: skip
+PARSERS = {
+    "MLGymThoughtActionParser": "last_block", "ThoughtActionParser": "last_block", "EditFormat": "last_block",
+    "XMLThoughtActionParser": "xml", "JsonParser": "json", "ActionParser": "identity", "Identity": "identity",
+}  # fmt: skip
+COMMANDS = {
+    "defaults": ("open", "goto", "scroll_up", "scroll_down", "create"),
+    "cursors_defaults": ("open", "goto", "scroll_up", "scroll_down", "create"),
+    "search": ("search_dir", "search_file", "find_file"), "edit_linting": ("edit",), "cursors_edit_linting": ("edit",),
+    "insert_linting": ("insert",), "submit": ("submit",), "validate": ("validate",), "memory_write": ("memory_write",),
+    "memory_read": ("memory_read",), "_split_string": (),
+}  # fmt: skip
+"""By the name of a command file: our commands of the same names. Others (literature search, PDF reader) are not offered."""
+VARIABLES = {
+    "description": "task.description", "name": "task.title", "training_timeout": "task.limits.command_seconds",
+    "observation": "observation", "demonstration": "demonstration", "command_docs": "command_docs",
+    "current_step": "current_step", "remaining_steps": "remaining_steps", "open_file": "open_file",
+    "working_dir": "working_dir", "error": "error",
+}  # fmt: skip
+"""By the name of a variable of their templates: the expression that stands for it in ours."""
+
+
+class StateCommand(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    code: str = ""
+
+
+class Tools(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    state_command: StateCommand = StateCommand()
+    command_files: tuple[str, ...] = ()
+    env_variables: Mapping[str, Any] = {}
+
+
+class AgentFile(BaseModel):
+    """What of an agent file has a counterpart here. What its own state command tells is shown as `n/a`."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    system_template: str
+    task_template: str
+    next_step_template: str
+    next_step_no_output_template: str = ""
+    strategy_template: str = ""
+    demonstration_template: str = ""
+    format_error_template: str = ""
+    output_parser: str = "MLGymThoughtActionParser"
+    history_processor: str = "DefaultHistoryProcessor"
+    tools: Tools = Tools()
+
+
+def agent_settings(path: str | Path) -> dict[str, Any]:
+    """The settings of `palaestra research` that an agent file stands for: parser, history, commands, strategy, prompts.
+
+    The templates are written into a folder of the user's cache, in the language of ours.
+
+    Raises:
+        SettingsError: the file cannot be read, or names something that has no counterpart here.
+    """
+    try:
+        file = read_yaml(AgentFile, Path(path))
+    except TaskError as error:
+        raise SettingsError(str(error)) from error
+    if file.output_parser not in PARSERS:
+        raise SettingsError(f"{path}: unknown output_parser '{file.output_parser}'; known are {', '.join(PARSERS)}")
+    commands = [one for name in file.tools.command_files for one in COMMANDS.get(PurePosixPath(name).stem, ())]
+    return {
+        "parser": PARSERS[file.output_parser],
+        "history": _history(path, file.history_processor),
+        "commands": ("bash", *dict.fromkeys(commands)) if commands else (),
+        "strategy": bool(file.strategy_template),
+        "prompts": str(_write_templates(path, file)),
+    }
+
+
+def _history(path: str | Path, name: str) -> tuple[str, ...]:
+    if name in ("", "DefaultHistoryProcessor"):
+        return ()
+    if name == "ClosedWindowHistoryProcessor":
+        return ("closed_windows",)
+    if count := re.fullmatch(r"Last(\d+)Observations", name):
+        return (f"last:{count[1]}",)
+    raise SettingsError(f"{path}: unknown history_processor '{name}'")
+
+
+def _write_templates(path: str | Path, file: AgentFile) -> Path:
+    told = re.findall(r"\w+", file.tools.state_command.code)
+    constants = {**dict.fromkeys(set(told) - VARIABLES.keys(), "n/a"), **file.tools.env_variables}
+    templates = {
+        ours: to_jinja(text, constants, f"{path}, {field}")
+        for field, ours in TEMPLATES.items()
+        if (text := getattr(file, field))
+    }
+    digest = hashlib.blake2b(repr(sorted(templates.items())).encode(), digest_size=8).hexdigest()
+    folder = cache_folder() / "research" / f"agent-{digest}"
+    with guarded(folder, "keeping the templates of an agent file"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in templates.items():
+            (folder / f"{name}{SUFFIX}").write_text(text, encoding="utf-8")
+    return folder
+
+
+def to_jinja(template: str, constants: Mapping[str, Any], where: str) -> str:
+    """A template of Python's `str.format` as one of Jinja.
+
+    >>> to_jinja("{WINDOW} lines, {{x}}: {observation}", {"WINDOW": 100}, "a file")
+    '100 lines, {x}: {{ observation }}'
+    """
+    found = literal = ""
+    try:
+        parts = [*Formatter().parse(template), ("", None, None, None)]
+    except ValueError as error:
+        raise SettingsError(f"{where}: {error}") from error
+    for text, name, _, _ in parts:
+        literal += text
+        if name is None and text:  # An escaped brace ends a part; the text goes on.
+            continue
+        found += re.sub(r"\{(?=[{%#])", "{{ '{' }}", literal)  # Braces that would mean something to Jinja.
+        literal = ""
+        if name is not None and name in constants:
+            found += str(constants[name])
+        elif name in VARIABLES:
+            found += f"{{{{ {VARIABLES[name]} }}}}"
+        elif name is not None:
+            raise SettingsError(f"{where}: unknown variable '{name}'; known are {', '.join(VARIABLES)}")
+    return found

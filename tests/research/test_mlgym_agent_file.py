@@ -1,0 +1,167 @@
+"""Agent files, requirements and trajectories in MLGym's formats, on files that we wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from palaestra.core.errors import RunError, SettingsError, TaskError
+from palaestra.envs.turn.records import Conversation, StopReason
+from palaestra.recipes.research import ResearchSettings, research, settled
+from palaestra.research.agents.base import Halt, Outfit, make_agent
+from palaestra.research.mlgym.agent_file import agent_settings
+from palaestra.research.mlgym.requirements import install_requirements
+from palaestra.research.mlgym.roles import find_answers, find_submission
+from palaestra.research.task import load_task
+
+AGENT = """
+system_template: "Work on it. {WINDOW} lines at a time.\\n{command_docs}\\nSay {{% raw }} as it is."
+task_template: "Your task: {description} ({remaining_steps} steps, {gpus} GPUs)"
+next_step_template: "{observation}\\n{working_dir} $"
+output_parser: XMLThoughtActionParser
+history_processor: Last2Observations
+tools:
+  env_variables: {WINDOW: 50}
+  state_command: {name: state, code: 'state() { echo gpus; }'}
+  command_files: [tools/defaults.sh, tools/edit_linting.sh, tools/submit.sh, tools/literature_search.py]
+"""
+
+
+def test_an_agent_file_stands_for_settings_and_those_of_the_user_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "agent.yaml"
+    path.write_text(AGENT)
+    found = settled(ResearchSettings(agent="baseline", agent_config=str(path), history=("last:7",)))
+    assert (found.parser, found.history, found.strategy) == ("xml", ("last:7",), False)
+    assert found.commands == ("bash", "open", "goto", "scroll_up", "scroll_down", "create", "edit", "submit")
+    script = tmp_path / "script"
+    script.write_text("ls\n%%\nsubmit\n")
+    run = research(task="prisoners_dilemma", agent=f"script:{script}", agent_config=str(path), out=tmp_path / "run")
+    told = json.loads((run.folder / "trajectory.json").read_text())["messages"]
+    assert told[0]["content"].startswith("Work on it. 50 lines at a time.\n")
+    assert told[0]["content"].endswith("Say {% raw } as it is.")
+    assert told[1]["content"].startswith("Your task: ")
+    assert "n/a GPUs" in told[1]["content"]
+    assert told[3]["content"].endswith("/workspace $")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("XMLThoughtActionParser", "Nothing", "unknown output_parser 'Nothing'"),
+        ("Last2Observations", "Nothing", "unknown history_processor 'Nothing'"),
+        ("{description}", "{nothing}", "task_template: unknown variable 'nothing'"),
+        ("{description}", "{", "task_template: "),
+        ("task_template", "other", "task_template"),
+    ],
+)
+def test_what_an_agent_file_has_wrong_is_said(tmp_path: Path, old: str, new: str, said: str) -> None:
+    (tmp_path / "agent.yaml").write_text(AGENT.replace(old, new))
+    with pytest.raises(SettingsError, match=said):
+        agent_settings(tmp_path / "agent.yaml")
+
+
+def trajectory(path: Path, status: str) -> str:
+    steps = [{"response": f"DISCUSSION\nNext.\n```\necho {k}\n```", "action": f"echo {k}"} for k in range(2)]
+    path.write_text(json.dumps({"trajectory": steps, "history": [], "info": {"exit_status": status}}))
+    return f"replay:{path}"
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [("submitted", "gave_up"), ("autosubmission (exit_context)", "context"), ("autosubmission (max_steps)", "steps")],
+)
+def test_a_trajectory_of_mlgym_is_said_again_and_ends_as_it_ended(tmp_path: Path, status: str, reason: str) -> None:
+    agent = make_agent(trajectory(tmp_path / "a.traj", status), Outfit(load_task("prisoners_dilemma")))
+    conversation = Conversation((), {})
+    for k in range(2):
+        message = agent.act(conversation)
+        assert not isinstance(message, Halt)
+        assert f"echo {k}" in message.text
+        conversation = Conversation((*conversation.messages, message), {})
+    end = agent.act(conversation)
+    assert isinstance(end, Halt)
+    assert end.reason is StopReason(reason)
+    assert agent.environment()["parser"] == "last_block"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"trajectory": [{}], "info": {}}', '{"trajectory": [], "info": 5}'])
+def test_a_file_that_is_no_trajectory_is_an_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.traj").write_text(text)
+    with pytest.raises(RunError, match="cannot be read as a trajectory of MLGym"):
+        make_agent(f"replay:{tmp_path / 'a.traj'}", Outfit(load_task("prisoners_dilemma")))
+
+
+def test_requirements_are_installed_once_and_what_cannot_be_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "none.txt").write_text("# nothing\n")
+    home = install_requirements(tmp_path / "none.txt")
+    assert (home / "bin/python").exists()
+    (home / "mark").touch()
+    assert (install_requirements(tmp_path / "none.txt") / "mark").exists()
+    (tmp_path / "wrong.txt").write_text("./no-such-folder-here\n")
+    with pytest.raises(TaskError, match="cannot be installed"):
+        install_requirements(tmp_path / "wrong.txt")
+
+
+FILES = dict.fromkeys(("evaluate.py", "strategy.py", "target.py", "game/rules.py", "game/player.py", "notes.py"), b"")
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "description", "found"),
+    [
+        ("from strategy import play", "Play well.", "strategy.py"),
+        ("import strategy, target", "Edit `strategy.py`, please.", "strategy.py"),
+        ("import strategy, target", "The player is in ./strategy.py.", "strategy.py"),
+        ("from game import rules, player", "Edit player.py", "game/player.py"),
+        ("import game.player", "", "game/player.py"),
+        ("import importlib; importlib.import_module('strategy')", "", "strategy.py"),
+        ("exec(open('strategy.py').read()); import target", "See strategy.py", "strategy.py"),
+        ("import answer, target", "Write answer.py", "answer.py"),
+    ],
+)
+def test_the_submission_is_what_the_evaluator_imports_and_the_description_names(
+    evaluator: str, description: str, found: str
+) -> None:
+    assert find_submission("evaluate.py", {**FILES, "evaluate.py": evaluator.encode()}, description) == found
+
+
+def test_a_file_that_only_an_imported_file_imports_counts_if_it_is_named() -> None:
+    files = {**FILES, "evaluate.py": b"import game.rules", "game/rules.py": b"from player import move"}
+    assert find_submission("evaluate.py", files, "Edit player.py.") == "game/player.py"
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "description", "said"),
+    [
+        ("import strategy, target", "", "it could be strategy.py or target.py"),
+        ("import strategy, target", "Edit strategy.py to beat target.py", "it could be strategy.py or target.py"),
+        ("import json", "Edit strategy.py", "evaluate.py imports none of its files"),
+        ("import (", "Edit strategy.py", "evaluate.py imports none of its files"),
+    ],
+)
+def test_where_it_cannot_be_told_the_option_is_named(evaluator: str, description: str, said: str) -> None:
+    with pytest.raises(TaskError, match=f"{said}; say it with --task-option submission=FILE"):
+        find_submission("evaluate.py", {**FILES, "evaluate.py": evaluator.encode()}, description)
+
+
+def test_answers_are_what_the_evaluator_reads_under_such_a_name_and_a_sample_that_says_the_same(tmp_path: Path) -> None:
+    names = ("labels.csv", "test.csv", "rows.csv", "old_answers.csv")
+    for name in names:
+        (tmp_path / name).write_text(f"id,{name}\n")
+    data, evaluator = (
+        [tmp_path / name for name in names],
+        b"open('/home/agent/workspace/data/labels.csv'); open('rows.csv')",
+    )
+    sample = tmp_path / "sample.csv"
+    sample.write_text("id,nothing\n")
+    assert find_answers(evaluator, data, sample) == [tmp_path / "labels.csv"]
+    sample.write_text("id,rows.csv\r\n")
+    assert find_answers(evaluator, data, sample) == [tmp_path / "labels.csv", tmp_path / "rows.csv", sample]
+    assert find_answers(b"import (", data, sample) == []

@@ -1,0 +1,142 @@
+"""A real checkout of MLGym, named by PALAESTRA_MLGYM: roles, scores and data as that project publishes them.
+
+The checkout is not part of this project (its licence forbids it): without the variable these tests are skipped. What is missing
+in it, the data of two tasks, is made in a copy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import shutil
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from palaestra.core.errors import TaskError
+from palaestra.research.agents.base import Outfit, make_agent
+from palaestra.research.mlgym import load_mlgym
+from palaestra.research.mlgym.agent_file import agent_settings
+from palaestra.research.places import sandbox_for
+from palaestra.research.records import Grade, Isolation
+from palaestra.research.workspace import Workspace
+
+CHECKOUT = Path(os.environ.get("PALAESTRA_MLGYM", ""))
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("PALAESTRA_MLGYM"), reason="PALAESTRA_MLGYM names no checkout of MLGym"
+)
+GAMES = ("battleOfSexes", "blotto", "prisonersDilemma")
+DEFECT = "def row_strategy(history):\n    return 1\n"
+COOPERATE = "def target_column_strategy(history):\n    return 0\n"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the small parts, with fewer games to be quick, and with problems for the solver."""
+    shutil.copytree(CHECKOUT / "configs", tmp_path / "configs")
+    for name in (*GAMES, "3SATTime", "titanic"):
+        shutil.copytree(CHECKOUT / "data" / name, tmp_path / "data" / name)
+    for name in GAMES:
+        path = tmp_path / "data" / name / "evaluate.py"
+        path.write_text(path.read_text().replace("10, 10000)", "10, 300)"))
+    rng, problems = random.Random(0), []
+    for number in range(6):
+        formula = [[rng.choice((-1, 1)) * one for one in rng.sample(range(1, 7), 3)] for _ in range(20)]
+        values = (dict(zip(range(1, 7), bits, strict=True)) for bits in product((False, True), repeat=6))
+        solved = any(all(any(v[abs(x)] == (x > 0) for x in clause) for clause in formula) for v in values)
+        problems.append((number, 6, 20, formula, solved, None))
+    (tmp_path / "data/3SATTime/data").mkdir()
+    (tmp_path / "data/3SATTime/data/dataset.pkl").write_bytes(pickle.dumps(problems))
+    return tmp_path
+
+
+def by_upstream(folder: Path, files: dict[str, str], where: Path) -> dict[str, float]:
+    """The scores of a submission by the evaluator as it is, in one process."""
+    shutil.copytree(folder, where)
+    for name, text in files.items():
+        (where / name).write_text(text)
+    scores: dict[str, float] = json.loads(subprocess.check_output([sys.executable, "evaluate.py"], cwd=where))
+    return scores
+
+
+def judged(checkout: Path, name: str, **files: str) -> Grade:
+    task = load_mlgym(checkout, name)
+    made = task.judge(sandbox_for(task)).judge({f"{k}.py": text.encode() for k, text in files.items()}, "test")
+    assert isinstance(made, Grade), made
+    return made
+
+
+@pytest.mark.parametrize(("name", "file"), [*((game, "strategy.py") for game in GAMES), ("3SATTime", "heuristic.py")])
+def test_the_submission_is_the_file_that_the_agent_edits(checkout: Path, name: str, file: str) -> None:
+    assert load_mlgym(checkout, name).submission.files == (file,)
+    assert load_mlgym(checkout, name, submission="other.py").submission.files == ("other.py",)
+
+
+def test_a_strategy_scores_as_by_the_evaluator_itself_and_the_opponent_cannot_be_changed(
+    checkout: Path, tmp_path: Path
+) -> None:
+    """The opponent draws at random: 3,000 rounds have a standard error of about 0.04."""
+    expected = by_upstream(checkout / "data/prisonersDilemma", {"strategy.py": DEFECT}, tmp_path / "plain")["Score"]
+    made = judged(checkout, "prisonersDilemma", strategy=DEFECT, target=COOPERATE, evaluate="print('{\"Score\": 9}')")
+    assert made.isolation is Isolation.SEPARATE
+    assert made.score == pytest.approx(expected, abs=0.2)
+    assert made.score == pytest.approx(2.62, abs=0.15)  # 2.37 is the starter's own, 5.0 against one that cooperates.
+
+
+@pytest.mark.parametrize("name", ["battleOfSexes", "blotto"])
+def test_a_strategy_without_chance_meets_the_opponent_of_the_checkout(checkout: Path, name: str) -> None:
+    strategy = "def row_strategy(history):\n    return " + ("0\n" if name != "blotto" else "[0, 24, 24, 24, 24, 24]\n")
+    made = judged(checkout, name, strategy=strategy, target="def target_column_strategy(history):\n    return None\n")
+    assert (made.isolation, -1 <= made.score <= 2) == (Isolation.SEPARATE, True)
+
+
+def test_a_heuristic_is_handed_in_and_its_solver_is_the_checkout_s(checkout: Path, tmp_path: Path) -> None:
+    own = (checkout / "data/3SATTime/heuristic.py").read_text()
+    made = judged(checkout, "3SATTime", heuristic=own, solver="class DPLL: pass\n")
+    assert made.isolation is Isolation.SHARED
+    expected = by_upstream(checkout / "data/3SATTime", {}, tmp_path / "plain")
+    assert {**made.scores, "Time": 0} == {**expected, "Time": 0}
+    assert load_mlgym(checkout, "3SATTime").metric.direction.value == "lower"
+
+
+def test_titanic_agrees_with_the_evaluator_and_its_answers_are_hidden(checkout: Path) -> None:
+    task = load_mlgym(checkout, "titanic")
+    truth = (checkout / "data/titanic/data/ground_truth.csv").read_text().splitlines()
+    flipped = "\n".join([truth[0], *(f"{line[:-1]}{1 - int(line[-1])}" for line in truth[1:11]), *truth[11:]])
+    judge = task.judge(sandbox_for(task))
+    made = judge.judge({"submission.csv": flipped.encode()}, "test")
+    assert isinstance(made, Grade)
+    assert (made.scores["accuracy"], made.isolation) == ((len(truth) - 11) / (len(truth) - 1), Isolation.NOT_RUN)
+    with Workspace(task, judge.sandbox, judge.data) as workspace:
+        seen = workspace.execute("find . -name '*.csv' | sort; cat $(find . -type f) | grep -c '^892,0'").text
+    assert seen.split() == ["./data/test.csv", "./data/train.csv", "0"]
+
+
+def test_a_dataset_configuration_that_is_missing_is_named(checkout: Path) -> None:
+    with pytest.raises(
+        TaskError, match=r"names the dataset configuration configs/datasets/housePrice\.yaml, which is not"
+    ):
+        load_mlgym(checkout, "regressionHousePrice")
+
+
+def test_all_published_agent_files_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path))
+    for path in sorted((CHECKOUT / "configs/agents").glob("*.yaml")):
+        found = agent_settings(path)
+        assert (found["parser"], found["history"]) == ("last_block", ("last:5",))
+        assert {"edit", "insert", "validate", "submit", "bash", "search_dir"} <= set(found["commands"])
+        assert "{{ command_docs }}" in (Path(found["prompts"]) / "system.md.j2").read_text()
+
+
+def test_a_published_trajectory_is_replayed_message_by_message(checkout: Path) -> None:
+    paths = sorted((CHECKOUT / "trajectories").glob("*/*prisonersDilemma*/*.traj"))
+    if not paths:
+        pytest.skip("this checkout has no trajectories")
+    steps = json.loads(paths[0].read_text())["trajectory"]
+    agent = make_agent(f"replay:{paths[0]}", Outfit(load_mlgym(checkout, "prisonersDilemma")))
+    assert [message.text for message in agent.messages] == [step["response"] for step in steps]  # type: ignore[attr-defined]
