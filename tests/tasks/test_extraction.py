@@ -78,6 +78,10 @@ B, U, H, P, F, N, W = (
         ("Final Answer: The volume of $ABCDEFGH$ is 120. I hope it is correct.", "120", P),
         ("Final Answer: The maximum number of points in the domain of $f(x)$ is 19.", "19", P),
         ("Final Answer: There are 34 apples left for $x$.", "34", P),
+        ("Final Answer: $x$ is 34.", "34", P),
+        ("The answer is $n$ = 34.", "34", P),
+        (r"Final Answer: $x_1$ is $\frac12$.", r"\frac12", P),
+        ("Final Answer: The point $P$ is (3, 4).", "(3, 4)", P),
         ("Final Answer: Ann has $n$ = 7 eggs.", "7", P),
         ("Final Answer: The value of $x$ is $-5$.", "-5", P),
         ("Final Answer: The variable is $x$.", "x", P),
@@ -139,6 +143,7 @@ def test_the_answer_is_found_and_how(text: str, answer: str, evidence: Evidence)
 @pytest.mark.parametrize(
     "text",
     [
+        "The answer is not 34.",
         "",
         "   ",
         "I do not know.",

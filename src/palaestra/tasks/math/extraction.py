@@ -66,6 +66,8 @@ _NUMBER = re.compile(
 _PERCENT = re.compile(r"\s*(?:\$|\\\)|\\\])?\s*(?:\\?%|(?:percent|per cent|pct)\b)", re.IGNORECASE)
 _PLAIN = re.compile(r"[-+]?[\d.,]*\d", re.ASCII)
 _VERB = re.compile(r"\b(?:is|are|was|were|equals?|be)\b|=", re.IGNORECASE)
+_NAME = re.compile(r"\\?[A-Za-z]+(?:_(?:\w|\{\w{1,9}\}))?'?")
+_STATES = re.compile(r"\s*(?:=|:|\b(?:is|are|was|equals?|must be|would be)\b)\s*", re.IGNORECASE)
 _SEPARATOR = re.compile(r"\s*(?:,|,?\s*\b(?:and|or)\b)\s*", re.IGNORECASE)
 # What stands between two boxes: nothing but layout, and words that end with "and".
 _LAYOUT = re.compile(r"\\(?:text|mathrm|textbf)\s*\{|\\(?:q?quad|[,;! ()\[\]])|[\s${}]+")
@@ -80,6 +82,7 @@ _MAX_BOXES = 40
 """How many boxes at most are one list."""
 _SENTENCE = re.compile(r"(?<=[^\s\d])\.(?=\s+[A-Z(])|(?<=\d)\.(?=\s+[A-Z])|[!?](?=\s+[A-Z])|\n")
 _DENIED = re.compile(r"(?:not|never|neither|no longer|unclear|unknown)\b", re.IGNORECASE)
+_NOT = re.compile(r"\b(?:not|n't|never)(?: be| equal to)?\s\$?\Z", re.IGNORECASE)
 _TAIL = 4000
 """How many characters of a text's end the weaker searches look at."""
 _MAX_ANSWER = 2000
@@ -238,7 +241,10 @@ def _narrowed(rest: str) -> str | None:
     if span:
         # $18 and $5 are money, $18$ is mathematics; "$x$ and $y$" is a list that ends with the sentence.
         sentence = _first_sentence(rest)
-        after = sentence[span.end() :].strip(" .*")
+        after = sentence[span.end() :]
+        if _NAME.fullmatch(_inner(span)) and (states := _STATES.match(after)):  # "$n$ is 34"
+            return _narrowed(after[states.end() :])
+        after = after.strip(" .*")
         return sentence if after.startswith(("and", "or", ",")) and "$" in after else _inner(span)
     sentence = _first_sentence(rest)
     if re.match(r"[A-Za-z]", sentence) and (stated := _stated(sentence)):
@@ -262,6 +268,9 @@ def _stated(sentence: str) -> str | None:
         places = sorted([*places, *((number.start(), number.end(), number.group()) for number in numbers)])
     places = [place for place in places if not place[2].isalpha()] or places
     verb = max((verb.end() for verb in _VERB.finditer(sentence) if is_outside(verb.start())), default=0)
+    stated = sentence[verb:].strip(" .*_`")
+    if stated[:1] in ("(", "[", "{") and not re.search(r"[A-Za-z]{2,}|\$", _NO_WORDS.sub("", stated)):
+        return stated  # "The point $P$ is (3, 4)."
     places = [place for place in places if place[0] >= verb] or places
     if not places:
         return None
@@ -301,7 +310,12 @@ def _formula(text: str) -> Extracted | None:
 
 
 def _last_number(text: str) -> Extracted | None:
-    numbers = numbers_in(text[-_TAIL:])
+    tail = text[-_TAIL:]
+    numbers = [
+        found.group()
+        for found in _NUMBER.finditer(tail)
+        if not _NOT.search(tail, max(0, found.start() - 16), found.start())
+    ]
     return Extracted(numbers[-1], Evidence.NUMBER) if numbers else None
 
 

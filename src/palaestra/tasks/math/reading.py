@@ -23,7 +23,7 @@ _TAIL = re.compile(
     r"(?P<head>.*[\d)}!%\]])(?P<gap>\s*)(?P<unit>(?:\\circ|[A-Za-z¢€£][A-Za-z'’.\s/-]*(?:\^\{?\d\}?)?))", re.DOTALL
 )
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
-_BASED = re.compile(r"(-?[0-9A-Z]{1,200})_\{(\d{1,2})\}")
+_BASED = re.compile(r"(-?[0-9A-Z]{1,200})(?:\.([0-9A-Z]{1,200}))?_\{(\d{1,2})\}")
 _CLOCK = re.compile(r"(\d{1,2})(?::(\d{2}))?\s*([ap])\.?\s*m\.?", re.IGNORECASE | re.ASCII)
 _CHOICE = re.compile(r"\(?([A-Z])\)|\(([a-z])\)|(?:option|choice|answer)\s+\(?([A-Za-z])\)?", re.ASCII)
 _MATRIX = re.compile(
@@ -40,7 +40,7 @@ _RELAXED = {"<": "<", "\\le": "\\le", "\\ge": "\\le", ">": "<", "=": "=", "\\ne"
 # What an equation may give a value to: x, x_1, f(x), \angle A, |AB|, a:b, \frac{AB}{CD}, (x,y), the area.
 _ATOM = r"\\?[A-Za-z]+(?:_\{?[\w,]+\}?)?'*"
 _NAME = re.compile(
-    rf"(?!\\pi|[ei]$)(?:{_ATOM}|\\(?:angle|triangle|sin|cos|tan|cot)\s*\\?[A-Za-z]+|[A-Za-z]\([A-Za-z\d, ]+\)|[A-Za-z][A-Za-z\s]*"
+    rf"(?!\\pi|[ei]$)(?:{_ATOM}|\\(?:angle|triangle|sin|cos|tan|cot)\s*\\?[A-Za-z]+|[A-Za-z]\((?:[A-Za-z\d, ]|\\(?:cap|cup|mid))+\)|[A-Za-z][A-Za-z\s]*"
     rf"|\|{_ATOM}\||\\(?:overline|vec|hat|bar)\{{{_ATOM}\}}|{_ATOM}(?:[:/]{_ATOM})+|\\frac\{{{_ATOM}\}}\{{{_ATOM}\}}"
     rf"|\({_ATOM}(?:, ?{_ATOM})+\))",
     re.ASCII,
@@ -121,8 +121,8 @@ def _single(text: str, depth: int) -> Form | None:
         return Words(next(filter(None, choice.groups())).lower())
     if clock := _CLOCK.fullmatch(text):
         return Clock(int(clock[1]), int(clock[2] or 0), f"{clock[3].lower()}m")
-    if (based := _BASED.fullmatch(text)) and 2 <= int(based[2]) <= 36:
-        return _based(text, based[1], int(based[2]))
+    if (based := _BASED.fullmatch(text)) and 2 <= int(based[3]) <= 36:
+        return _based(text, based[1], based[2] or "", int(based[3]))
     if found := _MATRIX.fullmatch(text):
         return _matrix(found[2], depth)
     if found := _CASES.fullmatch(text):
@@ -184,13 +184,13 @@ def _number(text: str) -> tuple[Numeral | None, bool]:
         return None, True
 
 
-def _based(text: str, digits: str, base: int) -> Form:
+def _based(text: str, whole: str, part: str, base: int) -> Form:
     """A number in another base: equal to the same number in any base that is named, not to bare digits."""
     try:
-        value = int(digits, base)
+        value = Fraction(int(whole + part, base), base ** len(part))
     except ValueError:
         return Scalar(text)
-    return Collection("_", (Scalar(str(value), Numeral(Fraction(value))),))
+    return Collection("_", (Scalar(str(value), Numeral(value)),))
 
 
 def _matrix(body: str, depth: int) -> Form:
