@@ -95,6 +95,8 @@ def _read_answer(message: Mapping[str, Any], check: _Checker) -> dict[str, Any]:
             raise MessageError("an error has the names of its classes")
         text = message.get("message", "")
         answer = {"error": [_text(name) for name in names], "message": text[:1000] if isinstance(text, str) else ""}
+        if "attributes" in message:
+            answer["attributes"] = _read_attributes(message["attributes"], check)
     elif type(message.get("argument")) is int:
         answer = {"argument": _number(message["argument"])}
     elif "value" in message:
@@ -105,6 +107,17 @@ def _read_answer(message: Mapping[str, Any], check: _Checker) -> dict[str, Any]:
     if "changed" in message:
         answer["changed"] = _read_changed(message["changed"], check)
     return answer
+
+
+def _read_attributes(packed: Any, check: _Checker) -> Packed:
+    """The attributes of an error: a dictionary whose keys are public names."""
+    check(packed)
+    pairs = packed.get("dict") if isinstance(packed, dict) else None
+    if not isinstance(pairs, list) or not all(
+        type(name) is str and name.isidentifier() and name[0] != "_" for name, _ in pairs
+    ):
+        raise MessageError("attributes are names and values")
+    return packed
 
 
 def _read_changed(changed: Any, check: _Checker) -> list[Any]:

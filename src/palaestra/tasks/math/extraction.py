@@ -46,7 +46,7 @@ Box = tuple[int, int, int, Evidence]
 _THOUGHT = "</think>"
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![a-zA-Z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_BARE_WORD = re.compile(r"[^\s$,;]*")
+_BARE_WORD = re.compile(r"[^\s$,;]{0,200}")
 _LINE_END = re.compile(r"\$|\n|\\\)|\\\]")
 _HASHES = re.compile(r"^[ \t>*]*####[ \t]*([^\n]*)", re.MULTILINE)
 _HEADING = re.compile(r"[A-Za-z]{2,}")
@@ -83,6 +83,8 @@ _MAX_BOXES = 40
 _SENTENCE = re.compile(r"(?<=[^\s\d])\.(?=\s+[A-Z(])|(?<=\d)\.(?=\s+[A-Z])|[!?](?=\s+[A-Z])|\n")
 _DENIED = re.compile(r"(?:not|never|neither|no longer|unclear|unknown)\b", re.IGNORECASE)
 _NOT = re.compile(r"\b(?:not|n't|never)(?: be| equal to)?\s\$?\Z", re.IGNORECASE)
+_MAX_TEXT = 200_000
+"""How many characters of a text's end are looked at."""
 _TAIL = 4000
 """How many characters of a text's end the weaker searches look at."""
 _MAX_ANSWER = 2000
@@ -100,6 +102,7 @@ def extract(text: str) -> Extracted | None:
     >>> extract("I do not know.") is None
     True
     """
+    text = text[-_MAX_TEXT:]
     thought = text.rfind(_THOUGHT)
     if thought >= 0:
         text = text[thought + len(_THOUGHT) :]

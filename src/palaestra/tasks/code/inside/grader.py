@@ -71,7 +71,7 @@ class Channel(Peer):  # type: ignore[misc]
 
     def _error(self, names: list[str], message: str) -> Exception:
         error: Exception = super()._error(names, message)
-        error.of_program = True  # type: ignore[attr-defined]
+        error._of_program = True  # type: ignore[attr-defined]
         return error
 
 
@@ -171,6 +171,13 @@ class ProgramObject(codec.Proxy):  # type: ignore[misc]
     def __subclasscheck__(self, value: Any) -> bool:
         return peer.ask((value,), what="issubclass", **object.__getattribute__(self, "_where")) is True
 
+    def __enter__(self) -> Any:
+        return peer.ask(what="operate", name="__enter__", **object.__getattribute__(self, "_where"))
+
+    def __exit__(self, *raised: Any) -> None:
+        """Leave the program's context; errors of the tests stay here."""
+        peer.ask((None, None, None), what="operate", name="__exit__", **object.__getattribute__(self, "_where"))
+
     def __copy__(self) -> Any:
         return peer.ask(what="copy", name="copy", **object.__getattribute__(self, "_where"))
 
@@ -254,7 +261,7 @@ def judge(job: dict[str, Any]) -> None:
 
     def raise_if_ours(error: Exception) -> None:
         """An error before the program was asked anything, or a missing module, is a fault of the tests."""
-        foreign = getattr(error, "of_program", False)
+        foreign = getattr(error, "_of_program", False)
         if not foreign and (not peer.heard or isinstance(error, ImportError)):
             raise Faulty(explain(error)) from None
 

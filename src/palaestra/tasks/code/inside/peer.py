@@ -92,7 +92,10 @@ class Peer:
         for number, inner in message.get("changed", ()):
             codec.refill(seen.values[number], inner, self._resolve, seen)
         if "error" in message:
-            raise self._error(message["error"], message["message"])
+            error = self._error(message["error"], message["message"])
+            if "attributes" in message:
+                vars(error).update(codec.unpack(message["attributes"], self._resolve, seen))
+            raise error
         if "argument" in message:
             return args[message["argument"]]
         return codec.unpack(message["value"], self._resolve, seen)
@@ -104,17 +107,20 @@ class Peer:
             args = [codec.unpack(one, self._resolve, seen) for one in request["args"]]
             kwargs = {name: codec.unpack(one, self._resolve, seen) for name, one in request["kwargs"].items()}
             before = [_items(value) for value in seen.values]
-            value, failed = None, None
+            value, failed, own = None, None, {}
             try:
                 value = self.perform(request, args, kwargs)
             except self.catch as error:
                 failed = describe_error(error)
+                own = {name: value for name, value in vars(error).items() if type(name) is str and name[:1] != "_"}
             changed = [
                 [number, codec.contents(seen.values[number], self.keep, seen)]
                 for number, items in enumerate(before)
                 if not _are_same(items, _items(seen.values[number]))
             ]
             message = failed if failed is not None else self._returned(value, args, seen)
+            if own:  # `error.code`, for a handler on the other side
+                message["attributes"] = codec.pack(own, self.keep, seen)
             if changed:
                 message["changed"] = changed
         except self.catch as error:
