@@ -21,6 +21,8 @@ CHANGED = 9
 """Exit code: in one of the first calls the submission changed an argument that it was given."""
 WATCHED = 100
 """Calls whose arguments are compared afterwards."""
+SMALL = 2048
+"""Bytes that are read at first: a buffer of many pages for each message would cost more than everything else."""
 SAID = 2000
 """Characters of an exception's message that are passed on."""
 
@@ -65,7 +67,7 @@ def main() -> None:
 
 def receive(file: int) -> bytes | None:
     """The next request; None at the end."""
-    data = read(file, 1 << 16)
+    data = read(file, SMALL)
     while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "little"):
         more = read(file, 1 << 20)
         if not more:

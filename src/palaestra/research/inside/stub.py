@@ -25,6 +25,8 @@ LONGEST = 8 << 20
 """Bytes of the longest answer."""
 
 
+SMALL = 2048
+"""Bytes that are read at first: a buffer of many pages for each answer would cost more than everything else."""
 GLOBAL = pickle.STACK_GLOBAL
 """Stands in every pickle of something that is not plain."""
 
@@ -88,7 +90,7 @@ class Line:
 
     def _read(self) -> bytes:
         """The next line."""
-        data = self._rest or read(self._from, 1 << 16)
+        data = self._rest or read(self._from, SMALL)
         while b"\n" not in data:
             more = read(self._from, 1 << 20)
             if not more:
