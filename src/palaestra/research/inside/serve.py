@@ -88,7 +88,7 @@ def load(name: str) -> ModuleType:
 def name_of(error: Exception) -> str:
     """The exception of Python's own that this one is, or is a kind of."""
     for kind in type(error).__mro__:
-        if getattr(builtins, kind.__name__, None) is kind and kind not in (Exception, BaseException):
+        if getattr(builtins, kind.__name__, None) is kind and issubclass(kind, Exception) and kind is not Exception:
             return str(kind.__name__)
     return "RuntimeError"
 
