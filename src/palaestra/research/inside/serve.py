@@ -10,11 +10,12 @@ import importlib
 import os
 import random
 import sys
-from os import _exit, read, write
+from os import _exit, write
 from pickle import dumps, loads
 from types import ModuleType
 from typing import Any
 
+from .pipe import Reader
 from .values import encode
 
 CHANGED = 9
@@ -26,7 +27,7 @@ SAID = 2000
 
 
 def main() -> None:
-    module, requests, answers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    module, requests, answers, core = sys.argv[1], *map(int, sys.argv[2:])
     here = os.getcwd()
     forked: list[int] = []
     os.register_at_fork(after_in_child=lambda: forked.append(1))
@@ -36,7 +37,8 @@ def main() -> None:
     loaded: list[ModuleType] = []
     functions: dict[str, Any] = {}
     number = code = 0
-    while (request := receive(requests)) is not None:
+    reader = Reader(requests, core)
+    while (request := receive(reader)) is not None:
         name, arguments, named = loads(request)
         number += 1
         try:
@@ -63,11 +65,11 @@ def main() -> None:
     _exit(code)  # Threads that a submission left do not keep it alive.
 
 
-def receive(file: int) -> bytes | None:
+def receive(reader: Reader) -> bytes | None:
     """The next request; None at the end."""
-    data = read(file, 1 << 16)
+    data = reader.read()
     while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "little"):
-        more = read(file, 1 << 20)
+        more = reader.read(1 << 20)
         if not more:
             return None
         data += more
@@ -86,7 +88,7 @@ def load(name: str) -> ModuleType:
 def name_of(error: Exception) -> str:
     """The exception of Python's own that this one is, or is a kind of."""
     for kind in type(error).__mro__:
-        if getattr(builtins, kind.__name__, None) is kind and kind not in (Exception, BaseException):
+        if getattr(builtins, kind.__name__, None) is kind and issubclass(kind, Exception) and kind is not Exception:
             return str(kind.__name__)
     return "RuntimeError"
 

@@ -13,14 +13,15 @@ import threading
 from collections.abc import Callable, Iterable
 from functools import cache
 from io import BytesIO
-from os import read, write
+from os import write
 from pickle import dumps
 from typing import Any, NoReturn
 
+from .pipe import Reader
 from .values import decode
 
 LINE = "PALAESTRA_LINE"
-"""Variable of the environment: the numbers of the pipes to the submission and back."""
+"""Variable of the environment: the numbers of the pipes to the submission and back, and of a core (see `pipe`)."""
 LONGEST = 8 << 20
 """Bytes of the longest answer."""
 
@@ -30,10 +31,10 @@ GLOBAL = pickle.STACK_GLOBAL
 
 
 class Line:
-    """The pipes to the submission, by their numbers."""
+    """The pipes to the submission, by their numbers, and the core to wait on; see `Reader`."""
 
-    def __init__(self, to: int, back: int) -> None:
-        self._to, self._from = to, back
+    def __init__(self, to: int, back: int, core: int = -1) -> None:
+        self._to, self._reader = to, Reader(back, core)
         self._count, self._rest, self._broken, self._lock = 0, b"", "", threading.Lock()
         os.register_at_fork(after_in_child=self._disconnect)
 
@@ -88,9 +89,9 @@ class Line:
 
     def _read(self) -> bytes:
         """The next line."""
-        data = self._rest or read(self._from, 1 << 16)
+        data = self._rest or self._reader.read()
         while b"\n" not in data:
-            more = read(self._from, 1 << 20)
+            more = self._reader.read(1 << 20)
             if not more:
                 self._break("it ended")
             data += more
@@ -121,8 +122,7 @@ class _Pickler(pickle.Pickler):
 @cache
 def connect() -> Line:
     """The line of this process."""
-    to, back = os.environ[LINE].split(",")
-    return Line(int(to), int(back))
+    return Line(*map(int, os.environ[LINE].split(",")))
 
 
 def _function(line: Line, name: str) -> Callable[..., Any]:

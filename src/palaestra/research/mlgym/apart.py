@@ -7,6 +7,7 @@ In the evaluator's sandbox a file of ours stands in for the module of the submis
 from __future__ import annotations
 
 import os
+import random
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -23,7 +24,7 @@ from palaestra.sandbox.bubblewrap import Bubblewrap
 from palaestra.sandbox.spawn import high_number
 
 LIBRARY, PACKAGE = "/opt/runner", "_palaestra_inside"
-INSIDE = ("serve", "stub", "values")
+INSIDE = ("pipe", "serve", "stub", "values")
 HERE = Path(inside.__file__).parent
 MARGIN = 1.0
 """Seconds that a submission has beyond the evaluator: it is the evaluator's time that ends."""
@@ -87,6 +88,8 @@ def run_apart(
     ours = {f"{LIBRARY}/{PACKAGE}/{name}.py": str(HERE / f"{name}.py") for name in INSIDE}
     env = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": LIBRARY, "PYTHONHASHSEED": "0", **env}
     requests, answers = _pipe(), _pipe()
+    cores = sorted(os.sched_getaffinity(0))
+    own, theirs = random.SystemRandom().sample(cores, 2) if len(cores) > 1 else (-1, -1)
     outcome: list[Result | BaseException] = []
     dotted = ".".join(PurePosixPath(module).with_suffix("").parts)
 
@@ -94,7 +97,7 @@ def run_apart(
         try:
             outcome.append(sandbox.run(
                 # Without the workspace among the places of modules: a file there stands in for none of ours.
-                ["python3", "-P", "-B", "-m", f"{PACKAGE}.serve", dotted, str(requests[0]), str(answers[1])],
+                ["python3", "-P", "-B", "-m", f"{PACKAGE}.serve", dotted, str(requests[0]), str(answers[1]), str(theirs)],
                 submission.files, limits=replace(limits, wall_seconds=limits.wall_seconds + MARGIN),
                 read_only={**submission.read_only, **ours}, env=env, pass_fds=(requests[0], answers[1]),
             ))  # fmt: skip
@@ -108,7 +111,7 @@ def run_apart(
     try:
         result = sandbox.run(
             ["python3", "-B", evaluator], judge.files, limits=limits, read_only={**judge.read_only, **ours},
-            env={**env, LINE: f"{requests[1]},{answers[0]}"}, pass_fds=(requests[1], answers[0]),
+            env={**env, LINE: f"{requests[1]},{answers[0]},{own}"}, pass_fds=(requests[1], answers[0]),
         )  # fmt: skip
     finally:
         _close(requests[1], answers[0])
