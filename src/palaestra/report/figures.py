@@ -73,6 +73,7 @@ def counts(report: Report | None) -> str:
 def majority(report: Report | None) -> str:
     """What always giving the most common answer would score.
 
+    >>> from palaestra.core.records import Majority
     >>> majority(Report("all", 0.5, 0.3, 0.7, 10, 5, majority=Majority("true", 6, 10)))
     '60.0 % (true, 6 of 10)'
     """
