@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from palaestra.core.errors import TaskError
+from palaestra.recipes.research import research
 from palaestra.research.agents.base import Outfit, make_agent
 from palaestra.research.mlgym import load_mlgym
 from palaestra.research.mlgym.agent_file import agent_settings
@@ -140,3 +141,18 @@ def test_a_published_trajectory_is_replayed_message_by_message(checkout: Path) -
     steps = json.loads(paths[0].read_text())["trajectory"]
     agent = make_agent(f"replay:{paths[0]}", Outfit(load_mlgym(checkout, "prisonersDilemma")))
     assert [message.text for message in agent.messages] == [step["response"] for step in steps]  # type: ignore[attr-defined]
+
+
+def test_a_published_trajectory_is_replayed_with_its_scores(checkout: Path, tmp_path: Path) -> None:
+    """Its edits go by the line numbers of starter files that have a notice at their head since."""
+    paths = sorted((CHECKOUT / "trajectories").glob("*/*claude-35*battleOfSexes*/*.traj"))
+    if not paths:
+        pytest.skip("this checkout has no trajectories")
+    published = [one["Score"] for one in json.loads((paths[0].parent / "results.json").read_text())["agent"]]
+    found = research(
+        task="battleOfSexes", mlgym=str(checkout), agent=f"replay:{paths[0]}", task_options=("validations=50",),
+        out=tmp_path / "run",
+    ).summary  # fmt: skip
+    assert (found["validations"], found["stop_reason"]) == (len(published) - 1, "submitted")
+    assert found["best_attempt"] == pytest.approx(max(published[:-1]), abs=0.1)
+    assert found["best_submission"] == pytest.approx(published[-1], abs=0.1)

@@ -11,6 +11,7 @@ from palaestra.core.errors import RunError, SettingsError
 from palaestra.core.records import Message
 from palaestra.envs.turn.records import Conversation, StopReason
 from palaestra.research.agents.base import Agent, Halt, Outfit, settled_path, turns_of
+from palaestra.research.agents.line_shift import shift_lines
 from palaestra.research.steps import Step
 from palaestra.runs.run import Run
 
@@ -29,7 +30,8 @@ class ReplayAgent(Agent):
     several episodes the one is played that counted. A command that somebody interrupted is not begun again.
 
     A file `.traj` is a trajectory of MLGym: the responses of its model are said one after the other, and read as that
-    project reads them, by their last fenced block. Where it handed in by itself at some limit, so does this.
+    project reads them, by their last fenced block. Line numbers are fitted to starter files that have changed since (see
+    `line_shift`). Where it handed in by itself at some limit, so does this.
 
     Arguments:
         argument: the folder of the run, or a file in it such as its `trajectory.json`; or a file `.traj`.
@@ -47,6 +49,7 @@ class ReplayAgent(Agent):
             raise SettingsError("the agent 'replay' plays a run; name its folder as replay:FOLDER")
         folder = Path(argument.replace("{task}", outfit.task.name)).expanduser()
         self._end: Halt | None = None
+        self._published: list[str] = []
         if folder.suffix == TRAJECTORY:
             self._read_trajectory(folder)
             return
@@ -77,6 +80,7 @@ class ReplayAgent(Agent):
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             responses = [step["response"] for step in found["trajectory"]]
+            self._published = [str(step.get("observation")) for step in found["trajectory"]]
             status = str(found["info"].get("exit_status"))
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise RunError(
@@ -108,7 +112,10 @@ class ReplayAgent(Agent):
     def act(self, conversation: Conversation) -> Message | Halt:
         turn = turns_of(conversation)
         if turn < len(self.messages):
-            return self.messages[turn]
+            message = self.messages[turn]
+            if not self._published:
+                return message
+            return Message("assistant", shift_lines(message.text, self._published[:turn], conversation.messages))
         if self._end is not None:
             return self._end
         return Halt(StopReason.GAVE_UP, "the run that is replayed has no further action")
