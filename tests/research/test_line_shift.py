@@ -37,5 +37,5 @@ def test_numbers_move_with_the_file_that_is_open(steps: int, block: str, expecte
 
 
 def test_only_the_last_block_is_an_action() -> None:
-    text = "First\n```\nedit 1:2\n```\nor rather\n```python\nedit 3:4\nx\nend_of_edit\n```"
+    text = "First\n```\nedit 1:2\n```\nor rather\n```python\nedit 3:4\nx\nend_of_edit\n```\n"
     assert shift_lines(text, THEN[:1], talk(NOW[:1])) == text.replace("3:4", "6:7")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from palaestra.core.records import Message
 
 _SHOWN = re.compile(r"\[[Ff]ile:? (\S+?)(?: \((\d+) lines total\)|, (\d+) lines)\]")
-_BLOCK = re.compile(r"```[^\n]*\n(?!.*```[^\n]*\n.*```)", re.DOTALL)
+_BLOCK = re.compile(r"```[^\n]*\n(.*?)```", re.DOTALL)
 _RANGE = re.compile(r"(?P<word>edit|insert|goto)(?P<space>\s+)(?P<first>\d+)(?::(?P<last>\d+))?(?=\s|\Z)")
 
 
@@ -28,7 +28,7 @@ def shift_lines(text: str, published: Sequence[str], conversation: Sequence[Mess
     blocks = list(_BLOCK.finditer(text))
     if not shift or not blocks:
         return text
-    found = _RANGE.match(text, blocks[-1].end())
+    found = _RANGE.match(text, blocks[-1].start(1))
     if found is None:
         return text
     numbers = [str(int(number) + shift) for number in (found["first"], found["last"]) if number is not None]
