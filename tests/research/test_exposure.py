@@ -288,7 +288,7 @@ def test_lone_surrogates_never_get_into_a_conversation(task: Path) -> None:
         for call in (ToolCall("goto", '{"line": "\\ud800"}', "a"), ToolCall("validate", "{}", "b")):
             observation = env.step(Message("assistant", "", (call,)))[0]
             assert observation in env.observation_space
-            assert "?" in observation.messages[-1].text
+            assert "\ufffd" in observation.messages[-1].text
             observation.messages[-1].text.encode()
     finally:
         env.close()

@@ -15,6 +15,7 @@ from palaestra.core.checks import finite, whole
 from palaestra.core.errors import EnvError, SandboxError
 from palaestra.core.prompts import Prompts
 from palaestra.core.records import Failure, FailureCause, Message, ToolCall
+from palaestra.core.text import clean_text
 from palaestra.envs.turn.base import TurnEnv, failed
 from palaestra.envs.turn.records import Reply, StopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
@@ -28,7 +29,6 @@ from palaestra.research.commands import (
     tool_schemas,
 )
 from palaestra.research.commands.memory import check_memory
-from palaestra.research.commands.text import clean
 from palaestra.research.evaluation import EvaluationSplit, Judge
 from palaestra.research.parsing import Action, FormatError, make_parser
 from palaestra.research.places import sandbox_for
@@ -184,7 +184,7 @@ class ResearchEnv(TurnEnv):
         self._unreadable = 0
         earned, validated = self._earned, len(self.attempts)
         action = found.text or "\n".join(f"{call.name} {call.arguments}" for call in found.calls)
-        info: dict[str, Any] = {"action": clean(action), "thought": clean(found.thought)}
+        info: dict[str, Any] = {"action": clean_text(action), "thought": clean_text(found.thought)}
         replies: list[Message] = []
         self._session.timeout = self._patience()
         try:
@@ -219,7 +219,7 @@ class ResearchEnv(TurnEnv):
             return Reply(failure=Failure(FailureCause.SANDBOX, str(error)), info=self._figures())
         if isinstance(self._judged, Failure):
             return Reply(failure=self._judged, info=self._figures())
-        return Reply((Message("user", clean(said.text)),), self._earned - earned, reason, info=self._figures())
+        return Reply((Message("user", clean_text(said.text)),), self._earned - earned, reason, info=self._figures())
 
     def state(self) -> Mapping[str, Any]:
         if self._session is None:
@@ -356,8 +356,8 @@ class ResearchEnv(TurnEnv):
 
     def _unread(self, error: FormatError) -> Reply:
         self._unreadable += 1
-        text = clean(self._render("format_error", error=error.message, remaining=self.max_turns - self.turn))
-        info = {"format_error": clean(error.message)}
+        text = clean_text(self._render("format_error", error=error.message, remaining=self.max_turns - self.turn))
+        info = {"format_error": clean_text(error.message)}
         reply = Reply((Message("user", text),), 0.0 - self.format_penalty, info=info)
         if not self.format_errors or self._unreadable < self.format_errors:
             return reply
@@ -389,11 +389,11 @@ class ResearchEnv(TurnEnv):
 
     def _shown(self, outcome: Outcome) -> str:
         if self._judged is not None:  # It is over: nothing is left, and nothing open.
-            return clean(outcome.text)
+            return clean_text(outcome.text)
         shared = {"note": outcome.note, "state": self.state(), "remaining": self.max_turns - self.turn}
         if not outcome.text.strip():
-            return clean(self._render("no_output", observation="", ok=outcome.ok, **shared))
-        return clean(self._render("observation", observation=outcome.text.rstrip("\n"), **shared))
+            return clean_text(self._render("no_output", observation="", ok=outcome.ok, **shared))
+        return clean_text(self._render("observation", observation=outcome.text.rstrip("\n"), **shared))
 
     def _figures(self) -> dict[str, Any]:
         """What the `info` of the last step says."""

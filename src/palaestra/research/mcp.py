@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from palaestra.core.errors import MissingExtraError, PalaestraError
 from palaestra.core.records import Message, ToolCall
+from palaestra.core.text import clean_text
 from palaestra.envs.turn.records import Conversation, StopReason
 from palaestra.research.agents import AGENTS, Agent, Halt, Outfit
 from palaestra.research.commands import Command, Outcome, load_commands, tool_schemas
-from palaestra.research.commands.text import clean
 from palaestra.research.steps import Step
 from palaestra.version import __version__
 
@@ -64,7 +64,7 @@ class Line:
                 return Outcome("The episode is over; nothing was run.", ok=False, kind="error")
             self._asked, self._count = True, self._count + 1
         asked = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        self._calls.put(ToolCall(clean(name), clean(asked), f"call_{self._count}"))
+        self._calls.put(ToolCall(clean_text(name), clean_text(asked), f"call_{self._count}"))
         return self._answers.get()
 
     def hang_up(self) -> None:

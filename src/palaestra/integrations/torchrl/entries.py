@@ -11,6 +11,8 @@ from torchrl.data import Composite, NonTensor
 from torchrl.data.llm import History
 from torchrl.modules.llm.policies import ChatHistory, Text
 
+from palaestra.core.text import clean_text
+
 Key = str | tuple[str, ...]
 Chat = list[dict[str, str]]
 """The messages of a conversation: `role` and `content`."""
@@ -30,8 +32,7 @@ def put(tensordict: TensorDictBase, key: Key, texts: Sequence[str]) -> None:
 def texts(tensordict: TensorDictBase, key: Key, slots: int) -> list[str] | None:
     """The texts under a key, one a slot; `None` where there are none.
 
-    A batch of one may hold its text bare, as scripts write it. Half a surrogate pair, which nobody can write down, becomes a
-    question mark.
+    A batch of one may hold its text bare, as scripts write it. Lone surrogates are replaced.
     """
     found: Any = tensordict.get(key, None)
     if found is None:
@@ -40,7 +41,7 @@ def texts(tensordict: TensorDictBase, key: Key, slots: int) -> list[str] | None:
         found = found.tolist()
     if isinstance(found, str):
         found = [found] * slots
-    return [str(text).encode("utf-8", "replace").decode("utf-8") for text in found]
+    return [clean_text(str(text)) for text in found]
 
 
 def put_prompts(tensordict: TensorDictBase, prompts: Sequence[str]) -> None:

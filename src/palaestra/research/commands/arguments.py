@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from palaestra.core.errors import suggest
+from palaestra.core.text import clean_text
 from palaestra.research.commands.base import Command, CommandError, Parameter
-from palaestra.research.commands.text import clean
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,15}")
 
@@ -116,7 +116,7 @@ def _with_rest(command: Command, text: str) -> dict[str, Any]:
 def _converted(command: Command, parameter: Parameter, value: Any) -> Any:
     if parameter.kind == "string":
         if isinstance(value, str):
-            return clean(value)
+            return clean_text(value)
         raise command.error(f"{parameter.name.upper()} is a text; got {_short(json.dumps(value, default=str))}")
     if isinstance(value, int) and not isinstance(value, bool):
         return value

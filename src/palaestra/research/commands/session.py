@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from palaestra.core.errors import PalaestraError, suggest
+from palaestra.core.text import clean_text
 from palaestra.research.commands.arguments import from_json, from_text
 from palaestra.research.commands.base import (
     BrokenCommandError,
@@ -25,7 +26,6 @@ from palaestra.research.commands.editing import Changes
 from palaestra.research.commands.files import Files, Page, Place
 from palaestra.research.commands.inside import Inside
 from palaestra.research.commands.memory import Memory
-from palaestra.research.commands.text import clean
 from palaestra.research.commands.window import window
 from palaestra.research.loading import told
 from palaestra.sandbox.base import Shell
@@ -89,13 +89,13 @@ class Session:
 
     def run(self, text: str) -> Outcome:
         """Do one action: one of our commands where the first word is one, else bash, if the agent has it."""
-        text, self.by_tool = clean(text).replace("\r\n", "\n"), False
+        text, self.by_tool = clean_text(text).replace("\r\n", "\n"), False
         words = text.split(None, 1)
         command = self.commands.get(words[0]) if words else None
         if command is not None and command.textual:
             return self._perform(command, lambda: from_text(command, text))
         if "bash" not in self.commands:
-            name = clean(words[0][:80]) if words else ""
+            name = clean_text(words[0][:80]) if words else ""
             said = f"there is no command '{name}', and no bash; a message is one of: {', '.join(self.commands)}"
             return self._noted(Outcome(said, False, "error"))
         return self._noted(run_bash(self, text))

@@ -67,11 +67,6 @@ def lines_of(text: str) -> list[str]:
     return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
-def clean(text: str) -> str:
-    """A text as it can be written in UTF-8: lone surrogates, which JSON may hold, become question marks."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
 def shown(line: str, most: int) -> str:
     """A line as it is shown: what is no UTF-8 as U+FFFD, and what is too long cut."""
     line = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -7,6 +7,7 @@ import math
 from enum import Enum, auto
 from typing import Any
 
+from palaestra.core.text import clean_text
 from palaestra.sandbox.base import MIB, Limits, Status
 from palaestra.sandbox.conversation import Conversation, last_words
 from palaestra.tasks.code.formats import Functions
@@ -172,7 +173,7 @@ def count_assertions(tests: Functions) -> int:
 
 def clean(text: Any) -> str:
     """What a sandbox said, as text that can be stored."""
-    return text[:300].encode("utf-8", "replace").decode() if isinstance(text, str) else ""
+    return clean_text(text[:300]) if isinstance(text, str) else ""
 
 
 def _raised(names: list[str], message: str) -> Verdict:

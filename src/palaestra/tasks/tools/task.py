@@ -186,9 +186,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
             "expected": brief(gold[-1].value, 80),
             "detail": detail,
         }
-        # A program may answer with halves of characters, which nothing can store.
-        plain = {name: text.encode("utf-8", "replace").decode() for name, text in evidence.items()}
-        return Score(float(outcome is Outcome.RIGHT), plain)
+        return Score(float(outcome is Outcome.RIGHT), evidence)
 
 
 def _drawers(most_calls: int) -> Family[ToolDraft]:
