@@ -31,26 +31,30 @@ def clean(value: Any) -> Any:
 
     Other values, and containers that need no change, are returned themselves and not as copies.
     """
-    if isinstance(value, str):
+    kind = type(value)
+    if kind is str:
         return clean_text(value)
-    if isinstance(value, Mapping):
-        pairs = [(clean(key), clean(entry)) for key, entry in value.items()]
-        same = all(
-            new is old
-            for pair, entry in zip(pairs, value.items(), strict=True)
-            for new, old in zip(pair, entry, strict=True)
-        )
-        return value if same else dict(pairs)
-    if type(value) in (list, tuple):
-        items = [clean(item) for item in value]
-        return value if all(new is old for new, old in zip(items, value, strict=True)) else type(value)(items)
-    return value
+    if kind in (int, float, bool, type(None)):
+        return value
+    if kind is dict or isinstance(value, Mapping):
+        for key, entry in value.items():
+            if clean(key) is not key or clean(entry) is not entry:
+                return {clean(key): clean(entry) for key, entry in value.items()}
+        return value
+    if kind in (list, tuple):
+        for item in value:
+            if clean(item) is not item:
+                return kind(map(clean, value))
+        return value
+    return clean_text(value) if isinstance(value, str) else value
 
 
 def clean_fields(record: Any, *names: str) -> None:
     """Clean fields of a frozen dataclass, in its `__post_init__`."""
     for name in names:
         value = getattr(record, name)
+        if type(value) is str and value.isascii():
+            continue
         cleaned = clean(value)
         if cleaned is not value:
             object.__setattr__(record, name, cleaned)
