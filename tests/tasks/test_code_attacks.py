@@ -32,7 +32,7 @@ def judge() -> Judge:
     return Judge(sandbox, Allowance(seconds=1.0), trusted=True)
 
 
-def wrong(judge: Judge, tests: Functions, code: str, reference: str = "") -> Judgement:
+def assert_wrong(judge: Judge, tests: Functions, code: str, reference: str = "") -> Judgement:
     found = judge.judge(tests, code, reference=reference)
     assert isinstance(found, Judgement), found
     assert found.verdicts
@@ -74,7 +74,7 @@ PASSED = {"test": {"verdict": "passed"}}
 def test_no_forged_message_is_a_verdict(judge: Judge, lines: tuple[Any, ...], where: str) -> None:
     if where == "load" and lines and lines[-1] == {"value": [6, 7]}:
         pytest.skip("constants that happen to be right are no forgery")
-    wrong(judge, TESTS, forge(*lines, where=where))
+    assert_wrong(judge, TESTS, forge(*lines, where=where))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_no_forged_message_is_a_verdict(judge: Judge, lines: tuple[Any, ...], wh
     ],
 )  # fmt: skip
 def test_no_tampering_inside_the_programs_process_is_a_verdict(judge: Judge, code: str) -> None:
-    wrong(judge, TESTS, code)
+    assert_wrong(judge, TESTS, code)
 
 
 @pytest.mark.parametrize(
@@ -121,9 +121,9 @@ def test_an_object_has_no_say_in_how_it_compares_with_an_expected_value(judge: J
         "class Liar:\n    __class__ = int\n    __eq__ = yes\n"
         f"def f(x): return {value}\n"
     )
-    wrong(judge, TESTS, code)
-    wrong(judge, NUMBERS, code)
-    wrong(judge, Functions("assert 4 in f(1)\nassert f(2) == 'a'\nassert f(3) == [True]", "f"), code)
+    assert_wrong(judge, TESTS, code)
+    assert_wrong(judge, NUMBERS, code)
+    assert_wrong(judge, Functions("assert 4 in f(1)\nassert f(2) == 'a'\nassert f(3) == [True]", "f"), code)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_no_value_breaks_or_stalls_the_tests(judge: Judge, value: str) -> None:
         f"def f(x): return {value}\n"
     )
     start = time.monotonic()
-    wrong(judge, TESTS, code)
+    assert_wrong(judge, TESTS, code)
     assert time.monotonic() - start < 30
 
 
@@ -162,8 +162,10 @@ def test_tests_that_break_over_a_value_find_the_program_wrong(
     judge: Judge, tests: str, returned: str, right: str
 ) -> None:
     bad, good = (f"def f(x): return {value}" for value in (returned, right))
-    assert wrong(judge, Functions(tests, "f"), bad, reference=good).share < 1
-    assert wrong(judge, Functions(tests, "f"), bad).share < 1  # no reference: it was the program's value that came last
+    assert assert_wrong(judge, Functions(tests, "f"), bad, reference=good).share < 1
+    assert (
+        assert_wrong(judge, Functions(tests, "f"), bad).share < 1
+    )  # no reference: it was the program's value that came last
     found = judge.judge(Functions(tests, "f"), good)
     assert isinstance(found, Judgement)
     assert found.passed
@@ -172,7 +174,7 @@ def test_tests_that_break_over_a_value_find_the_program_wrong(
 def test_tests_have_an_end_over_a_value_that_keeps_them_busy(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "MARGIN", 0.5)
     tests = Functions("while f(1) != 1: sum(range(10**6))\nassert f(1) == 1", "f")
-    wrong(judge, tests, "def f(x): return 2", reference="def f(x): return 1")
+    assert_wrong(judge, tests, "def f(x): return 2", reference="def f(x): return 1")
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,10 @@ def test_responses_of_a_token_environment_are_scored_side_by_side() -> None:
         vectorization_mode="vector_entry_point",
     )
     env.reset(seed=0)
-    env.step(env.action_space.sample())  # Alone, each would wait for another one in vain.
+    infos = env.step(env.action_space.sample())[4]
+    assert [response.failure for response in infos["responses"]] == [""] * 4, (
+        "alone, each waits for another one in vain"
+    )
     env.close()
 
 
