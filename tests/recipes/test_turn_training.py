@@ -153,7 +153,7 @@ def test_a_conversation_without_room_is_stopped_and_an_opening_without_room_fail
 
 def test_what_cannot_be_trained_on_is_one_line(tmp_path: Path) -> None:
     for settings, said in (
-        ({"env_options": ("hihg=3",)}, "does not take these options"),
+        ({"env_options": ("hihg=3",)}, "has no option 'hihg'; did you mean 'high'"),
         ({"env_options": ('high="a"',)}, "high is a whole number from 1 to .*; got 'a'"),
         ({"env": "palaestra/Task-v0", "env_options": ("task=vision-skills", "problems=1")}, "holds an image"),
         ({"policy": "mlp"}, "whose actions are messages; use lm"),

@@ -82,13 +82,22 @@ def check_options(env_id: str, options: Mapping[str, Any]) -> None:
 
     Nothing is made and no model loaded for this.
     """
-    kind = _token_class(spec := spec_of(env_id)) or _turn_class(spec)
-    known = None if kind is None else _parameters(kind)
-    if known is None:
+    spec = spec_of(env_id)
+    known: list[str] = []
+    for entry in (spec.entry_point, spec.vector_entry_point):
+        kind = _loaded(spec, entry)
+        if kind is None:
+            continue
+        if not isinstance(kind, type) or not issubclass(kind, (TokenEnv, TokenVectorEnv, TurnEnv, TurnVectorEnv)):
+            return
+        known += _parameters(kind)
+    if not known:
         return
     for option in options:
         if option not in known:
-            raise SettingsError(f"setting 'env_options': {env_id} has no option '{option}'; {suggest(option, known)}")
+            raise SettingsError(
+                f"setting 'env_options': {env_id} has no option '{option}'; {suggest(option, dict.fromkeys(known))}"
+            )
     given = {**spec.kwargs, **options}
     if isinstance(given.get("task"), str) and "task_options" in known:
         task = task_of(given["task"], given.get("task_options"))
@@ -228,10 +237,10 @@ def _taken(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if everything or name in parameters}
 
 
-def _parameters(kind: type) -> list[str] | None:
+def _parameters(kind: type) -> list[str]:
     """The arguments that making a `kind` takes, those that it hands on to its base classes included.
 
-    `None` if a class that does not inherit its constructor from another takes any.
+    None are known of a class that hands them on to something else.
     """
     found: list[str] = []
     for one in kind.__mro__:
@@ -240,8 +249,8 @@ def _parameters(kind: type) -> list[str] | None:
         parameters = list(inspect.signature(vars(one)["__init__"]).parameters.values())[1:]
         found += [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            return list(dict.fromkeys(found))
-    return None
+            return found
+    return []
 
 
 def _loaded(spec: Any, entry: Any) -> Any:

@@ -92,8 +92,8 @@ def evaluate(
     """
     settings = given(EvaluateSettings, settings, values)
     folder = Path(out) if out else new_folder(RECIPE)
-    Run.check_new(folder)
     check(settings)
+    Run.check_new(folder)
     engine = _load(settings, listener)
     with Run.create(folder, RECIPE, to_plain(settings)) as run:
         return _play(run, settings, lambda: engine, listener)

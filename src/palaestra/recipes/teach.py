@@ -157,8 +157,8 @@ def teach(
     """
     settings = given(TeachSettings, settings, values)
     folder = Path(out) if out else new_folder(RECIPE)
-    Run.check_new(folder)
     check(settings)
+    Run.check_new(folder)
     started = time.perf_counter()
     student = _load(settings, listener)
     with Run.create(folder, RECIPE, to_plain(settings)) as run:

@@ -181,9 +181,9 @@ def train(
     """
     settings = given(TrainSettings, settings, values)
     folder = Path(out) if out else new_folder(RECIPE)
-    Run.check_new(folder)
     settings = filled(settings)
     check(settings)
+    Run.check_new(folder)
     started = time.perf_counter()
     loop = _build(settings, listener)
     settings = loop.settings
