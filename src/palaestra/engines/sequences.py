@@ -48,6 +48,8 @@ class SequenceStepper:
         read: dict[tuple[int, ...], tuple[torch.Tensor, Any]] = {}
         for slot, ids in prompts.items():
             key = tuple(ids)
+            if len(key) > self.context:
+                raise ModelError(f"a prompt has {len(key)} tokens; the model reads {self.context}")
             if key not in read:
                 read[key] = self._forward(key, None)
             logits_V, cache = read[key]

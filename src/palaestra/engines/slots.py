@@ -171,6 +171,8 @@ class SlotStepper:
         source = [unique.setdefault(tuple(prompts[slot]), len(unique)) for slot in slots]
         lengths = [len(ids) for ids in unique]
         longest = max(lengths)
+        if longest > self.context:
+            raise ModelError(f"a prompt has {longest} tokens; the model reads {self.context}")
         self._make_room(longest + 1)
         input_ids_UP = torch.zeros((len(unique), longest), dtype=torch.long)
         mask_UP = torch.zeros((len(unique), longest), dtype=torch.long)
