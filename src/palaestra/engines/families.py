@@ -61,16 +61,20 @@ def takes_padding(config: Any) -> bool:
     return config.get_text_config().model_type in PADDED
 
 
-def context_length(config: Any) -> int:
-    """The most tokens of a sequence; 0 if the model has no limit.
-
-    A model with LongRoPE rotates all positions differently once a sequence is longer than its original context. What
-    it said up to there would have other log-probs afterwards, so its limit is the original context.
-    """
+def position_limit(config: Any) -> int:
+    """The most positions that the model has; 0 if there is no limit."""
     text = config.get_text_config()
     names = ("max_position_embeddings", "max_seq_len", "context_length")
-    longest = next((int(value) for name in names if (value := getattr(text, name, None))), 0)
-    original = original_context(config)
+    return next((int(value) for name in names if (value := getattr(text, name, None))), 0)
+
+
+def context_length(config: Any) -> int:
+    """The most tokens of a sequence that grows token by token; 0 if there is no limit.
+
+    A model with LongRoPE rotates all positions differently once a sequence is longer than its original context. The
+    log-probs of what it wrote before would change then, so its limit is the original context.
+    """
+    longest, original = position_limit(config), original_context(config)
     return min(longest, original) if longest and original else longest or original
 
 

@@ -21,6 +21,7 @@ import torch
 from palaestra.core.errors import LessonError, MissingExtraError
 from palaestra.core.records import Example
 from palaestra.core.seeding import Seeds
+from palaestra.engines.families import position_limit
 from palaestra.learn.batches import Encoded, batch_plan, collate, encode, of_one_shape, response_loss
 from palaestra.learn.progress import TrainingState
 from palaestra.learn.randomness import seeded_torch
@@ -185,7 +186,7 @@ def optimise(
 
 def context_of(model: Any) -> int:
     """The most tokens that a model reads, question and response together."""
-    return int(getattr(model.config.get_text_config(), "max_position_embeddings", 0) or 1 << 30)
+    return position_limit(model.config) or 1 << 30
 
 
 def pad_id_of(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -293,6 +293,9 @@ class LanguageModelPolicy(nn.Module):
     ) -> Reading:
         """Before each token of the responses and, if `behind`, behind the last."""
         width += behind
+        longest = max(len(inputs.prompts[lane]) + min(len(inputs.responses[lane]), width - 1) for lane in lanes)
+        if longest > self.context:
+            raise ModelError(f"a sequence has {longest} tokens; the model reads {self.context}")
         if self._lean is None:
             return self._plain.read(inputs, lanes, width, hidden, logits)
         reading = self._lean.read(inputs, lanes, width, hidden or not self._checked, logits, behind)
