@@ -12,6 +12,7 @@ import pytest
 import warm
 from gymnasium import spaces
 
+from palaestra import train
 from palaestra.core.errors import EnvError
 from palaestra.envs.wrappers import SlotVectorEnv
 from palaestra.envs.wrappers.checked import ReturnError, find_mismatch
@@ -145,7 +146,7 @@ def test_members_of_every_space_are_told_from_others(space: Any, value: Any, wha
     assert (mismatch[0] if mismatch else "") == what
 
 
-def test_the_command_refuses_a_wrong_environment_in_one_line(tmp_path: Path) -> None:
+def test_the_command_refuses_a_wrong_environment_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through `palaestra train --env module:id`, as a user runs it."""
     (tmp_path / "wrong_mazes.py").write_text(
         "import gymnasium\nimport numpy as np\nfrom gymnasium import spaces\n\n\n"
@@ -156,32 +157,24 @@ def test_the_command_refuses_a_wrong_environment_in_one_line(tmp_path: Path) -> 
         "    def step(self, action):\n        return np.zeros(2, np.float32), 0.0, False, {}\n\n\n"
         'gymnasium.register("WrongMaze-v0", Maze, max_episode_steps=5)\n'
     )
+    name = "wrong_mazes:WrongMaze-v0"
+    step = (
+        "Maze.step returned a tuple of 4; expected the tuple (observation, reward, terminated, truncated, info) "
+        "(wrong_mazes.py, line 15)"
+    )
+    result = warm.command(
+        "train", "--env", name, "--env-option", "size=3", "--iterations", "1", "--out", tmp_path / "run",
+        cwd=tmp_path, env={"COLUMNS": "100"},
+    )  # fmt: skip
+    assert result.returncode == 2, result
+    assert result.stderr.strip() == f"error: {step}"
+    monkeypatch.syspath_prepend(str(tmp_path))
     cases = {
-        (
-            "WrongMaze-v0",
-            "size=3",
-        ): "Maze.step returned a tuple of 4; expected the tuple (observation, reward, terminated, "
-        "truncated, info) (wrong_mazes.py, line 15)",
-        (
-            "WrongMaze-v0",
-            "size=2",
-        ): "Maze.reset returned an array of shape (3,) as observation; expected an array of shape "
-        "(2,) and dtype float32 (wrong_mazes.py, line 12)",
-        (
-            "WrongMaze-v0",
-            "size=0",
-        ): "cannot make wrong_mazes:WrongMaze-v0: ZeroDivisionError: integer division or modulo by "
-        "zero (wrong_mazes.py, line 10)",
-        (
-            "Taxi-v3",
-            "size=1",
-        ): "unknown environment 'wrong_mazes:Taxi-v3': Environment version v3 for `Taxi` is deprecated. "
-        "Please use `Taxi-v4` instead.",
+        "size=2": "Maze.reset returned an array of shape (3,) as observation; expected an array of shape (2,) and dtype float32 "
+        "(wrong_mazes.py, line 12)",
+        "size=0": f"cannot make {name}: ZeroDivisionError: integer division or modulo by zero (wrong_mazes.py, line 10)",
     }
-    for (name, option), message in cases.items():
-        result = warm.command(
-            "train", "--env", f"wrong_mazes:{name}", "--env-option", option, "--iterations", "1", "--out", tmp_path / option,
-            cwd=tmp_path, env={"COLUMNS": "100"},
-        )  # fmt: skip
-        assert result.returncode == 2, result
-        assert result.stderr.strip() == f"error: {message}"
+    for option, message in cases.items():
+        with pytest.raises(EnvError) as raised:
+            train(env=name, env_options=(option,), iterations=1, out=tmp_path / option)
+        assert str(raised.value) == message

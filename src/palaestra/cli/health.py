@@ -135,7 +135,7 @@ def spark(values: list[float], width: int = 50) -> str:
 def outcome_table(summary: Mapping[str, Any]) -> Table | Text:
     """What a run achieved, with intervals; one line for a run that had nothing to learn from."""
     nothing = summary.get("nothing_learned", "")
-    if nothing and "gain" not in summary:
+    if nothing and "gain" not in summary and not summary["failures"]:
         return Text(f"{summary['algorithm']} in {summary['env']}: {nothing}")
     table = Table(
         title=f"{summary['algorithm']} in {summary['env']}",
