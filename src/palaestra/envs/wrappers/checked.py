@@ -54,7 +54,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._box = (space.shape, space.dtype) if isinstance(space, spaces.Box) else None
 
     @property
-    def spec(self) -> Any:
+    def spec(self) -> Any:  # type: ignore[override]
         return self.env.spec
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
