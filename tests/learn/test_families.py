@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from typing import Any
 
@@ -199,3 +200,14 @@ def test_attention_functions_that_take_no_mask_are_stepped_alone(kind: str) -> N
     assert takes_slots(config)
     config._attn_implementation = kind
     assert not takes_slots(config)
+
+
+def test_an_adapter_that_a_family_cannot_have_is_refused_in_one_line() -> None:
+    pytest.importorskip("peft")
+    from palaestra.core.errors import ModelError
+    from palaestra.core.seeding import Seeds
+    from palaestra.learn.supervised import Supervision, add_adapter
+
+    with pytest.raises(ModelError, match=r"no adapter for a model of the type mamba: .*out_proj") as raised:
+        add_adapter(copy.deepcopy(tiny_model("mamba")), Supervision("lora", rank=4), Seeds(0))
+    assert "\n" not in str(raised.value)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from palaestra.core.errors import LessonError, MissingExtraError
+from palaestra.core.errors import LessonError, MissingExtraError, ModelError
 from palaestra.core.records import Example
 from palaestra.core.seeding import Seeds
 from palaestra.engines.families import position_limit
@@ -95,7 +95,11 @@ def add_adapter(model: PreTrainedModel, supervision: Supervision, seeds: Seeds) 
         task_type="CAUSAL_LM",
     )
     with seeded_torch(seeds.derive("adapter")):
-        return get_peft_model(model, config)
+        try:
+            return get_peft_model(model, config)
+        except ValueError as error:  # peft knows layers that it cannot adapt, such as Mamba's.
+            reason = str(error).splitlines()[0]
+            raise ModelError(f"no adapter for a model of the type {model.config.model_type}: {reason}") from error
 
 
 def fine_tune(
