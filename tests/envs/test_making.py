@@ -12,7 +12,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import EnvError, PalaestraError, UnknownNameError
 from palaestra.engines.shelf import Model
-from palaestra.envs.making import is_token_env, make_control_env, make_token_env, spec_of
+from palaestra.envs.making import is_token_env, kind_of, make_control_env, make_token_env, spec_of
 from palaestra.envs.token import CoTVectorEnv, Response, RLHFVectorEnv, TokenEnv, TokenVectorEnv
 from palaestra.envs.wrappers import PlainTokenVectorEnv, SlotVectorEnv
 
@@ -96,13 +96,29 @@ def one_line(caught: pytest.ExceptionInfo[BaseException]) -> str:
 
 @pytest.mark.parametrize(
     ("wrong", "right"),
-    [("CartPol-v1", "CartPole-v1"), ("CotEnv-v0", "CoTEnv-v0"), ("RLHF-v0", "RLHFEnv-v0"), ("CartPole-v9", "CartPole-v")],
+    [("CartPol-v1", "CartPole-v1"), ("CotEnv-v0", "CoTEnv-v0"), ("RLHF-v0", "RLHFEnv-v0")],
 )  # fmt: skip
 def test_an_unknown_id_suggests_the_nearest(wrong: str, right: str) -> None:
     for ask in (spec_of, lambda name: is_token_env(name, {}), lambda name: make_control_env(name, 2, {})):
         with pytest.raises(UnknownNameError) as caught:
             ask(wrong)
         assert f"did you mean '{right}" in one_line(caught)
+
+
+@pytest.mark.parametrize(
+    ("old", "hint"),
+    [
+        ("Taxi-v3", "Environment version v3 for `Taxi` is deprecated. Please use `Taxi-v4` instead."),
+        ("LunarLander-v2", "Please use `LunarLander-v3` instead."),
+        ("CartPole-v9", "It provides versioned environments: [ `v0`, `v1` ]."),
+    ],
+)
+def test_an_old_or_wrong_version_shows_gymnasiums_own_hint(old: str, hint: str) -> None:
+    for ask in (spec_of, lambda name: kind_of(name, {})):
+        with pytest.raises(EnvError) as caught:
+            ask(old)
+        assert one_line(caught).endswith(hint)
+        assert "did you mean" not in str(caught.value)
 
 
 def test_an_id_that_is_none_is_refused_in_one_line() -> None:
@@ -154,8 +170,11 @@ def test_options_with_a_wrong_value_keep_their_own_message() -> None:
 
 def test_a_mistake_inside_an_environment_is_no_matter_of_options(register: Callable[..., str]) -> None:
     name = register(entry_point=Mistaken)
-    with pytest.raises(TypeError, match="can only concatenate list"):
+    with pytest.raises(
+        EnvError, match=r"cannot make Test-v0: TypeError: can only concatenate .*test_making.py, line"
+    ) as caught:
         make_token_env(name, 2, {})
+    one_line(caught)
 
 
 def test_a_dependency_that_is_missing_is_named(register: Callable[..., str]) -> None:

@@ -137,10 +137,18 @@ def spark(values: list[float], width: int = 50) -> str:
     return f"{drawn}  {low:.3f} to {high:.3f}"
 
 
-def outcome_table(summary: Mapping[str, Any]) -> Table:
-    """What a run achieved, with intervals."""
+def outcome_table(summary: Mapping[str, Any]) -> Table | Text:
+    """What a run achieved, with intervals; one line for a run that had nothing to learn from."""
+    nothing = summary.get("nothing_learned", "")
+    if nothing and "gain" not in summary and not summary["failures"]:
+        return Text(f"{summary['algorithm']} in {summary['env']}: {nothing}")
     table = Table(
-        title=f"{summary['algorithm']} in {summary['env']}", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+        title=f"{summary['algorithm']} in {summary['env']}",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        caption=nothing or None,
+        caption_justify="left",
     )
     table.add_column("")
     table.add_column("value", justify="right")

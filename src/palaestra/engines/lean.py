@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.nn.functional import layer_norm, rms_norm, scaled_dot_product_attention, silu
 
+from palaestra.engines.families import sliding_window
 from palaestra.engines.kernels import gelu_tanh
 
 MOST_PARAMETERS = 200_000_000
@@ -26,7 +27,7 @@ def known_shape(model: Any) -> str:
     if model.device.type != "cpu" or model.dtype != torch.float32 or hasattr(model, "get_base_model"):
         return ""
     config, name = model.config, type(model).__name__
-    if name in LLAMA and config.hidden_act in ("silu", "swish"):
+    if name in LLAMA and config.hidden_act in ("silu", "swish") and not sliding_window(config):
         return "llama"
     plain = not (
         getattr(config, "scale_attn_by_inverse_layer_idx", False) or getattr(config, "add_cross_attention", False)
@@ -39,6 +40,8 @@ def lean_step(model: Any) -> LeanStep | None:
     shape = known_shape(model)
     if not shape or sum(p.numel() for p in model.parameters()) > MOST_PARAMETERS:
         return None
+    if getattr(model.config, "attention_bias", False) or getattr(model.config, "mlp_bias", False):
+        return None  # Biases of the output projection and of the perceptron are not spelled out.
     return LlamaStep(model) if shape == "llama" else Gpt2Step(model)
 
 

@@ -129,15 +129,23 @@ def reads_images(name: str) -> bool | None:
     return isinstance(config, dict) and config.get("vision_config") is not None
 
 
-def load(name: str, *, device: str = "", dtype: str = "", listener: Listener = ignore) -> Model:
+def load(
+    name: str, *, device: str = "", dtype: str = "", listener: Listener = ignore, trainable: bool = False
+) -> Model:
     """Load a model of the shelf, of a folder or of the hub.
 
     Arguments:
         device: for example `"cpu"` or `"cuda"`; empty means a GPU where there is one.
         dtype: for example `"float32"`; empty means float32 on a CPU and bfloat16 on a GPU.
+        trainable: refuse a model that no policy can be made of.
+
+    Raises:
+        ModelError: the model cannot be loaded, or is no causal language model; the configuration alone decides.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    from palaestra.engines.families import check_causal, check_trainable
 
     where = locate(name, listener)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -145,6 +153,7 @@ def load(name: str, *, device: str = "", dtype: str = "", listener: Listener = i
     processor: Any = None
     try:
         config = AutoConfig.from_pretrained(where)
+        (check_trainable if trainable else check_causal)(config, name)
         if getattr(config, "vision_config", None) is not None:
             processor, weights = _load_vision(where, config, getattr(torch, dtype))
             tokenizer = processor.tokenizer
@@ -152,7 +161,7 @@ def load(name: str, *, device: str = "", dtype: str = "", listener: Listener = i
             tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left")
             weights = AutoModelForCausalLM.from_pretrained(where, config=config, dtype=getattr(torch, dtype))
         weights = weights.to(device).eval()
-    except MissingExtraError:
+    except (MissingExtraError, ModelError):
         raise
     except Exception as error:  # transformers, safetensors and torch each raise their own.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -18,7 +18,9 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from palaestra.core.errors import ModelError
+from palaestra.engines.families import context_length, sliding_window, takes_slots
 from palaestra.engines.lean import lean_step
+from palaestra.engines.sequences import SequenceStepper
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -114,7 +116,7 @@ class SlotStepper:
     """Next-token logits of the sequences in `slots`, which grow by one token a call.
 
     Arguments:
-        model: a causal language model with full attention (GPT-2, Llama, Qwen, ... shapes).
+        model: a causal language model of one of the families in `families.SLOTS`; `make_stepper` serves all others.
         slots: how many sequences there are side by side.
 
     Example:
@@ -123,14 +125,19 @@ class SlotStepper:
         >>> logits_SV = stepper.step(torch.tensor([9, 9]))                       # doctest: +SKIP
 
     Raises:
-        ModelError: the model keeps another kind of memory than keys and values of all positions.
+        ModelError: the model is of another family.
     """
 
     def __init__(self, model: PreTrainedModel, slots: int) -> None:
         self.model, self.slots, self.device = model, slots, model.device
         config = model.config.get_text_config()
-        self.context = int(getattr(config, "max_position_embeddings", 0) or 1 << 30)
-        _check_attention(config)
+        self.context = context_length(model.config) or 1 << 30
+        if not takes_slots(model.config):
+            raise ModelError(f"models of the type {config.model_type} cannot share one cache; use make_stepper")
+        # Layers that look back a few positions share the cache and have a mask of their own.
+        self._sliding_window = sliding_window(model.config)
+        self._by_kind = "sliding_attention" in (getattr(config, "layer_types", None) or ())
+        self._additive = getattr(config, "_attn_implementation", None) != "sdpa"
         self._layers = int(config.num_hidden_layers)
         forward = inspect.signature(_base(model).forward).parameters
         self._last_only: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in forward else {}
@@ -164,6 +171,8 @@ class SlotStepper:
         source = [unique.setdefault(tuple(prompts[slot]), len(unique)) for slot in slots]
         lengths = [len(ids) for ids in unique]
         longest = max(lengths)
+        if longest > self.context:
+            raise ModelError(f"a prompt has {longest} tokens; the model reads {self.context}")
         self._make_room(longest + 1)
         input_ids_UP = torch.zeros((len(unique), longest), dtype=torch.long)
         mask_UP = torch.zeros((len(unique), longest), dtype=torch.long)
@@ -245,7 +254,7 @@ class SlotStepper:
                 return lean_RV
         logits_RV: torch.Tensor = self.model(
             input_ids=ids_R[:, None],
-            attention_mask=mask_R11W,
+            attention_mask=self._masks(mask_R11W, positions_R),
             position_ids=positions_R[:, None],
             past_key_values=self._cache,
             use_cache=True,
@@ -257,6 +266,25 @@ class SlotStepper:
             if not torch.allclose(lean_RV, logits_RV, atol=1e-3, rtol=1e-3):
                 self._lean = None
         return logits_RV
+
+    def _masks(self, mask_R11W: torch.Tensor | None, positions_R: torch.Tensor) -> Any:
+        """The mask in the form that the model takes: by the kind of a layer, and as numbers to be added, where needed."""
+        window = self._cache.window
+        if not self._sliding_window or (mask_R11W is None and window <= self._sliding_window):
+            return self._to_model(mask_R11W)
+        place_1W = torch.arange(window, device=self.device)[None]
+        if mask_R11W is None:
+            mask_R11W = (place_1W <= positions_R[:, None])[:, None, None]
+        near_R11W = mask_R11W & (place_1W > positions_R[:, None] - self._sliding_window)[:, None, None]
+        if not self._by_kind:
+            return self._to_model(near_R11W)
+        return {"full_attention": self._to_model(mask_R11W), "sliding_attention": self._to_model(near_R11W)}
+
+    def _to_model(self, mask_R11W: torch.Tensor | None) -> torch.Tensor | None:
+        if mask_R11W is None or not self._additive:
+            return mask_R11W
+        dtype = self.model.dtype
+        return torch.zeros_like(mask_R11W, dtype=dtype).masked_fill(~mask_R11W, torch.finfo(dtype).min)
 
     def rest(self, slots: Sequence[int]) -> None:
         """These slots are done for now: they need no more computing until they start again."""
@@ -291,15 +319,6 @@ def _base(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def _check_attention(config: Any) -> None:
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if not kinds <= {"full_attention", "attention", "sliding_attention"}:
-        raise ModelError(
-            f"stepping needs keys and values of all positions; the model has layers of the kinds {', '.join(sorted(kinds))}"
-        )
-    window = getattr(config, "sliding_window", None)
-    if window and (kinds & {"sliding_attention"}) and window < config.max_position_embeddings:
-        raise ModelError(
-            f"stepping needs full attention; the model's layers look back {window} positions of "
-            f"{config.max_position_embeddings}"
-        )
+def make_stepper(model: Any, slots: int) -> SlotStepper | SequenceStepper:
+    """The stepper for a model: one cache for all slots where the family allows it, else each sequence alone."""
+    return SlotStepper(model, slots) if takes_slots(model.config) else SequenceStepper(model, slots)

@@ -2,7 +2,8 @@
 
 Batches are sorted by length, padded on the left, and always masked. Rows that have finished leave
 the batch. A row's random choices come from its own request, so in float32 the same request gives
-the same tokens in any company.
+the same tokens in any company. Models that take no padding (state-space and hybrid models) are stepped one
+sequence at a time.
 
 With a processor, prompts may hold images. Prompts with and without images never share a batch, nor
 do prompts whose images became inputs of different shapes.
@@ -24,7 +25,9 @@ from palaestra.core.records import Completion, Failure, FailureCause, StopReason
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Answer, Request, Sampling
 from palaestra.engines.chat import end_ids, prompt_ids, with_tools
+from palaestra.engines.families import original_context, position_limit, takes_padding
 from palaestra.engines.images import ImageError, VisualPrompt, batch_inputs, has_image, visual_prompt
+from palaestra.engines.sequences import SequenceStepper
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -74,7 +77,11 @@ class TransformersEngine:
         self.end_ids = set(end_ids(model, tokenizer))
         pad = tokenizer.pad_token_id
         self.pad_id = int(pad) if pad is not None else next(iter(self.end_ids), 0)
-        self.context = int(getattr(model.config.get_text_config(), "max_position_embeddings", 0) or 1 << 30)
+        self.context = position_limit(model.config) or 1 << 30
+        # With LongRoPE a sequence is read differently once it is longer: none may grow beyond, alone or in a batch.
+        self._original = original_context(model.config)
+        self._padded = processor is not None or takes_padding(model.config)
+        self._stepper: SequenceStepper | None = None
         # Only the last position's logits are needed; models that can skip the others are told to.
         forward = inspect.signature(model.forward).parameters
         self._last_only: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in forward else {}
@@ -109,7 +116,7 @@ class TransformersEngine:
 
     def _batches(self, rows: list[_Row]) -> Iterator[list[_Row]]:
         rows.sort(key=lambda row: (row.signature, len(row.prompt), row.limit, row.slot))
-        for _, alike in groupby(rows, key=lambda row: row.signature):
+        for _, alike in groupby(rows, key=lambda row: (row.signature, len(row.prompt) > self._original > 0)):
             group = list(alike)
             for start in range(0, len(group), self.batch_size):
                 yield group[start : start + self.batch_size]
@@ -141,11 +148,12 @@ class TransformersEngine:
         if isinstance(made, Failure):
             return made
         prompt, seen = made
-        room = self.context - len(prompt)
+        context = self._original if len(prompt) <= self._original else self.context
+        room = context - len(prompt)
         if room < 1:
             return Failure(
                 FailureCause.CONTEXT_LENGTH,
-                f"the prompt has {len(prompt)} tokens; {self.name} reads {self.context}, its answer included",
+                f"the prompt has {len(prompt)} tokens; {self.name} reads {context}, its answer included",
             )
         limit = min(request.sampling.max_tokens, room)
         rows = []
@@ -170,6 +178,41 @@ class TransformersEngine:
 
     @torch.inference_mode()
     def _decode(self, rows: list[_Row]) -> None:
+        if self._padded:
+            self._decode_batch(rows)
+        else:
+            self._decode_sequences(rows)
+
+    def _decode_sequences(self, rows: list[_Row]) -> None:
+        """Generate with a model that takes no padding."""
+        if self._stepper is None or self._stepper.slots < len(rows):
+            self._stepper = SequenceStepper(self.model, len(rows))
+        stepper, device = self._stepper, self.model.device
+        stepper.clear()
+        logits_SV = stepper.start({slot: row.prompt for slot, row in enumerate(rows)})
+        active, choose = rows, _chooser(rows, device)
+        while True:
+            chosen_B = self._extend(active, logits_SV[: len(rows)].float(), choose)
+            finished = [slot for slot, row in enumerate(active) if row.stop_reason is not None]
+            if len(finished) == len(rows):
+                return
+            stepper.rest(finished)
+            active = [row if row.stop_reason is None else _finished(row) for row in active]
+            logits_SV = stepper.step(torch.nn.functional.pad(chosen_B, (0, stepper.slots - len(rows))))
+
+    def _extend(self, rows: list[_Row], logits_BV: torch.Tensor, choose: Chooser) -> torch.Tensor:
+        """Choose the next token of every row; returns the tokens."""
+        if not bool(torch.isfinite(logits_BV.amax(-1)).all()):
+            raise ValueError("the model's logits are not finite")
+        chosen_B, logprobs_B = choose(logits_BV)
+        for row, token, logprob in zip(rows, chosen_B.tolist(), logprobs_B.tolist(), strict=True):
+            row.ids.append(token)
+            row.logprobs.append(logprob)
+            row.stop_reason = self._stop_reason(row)
+        return chosen_B
+
+    def _decode_batch(self, rows: list[_Row]) -> None:
+        """Generate with a batch that is padded on the left."""
         device = self.model.device
         length = max(len(row.prompt) for row in rows)
         input_ids_BT = torch.full((len(rows), length), self.pad_id)
@@ -199,14 +242,7 @@ class TransformersEngine:
             )
             images = {}  # They are in the cache now.
             cache = output.past_key_values
-            logits_BV = output.logits[:, -1].float()
-            if not bool(torch.isfinite(logits_BV.amax(-1)).all()):
-                raise ValueError("the model's logits are not finite")
-            chosen_B, logprobs_B = choose(logits_BV)
-            for row, token, logprob in zip(active, chosen_B.tolist(), logprobs_B.tolist(), strict=True):
-                row.ids.append(token)
-                row.logprobs.append(logprob)
-                row.stop_reason = self._stop_reason(row)
+            chosen_B = self._extend(active, output.logits[:, -1].float(), choose)
             keep = [index for index, row in enumerate(active) if row.stop_reason is None]
             if not keep:
                 return

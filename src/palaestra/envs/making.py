@@ -12,7 +12,7 @@ from typing import Any, Literal
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from palaestra.core.errors import EnvError, SettingsError, UnknownNameError, suggest
+from palaestra.core.errors import EnvError, PalaestraError, SettingsError, UnknownNameError, suggest
 from palaestra.envs.problems import task_of
 from palaestra.envs.token.base import TokenVectorEnv
 from palaestra.envs.token.judging import cause_of
@@ -41,6 +41,9 @@ def spec_of(env_id: str) -> Any:
             raise EnvError(f"cannot import '{module}', which is to register {name}: {cause_of(error)}") from error
     try:
         return gymnasium.spec(name)
+    except (gymnasium.error.DeprecatedEnv, gymnasium.error.VersionNotFound) as error:
+        # Gymnasium knows which version replaced an old one.
+        raise EnvError(f"unknown environment '{env_id}': {_first_line(error)}") from None
     except gymnasium.error.Error:
         raise UnknownNameError("environment", env_id, _known(module)) from None
 
@@ -192,6 +195,8 @@ def make_control_env(
             return gymnasium.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **options)
         except (TypeError, gymnasium.error.Error):
             pass  # The native form may know fewer options than the environment: then slots serve.
+        except Exception as error:
+            raise EnvError(f"cannot make {env_id}: {cause_of(error)}") from error
     return SlotVectorEnv(lambda: _made(env_id, options), num_envs, env_id)
 
 
@@ -209,11 +214,12 @@ def _import(module: str) -> None:
 
 
 def _made(env_id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
-    try:
-        env: gymnasium.Env[Any, Any] = _call(env_id, gymnasium.make, options, id=env_id, disable_env_checker=True)
-        return env
-    except (gymnasium.error.Error, ImportError) as error:
-        raise EnvError(f"cannot make {env_id}: {cause_of(error)}") from error
+    env: gymnasium.Env[Any, Any] = _call(env_id, gymnasium.make, options, id=env_id, disable_env_checker=True)
+    return env
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
 
 
 def _call(env_id: str, make: Callable[..., Any], options: Mapping[str, Any], **own: Any) -> Any:
@@ -225,9 +231,13 @@ def _call(env_id: str, make: Callable[..., Any], options: Mapping[str, Any], **o
         if "argument" in said:
             raise EnvError(f"{env_id} does not take these options: {said.splitlines()[0]}") from error
         if not options:
-            raise  # A mistake inside the environment, which its traceback shows.
+            raise EnvError(f"cannot make {env_id}: {cause_of(error)}") from error
         given = ", ".join(f"{name}={value!r}" for name, value in options.items())
         raise EnvError(f"{env_id} cannot be made with {given[:200]}: {said.splitlines()[0]}") from error
+    except PalaestraError:
+        raise
+    except Exception as error:  # An environment is a program of somebody else's: it may raise anything.
+        raise EnvError(f"cannot make {env_id}: {cause_of(error)}") from error
 
 
 def _taken(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from palaestra.core.errors import LessonError, RewardError, SettingsError
 from palaestra.core.records import Completion, Example, Failure, Problem
 from palaestra.core.seeding import Seeds
 from palaestra.engines.chat import end_ids
+from palaestra.engines.families import context_length
 from palaestra.engines.shelf import Model
 from palaestra.learn.batches import encode
 from palaestra.learn.collect import collect_responses
@@ -233,7 +234,7 @@ class _Tokens(_Source):
     """Episodes in a token environment."""
 
     def __init__(self, student: PractisingStudent, problems: Sequence[Example], seeds: Seeds) -> None:
-        settings, engine = student.settings, student._engine
+        settings = student.settings
         assert student.environment is not None
         asked = [
             Problem(str(place), one.messages, one.reference, one.skill, one.subskill)
@@ -250,7 +251,7 @@ class _Tokens(_Source):
             tokenizer=student.tokenizer,
             num_envs=min(settings.slots, settings.groups(len(problems)) * settings.group_size),
             max_tokens=settings.max_tokens,
-            context=engine.context if engine.context < 1 << 30 else 0,
+            context=context_length(student._model.config),
             end_ids=end_ids(student._model, student.tokenizer),
             group_size=settings.group_size,
             failures="mark",

@@ -16,6 +16,7 @@ import torch
 from palaestra.core.errors import ModelError, TaskError
 from palaestra.core.records import Message
 from palaestra.core.seeding import Seeds
+from palaestra.engines.families import position_limit
 from palaestra.engines.shelf import locate
 from palaestra.learn.randomness import seeded_torch
 from palaestra.learn.reward_data import Comparison, Prompt
@@ -261,7 +262,7 @@ def _one_line(name: str) -> Iterator[None]:
 
 
 def _most_tokens(weights: Any, tokenizer: Any) -> int:
-    positions = int(getattr(weights.config.get_text_config(), "max_position_embeddings", 0) or 1 << 30)
+    positions = position_limit(weights.config) or 1 << 30
     for name, module in weights.named_modules():
         # RoBERTa and its kin count positions from behind the padding's.
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from palaestra.core.errors import LessonError, MissingExtraError
+from palaestra.core.errors import LessonError, MissingExtraError, ModelError
 from palaestra.core.records import Example
 from palaestra.core.seeding import Seeds
+from palaestra.engines.families import position_limit
 from palaestra.learn.batches import Encoded, batch_plan, collate, encode, of_one_shape, response_loss
 from palaestra.learn.progress import TrainingState
 from palaestra.learn.randomness import seeded_torch
@@ -94,7 +95,11 @@ def add_adapter(model: PreTrainedModel, supervision: Supervision, seeds: Seeds) 
         task_type="CAUSAL_LM",
     )
     with seeded_torch(seeds.derive("adapter")):
-        return get_peft_model(model, config)
+        try:
+            return get_peft_model(model, config)
+        except ValueError as error:  # peft knows layers that it cannot adapt, such as Mamba's.
+            reason = str(error).splitlines()[0]
+            raise ModelError(f"no adapter for a model of the type {model.config.model_type}: {reason}") from error
 
 
 def fine_tune(
@@ -185,7 +190,7 @@ def optimise(
 
 def context_of(model: Any) -> int:
     """The most tokens that a model reads, question and response together."""
-    return int(getattr(model.config.get_text_config(), "max_position_embeddings", 0) or 1 << 30)
+    return position_limit(model.config) or 1 << 30
 
 
 def pad_id_of(tokenizer: PreTrainedTokenizerBase) -> int:

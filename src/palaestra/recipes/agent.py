@@ -163,6 +163,7 @@ class _LanguagePlay:
         seed: int,
     ) -> None:
         from palaestra.engines.chat import end_ids
+        from palaestra.engines.families import context_length
         from palaestra.envs.making import is_token_env, make_token_env
         from palaestra.learn.policies.language_model import LanguageModelPolicy
         from palaestra.learn.reference import Reference
@@ -172,7 +173,7 @@ class _LanguagePlay:
                 f"LMActorNetwork chooses tokens; the actions of {env_name} are none: use MLPActorNetwork, or, for an "
                 f"environment of turns, palaestra.train(env={env_name!r}, model=...)"
             )
-        context = int(getattr(actor.model.config.get_text_config(), "max_position_embeddings", 0) or 0)
+        context = context_length(actor.model.config)
         self.seeds, self.count = Seeds(seed), count
         self.env = make_token_env(
             env_name, min(count, 64), options, tokenizer=actor.tokenizer, max_tokens=min(longest, context or longest),

@@ -22,6 +22,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, mean_interval
 from palaestra.learn.rollouts import Rollout
 from palaestra.recipes.checkpoints import check_shapes
+from palaestra.recipes.signals import measure_spread
 from palaestra.runs.ledger import LedgerEntry
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ class Loop(ABC):
         if reward.count:
             figures |= {"reward": reward.value, "reward_low": reward.low, "reward_high": reward.high}
             figures |= {"reward_count": float(reward.count), "length": float(np.mean(rollout.episode_lengths))}
+        figures |= measure_spread(rollout, rollout.episode_returns)
         if len(self._recent) == RECENT:
             figures["recent_return"] = self.recent_return
         return figures
@@ -153,7 +155,7 @@ class Loop(ABC):
         figures = {"test_count": float(reward.count), "test_failures": float(failed)}
         if reward.count:
             figures |= {"test_reward": reward.value, "test_reward_low": reward.low, "test_reward_high": reward.high}
-        return figures
+        return figures | measure_spread(rollout, returns, "test_")
 
     def _note_failures(self, failures: Sequence[str], total: int, what: str, where: str) -> None:
         for failure in failures:

@@ -42,10 +42,11 @@ def _algorithm(settings: TrainSettings, policy: Any, kl: float = 0.0) -> Algorit
 def _token_loop(settings: TrainSettings, listener: Listener) -> TokenLoop:
     from palaestra.engines import shelf
     from palaestra.engines.chat import end_ids
+    from palaestra.engines.families import context_length
     from palaestra.envs.making import make_token_env
 
-    loaded = shelf.load(settings.model, device=settings.device, listener=listener)
-    context = int(getattr(loaded.weights.config.get_text_config(), "max_position_embeddings", 0) or 0)
+    loaded = shelf.load(settings.model, device=settings.device, listener=listener, trainable=True)
+    context = context_length(loaded.weights.config)
     kind: type[Algorithm] = ALGORITHMS.get(settings.algorithm)
     group = settings.group_size if kind.groups else 1
     own = {"tokenizer": loaded.tokenizer, "max_tokens": settings.max_tokens, "context": context, "failures": "mark",
@@ -75,7 +76,7 @@ def _turn_loop(settings: TrainSettings, listener: Listener) -> TurnLoop:
     from palaestra.envs.token.prompts import end_ids_of, vocabulary_of
 
     options = turn_options(settings.env, settings.options)
-    loaded = shelf.load(settings.model, device=settings.device, listener=listener)
+    loaded = shelf.load(settings.model, device=settings.device, listener=listener, trainable=True)
     # What a model or its template cannot do is said before any workspace is made.
     encoder = ChatEncoder(loaded.tokenizer, loaded.name)
     ends = end_ids_of(loaded.tokenizer, end_ids(loaded.weights, loaded.tokenizer))

@@ -16,6 +16,7 @@ from palaestra.core.plugins import load_plugins
 from palaestra.learn.algorithms import ALGORITHMS
 from palaestra.recipes.presets import preset
 from palaestra.recipes.settings import at_least, finite, given, named_values, of_run, require, setting, to_plain, within
+from palaestra.recipes.signals import describe_no_signal
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run, new_folder
 
@@ -368,6 +369,7 @@ def _summary(run: Run, settings: TrainSettings, loop: Loop, iterations: int) -> 
         "return_high": last.get("reward_high"),
         "return_episodes": last.get("reward_count"),
         **loop.outcome(run.store, iterations),
+        "nothing_learned": describe_no_signal(table),
         "seconds": round(total.seconds, 1),
         "prompt_tokens": total.prompt_tokens,
         "completion_tokens": total.completion_tokens,

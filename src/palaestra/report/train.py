@@ -136,6 +136,13 @@ def train_page(run: Run) -> TrainPage:
         boxes, verdict = _task_headline(overall, max(whole, default=0))
     else:
         boxes, verdict = _headline(reward, test, table, _paired(summary or {}))
+    nothing = str((summary or {}).get("nothing_learned", ""))
+    if nothing:
+        verdict = f"{nothing[0].upper()}{nothing[1:]}."
+        failed = bool(summary and summary.get("failures"))
+        boxes = (
+            boxes if asked or failed else (Box("Change", "none", (f"after {plural(done, 'iteration')}",), main=True),)
+        )
     seconds, phases = seconds_by_phase(table, appendix.total.seconds)
     speed = readings(trained, "tokens_per_second" if language else "steps_per_second")
     decisions = sum(row.get("decisions", 0.0) for row in trained.values())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from palaestra.core.errors import EnvError, PalaestraError, RewardError
+from palaestra.core.user_code import describe_origin
 from palaestra.envs.token.prompts import Prompt, Response
 
 
@@ -61,11 +62,14 @@ def reward_error(error: Exception, what: str, prompt: Prompt) -> RewardError:
 
 
 def cause_of(error: BaseException) -> str:
-    """An error in one line; of ours the message, of others the kind as well."""
+    """An error in one line; of ours the message, of others the kind as well. The user's line that it came from follows."""
     said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    origin = describe_origin(error)
+    if origin in said:
+        origin = ""
     if isinstance(error, PalaestraError) and said:
-        return said
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+        return f"{said}{origin}"
+    return f"{type(error).__name__}: {said}{origin}" if said else f"{type(error).__name__}{origin}"
 
 
 def _tried(value: Any) -> float | Exception:

@@ -16,9 +16,9 @@ from gymnasium.vector.utils import batch_space
 from palaestra.core.errors import EnvError
 from palaestra.core.records import StopReason
 from palaestra.core.seeding import Seeds
-from palaestra.envs.token.judging import cause_of, number
 from palaestra.envs.token.prompts import Prompt, Response
 from palaestra.envs.token.resets import one_seed, tokens_of, whole_number
+from palaestra.envs.wrappers.checked import check_inside, describe_failure
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -63,7 +63,7 @@ class PlainTokenVectorEnv(VectorEnv[Any, Any, Any]):
         self.make, self.num_envs, self.tokenizer = make, num_envs, tokenizer
         context = context or ROOM
         self.max_tokens, self.group_size, self.failures, self.width = max_tokens, group_size, failures, context
-        self.envs = [make() for _ in range(num_envs)]
+        self.envs = [check_inside(make(), observations=False) for _ in range(num_envs)]
         self.spec = self.envs[0].spec
         self.name = self.spec.id if self.spec is not None else type(self.envs[0].unwrapped).__name__
         self.single_action_space = self.envs[0].action_space
@@ -121,9 +121,9 @@ class PlainTokenVectorEnv(VectorEnv[Any, Any, Any]):
             self._length[slot] += 1
             try:
                 state, reward, terminated[slot], truncated[slot], _ = self.envs[slot].step(action)
-                rewards[slot] = number(reward)
+                rewards[slot] = reward
             except Exception as error:  # An environment is a program of somebody else's: it may raise anything.
-                failure = f"{self.name} raised {cause_of(error)}"
+                failure = describe_failure(self.name, error)
                 if self.failures == "raise":
                     raise EnvError(failure) from error
                 rewards[slot], terminated[slot], truncated[slot] = 0.0, False, True
@@ -160,7 +160,7 @@ class PlainTokenVectorEnv(VectorEnv[Any, Any, Any]):
             with _seeded_globals(seed):
                 state, _ = self.envs[slot].reset(seed=seed, options=self._options)
         except Exception as error:
-            raise EnvError(f"{self.name} raised {cause_of(error)} in reset") from error
+            raise EnvError(f"{describe_failure(self.name, error)} in reset") from error
         ids = [int(token) for token in state]
         if not ids or len(ids) >= self.width:
             raise EnvError(
@@ -184,7 +184,7 @@ class PlainTokenVectorEnv(VectorEnv[Any, Any, Any]):
     def _remake(self, slot: int) -> None:
         with suppress(Exception):  # What broke may break again when it is closed.
             self.envs[slot].close()
-        self.envs[slot] = self.make()
+        self.envs[slot] = check_inside(self.make(), observations=False)
 
     def _check_growth(self, slot: int, state: Sequence[int]) -> None:
         known = self._tokens[slot, : self._length[slot]]

@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
 from palaestra.core.errors import EnvError
 from palaestra.core.seeding import Seeds
-from palaestra.envs.token.judging import cause_of
+from palaestra.envs.wrappers.checked import ReturnError, check_inside, describe_failure
 
 GIVE_UP = 3
 """A slot that breaks so many times in a row, without a good step between, will not mend itself."""
@@ -26,7 +26,8 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
     As Gymnasium's `SyncVectorEnv` with `AutoresetMode.SAME_STEP`, and beyond it: an environment that raises,
     or whose reward is no finite number, ends its own episode there. `infos["failed"]` marks the slot and
     `infos["failures"]` names the cause; the environment is made anew and the other slots go on. The
-    environments' own infos are left out.
+    environments' own infos are left out. What breaks Gymnasium's contract (a tuple of the wrong length, an observation
+    outside of its space, a reward that is no number) stops everything at once, by a `ReturnError`.
 
     Arguments:
         make: makes one environment.
@@ -38,7 +39,7 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
 
     def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], num_envs: int, name: str = "environment") -> None:
         self.make, self.num_envs, self.name = make, num_envs, name
-        self.envs = [make() for _ in range(num_envs)]
+        self.envs = [check_inside(make()) for _ in range(num_envs)]
         self.spec = self.envs[0].spec
         self.single_observation_space = self.envs[0].observation_space
         self.single_action_space = self.envs[0].action_space
@@ -61,8 +62,10 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
                 self._seeds[slot], self._remade[slot] = one, 0
             try:
                 self._observations[slot], _ = self.envs[slot].reset(seed=one, options=options)
+            except ReturnError:
+                raise
             except Exception as error:  # An environment is a program of somebody else's: it may raise anything.
-                raise EnvError(f"{self.name} raised {cause_of(error)} in reset of slot {slot}") from error
+                raise EnvError(f"{describe_failure(self.name, error)} in reset of slot {slot}") from error
         return self._batch(), {}
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -73,13 +76,14 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
         failures: list[str] = []
         for slot, env in enumerate(self.envs):
             try:
-                observation, reward, terminated[slot], truncated[slot], _ = env.step(actions[slot])
-                rewards[slot] = _finite(reward)
+                observation, rewards[slot], terminated[slot], truncated[slot], _ = env.step(actions[slot])
                 self._breaks[slot] = 0
+            except ReturnError:
+                raise
             except Exception as error:
                 failed[slot] = truncated[slot] = True
                 terminated[slot], rewards[slot] = False, 0.0
-                failures.append(f"{self.name} raised {cause_of(error)} in slot {slot}")
+                failures.append(f"{describe_failure(self.name, error)} in slot {slot}")
                 observation = self._observations[slot]
                 self._remake(slot, failures[-1])
             self._observations[slot] = observation
@@ -104,8 +108,10 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
         while True:
             try:
                 return self.envs[slot].reset(seed=self._fresh_seed(slot, remade))[0]
+            except ReturnError:
+                raise
             except Exception as error:
-                self._remake(slot, f"{self.name} raised {cause_of(error)} in reset of slot {slot}")
+                self._remake(slot, f"{describe_failure(self.name, error)} in reset of slot {slot}")
                 remade = True
 
     def _remake(self, slot: int, failure: str) -> None:
@@ -115,7 +121,7 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
         self._remade[slot] += 1
         with suppress(Exception):  # What broke may break again when it is closed.
             self.envs[slot].close()
-        self.envs[slot] = self.make()
+        self.envs[slot] = check_inside(self.make())
 
     def _fresh_seed(self, slot: int, failed: bool) -> int | None:
         """A remade environment needs a seed again; the others go on with their own generators."""
@@ -126,10 +132,3 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
     def _batch(self) -> Any:
         space = self.single_observation_space
         return concatenate(space, self._observations, create_empty_array(space, n=self.num_envs))  # type: ignore[arg-type]
-
-
-def _finite(reward: Any) -> float:
-    value = float(reward)
-    if not np.isfinite(value):
-        raise ValueError(f"the reward is {value}; expected a finite number")
-    return value

@@ -16,12 +16,14 @@ from torch import nn
 
 from palaestra.core.errors import EnvError, ModelError
 from palaestra.core.seeding import Seeds
+from palaestra.engines.families import check_trainable, context_length, takes_slots
 from palaestra.engines.kernels import suited
-from palaestra.engines.slots import SlotStepper
+from palaestra.engines.sequences import SequenceStepper
+from palaestra.engines.slots import SlotStepper, make_stepper
 from palaestra.learn.kernels import chosen_logprobs_N
 from palaestra.learn.policies.base import Judgement
 from palaestra.learn.policies.lean_readers import lean_reader
-from palaestra.learn.policies.readers import PlainReader, Reading, pack, padded
+from palaestra.learn.policies.readers import PlainReader, Reading, pack, pack_right, padded
 from palaestra.learn.randomness import seeded_torch
 from palaestra.learn.rollouts import Rollout, Selection, TokenInputs, everything
 
@@ -56,6 +58,7 @@ class LanguageModelPolicy(nn.Module):
         super().__init__()
         if temperature <= 0:
             raise EnvError(f"a policy that learns needs a temperature above 0; got {temperature}")
+        check_trainable(model.config)
         self.model, self.temperature = model, temperature
         fuse_activations(model)
         config = model.config.get_text_config()
@@ -65,14 +68,14 @@ class LanguageModelPolicy(nn.Module):
             raise ModelError(
                 f"the tokenizer has {self.vocabulary} tokens; the model has {self.rows} outputs: they do not belong together"
             )
-        self.context = int(getattr(config, "max_position_embeddings", 0) or 1 << 30)
+        self.context = context_length(model.config) or 1 << 30
         self.value_head: nn.Linear | None = None
         self.critic = critic if isinstance(critic, nn.Module) else None
         if critic == "head":
             self.value_head = value_head(int(config.hidden_size), seeds).to(model.device)
         self.has_critic = critic is not None
         self.piece = piece
-        self._stepper: SlotStepper | None = None
+        self._stepper: SlotStepper | SequenceStepper | None = None
         self._plain, self._lean, self._checked = PlainReader(model), lean_reader(model), False
         super().train(False)
 
@@ -96,7 +99,7 @@ class LanguageModelPolicy(nn.Module):
         """Forget all sequences; the next `act` starts `slots` new ones."""
         self.model.eval()
         if self._stepper is None or self._stepper.slots != slots:
-            self._stepper = SlotStepper(self.model, slots)
+            self._stepper = make_stepper(self.model, slots)
         self._stepper.clear()
 
     @torch.no_grad()
@@ -121,7 +124,7 @@ class LanguageModelPolicy(nn.Module):
 
     def _next_SV(
         self,
-        stepper: SlotStepper,
+        stepper: SlotStepper | SequenceStepper,
         tokens_SL: np.ndarray,
         length_S: np.ndarray,
         fresh_S: np.ndarray,
@@ -290,6 +293,9 @@ class LanguageModelPolicy(nn.Module):
     ) -> Reading:
         """Before each token of the responses and, if `behind`, behind the last."""
         width += behind
+        longest = max(len(inputs.prompts[lane]) + min(len(inputs.responses[lane]), width - 1) for lane in lanes)
+        if longest > self.context:
+            raise ModelError(f"a sequence has {longest} tokens; the model reads {self.context}")
         if self._lean is None:
             return self._plain.read(inputs, lanes, width, hidden, logits)
         reading = self._lean.read(inputs, lanes, width, hidden or not self._checked, logits, behind)
@@ -322,14 +328,20 @@ class LanguageModelCritic(nn.Module):
             reading = reading.at_decisions(inputs, lanes, reach + 1, width + 1, behind=True)
             assert reading.hidden_ND is not None
             return reading.table(self.head(reading.hidden_ND)[..., 0], len(lanes), width + 1)
-        ids_BL, mask_BL = (x.to(self.body.device) for x in pack(inputs, lanes, reach))
-        hidden_BLD = self.body(
-            input_ids=ids_BL,
-            attention_mask=mask_BL,
-            position_ids=(mask_BL.cumsum(-1) - 1).clamp(min=0),
-            use_cache=False,
-        ).last_hidden_state
-        reading = Reading(hidden_BLD[:, -(reach + 1) :].flatten(0, 1), None, None)
+        device = self.body.device
+        if takes_slots(self.body.config):
+            ids_BL, mask_BL = (x.to(device) for x in pack(inputs, lanes, reach))
+            hidden_BLD = self.body(
+                input_ids=ids_BL,
+                attention_mask=mask_BL,
+                position_ids=(mask_BL.cumsum(-1) - 1).clamp(min=0),
+                use_cache=False,
+            ).last_hidden_state[:, -(reach + 1) :]
+        else:
+            ids_BL, place_BW = (x.to(device) for x in pack_right(inputs, lanes, reach + 1))
+            hidden_BLD = self.body(input_ids=ids_BL).last_hidden_state
+            hidden_BLD = hidden_BLD[torch.arange(len(lanes), device=device)[:, None], place_BW]
+        reading = Reading(hidden_BLD.flatten(0, 1), None, None)
         reading = reading.at_decisions(inputs, lanes, reach + 1, width + 1, behind=True)
         assert reading.hidden_ND is not None
         return reading.table(self.head(reading.hidden_ND.float())[..., 0], len(lanes), width + 1)

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from palaestra.engines.families import takes_slots
+from palaestra.engines.sequences import pad_right
 from palaestra.learn.rollouts import TokenInputs
 
 SHARED = 0.5
@@ -73,11 +75,16 @@ class PlainReader:
     def __init__(self, model: Any) -> None:
         self.model = model
         inside = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self._can_keep = "logits_to_keep" in inspect.signature(inside.forward).parameters
+        parameters = inspect.signature(inside.forward).parameters
+        self._can_keep = "logits_to_keep" in parameters
+        self._takes_padding = takes_slots(model.config)
+        self._without_cache = {"use_cache": False} if "use_cache" in parameters else {}
 
     def read(self, inputs: TokenInputs, lanes: Sequence[int], width: int, hidden: bool, logits: bool) -> Reading:
         """Behind the prompt and behind the first `width - 1` tokens of each response, padded to one width."""
-        if width > 1 and len({inputs.prompts[lane] for lane in lanes}) <= SHARED * len(lanes):
+        if not self._takes_padding:
+            logits_BWV, hidden_BWD = self._whole(inputs, lanes, width, hidden)
+        elif width > 1 and len({inputs.prompts[lane] for lane in lanes}) <= SHARED * len(lanes):
             logits_BWV, hidden_BWD = self._shared(inputs, lanes, width - 1, hidden)
         else:
             logits_BWV, hidden_BWD = self._padded(inputs, lanes, width, hidden)
@@ -97,6 +104,17 @@ class PlainReader:
                 **({"logits_to_keep": width} if self._can_keep else {}),
             ).logits
         return logits[:, -width:], caught[0][:, -width:] if hidden else None
+
+    def _whole(
+        self, inputs: TokenInputs, lanes: Sequence[int], width: int, hidden: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Sequences from their first token, with no mask: right for every causal model."""
+        device = self.model.device
+        ids_BL, place_BW = (x.to(device) for x in pack_right(inputs, lanes, width))
+        row_B1 = torch.arange(len(lanes), device=device)[:, None]
+        with self._catching(hidden) as caught:
+            logits_BLV = self.model(input_ids=ids_BL, **self._without_cache).logits
+        return logits_BLV[row_B1, place_BW], caught[0][row_B1, place_BW] if hidden else None
 
     def _shared(
         self, inputs: TokenInputs, lanes: Sequence[int], width: int, hidden: bool
@@ -174,6 +192,17 @@ def pack(inputs: TokenInputs, lanes: Sequence[int], width: int) -> tuple[torch.T
         ids[row, head - len(prompt) : head], mask[row, head - len(prompt) : head] = prompt, 1
         ids[row, head : head + len(response)], mask[row, head : head + len(response)] = response, 1
     return torch.from_numpy(ids), torch.from_numpy(mask)
+
+
+def pack_right(inputs: TokenInputs, lanes: Sequence[int], width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sequences padded on the right, `[lanes, length]`, and the places behind the prompt and the first `width - 1` tokens.
+
+    A place behind the end of a response is that of its last token; what is read there counts for nothing.
+    """
+    sequences = [(*inputs.prompts[lane], *inputs.responses[lane][: width - 1]) for lane in lanes]
+    ids_BL, last_B = pad_right(sequences)
+    first_B = torch.tensor([len(inputs.prompts[lane]) - 1 for lane in lanes])
+    return ids_BL, torch.minimum(first_B[:, None] + torch.arange(width)[None], last_B[:, None])
 
 
 def padded_left(rows: Sequence[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:

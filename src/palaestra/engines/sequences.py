@@ -1,0 +1,173 @@
+"""Stepping any causal language model: each sequence alone, without padding, as the model's own forward pass reads it.
+
+It serves what `slots.SlotStepper` cannot: ALiBi, state-space and hybrid models, and families that are not known. Where
+the model has a cache of its own, each sequence keeps one. Otherwise every step reads the whole sequences again.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from palaestra.core.errors import ModelError
+from palaestra.engines.families import context_length
+
+CACHE_NAMES = ("past_key_values", "cache_params")
+"""What models call their cache, as an argument and in their output."""
+
+
+class SequenceStepper:
+    """Next-token logits of the sequences in `slots`, with the interface of `SlotStepper`.
+
+    Raises:
+        ModelError: the model is not causal: what follows a position changes its logits.
+    """
+
+    def __init__(self, model: Any, slots: int) -> None:
+        self.model, self.slots, self.device = model, slots, model.device
+        self.context = context_length(model.config) or 1 << 30
+        inside = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self._arguments = inspect.signature(inside.forward).parameters
+        self._cache_name = next((name for name in CACHE_NAMES if name in self._arguments), "")
+        self.clear()
+        self._check()
+
+    def clear(self) -> None:
+        """Forget all sequences."""
+        self._ids: list[list[int]] = [[] for _ in range(self.slots)]
+        self._caches: list[Any] = [None] * self.slots
+
+    @torch.no_grad()
+    def start(self, prompts: dict[int, Sequence[int]], logits_SV: torch.Tensor | None = None) -> torch.Tensor:
+        """Begin new sequences in some slots; returns the logits behind each prompt at its slot."""
+        read: dict[tuple[int, ...], tuple[torch.Tensor, Any]] = {}
+        for slot, ids in prompts.items():
+            key = tuple(ids)
+            if len(key) > self.context:
+                raise ModelError(f"a prompt has {len(key)} tokens; the model reads {self.context}")
+            if key not in read:
+                read[key] = self._forward(key, None)
+            logits_V, cache = read[key]
+            self._ids[slot], self._caches[slot] = list(ids), copy.deepcopy(cache)
+            if logits_SV is None:
+                logits_SV = logits_V.new_zeros((self.slots, len(logits_V)))
+            logits_SV[slot] = logits_V
+        assert logits_SV is not None, "no prompt is given"
+        return logits_SV
+
+    @torch.no_grad()
+    def step(self, tokens_S: torch.Tensor, starting: Sequence[int] = (), waiting: Sequence[int] = ()) -> torch.Tensor:
+        """Feed one token a slot; returns the logits behind it, `[slots, vocabulary]`.
+
+        Slots at rest, about to be started anew (`starting`) or `waiting` are left out; their logits are 0.
+        """
+        passive = {*starting, *waiting}
+        going = [slot for slot in range(self.slots) if self._ids[slot] and slot not in passive]
+        tokens = tokens_S.tolist()
+        for slot in going:
+            if len(self._ids[slot]) >= self.context:
+                raise ModelError(f"a sequence has {len(self._ids[slot]) + 1} tokens; the model reads {self.context}")
+            self._ids[slot].append(tokens[slot])
+        if self._cache_name:
+            rows = []
+            for slot in going:
+                logits_V, self._caches[slot] = self._forward([tokens[slot]], self._caches[slot])
+                rows.append(logits_V)
+            logits_GV = torch.stack(rows)
+        else:
+            logits_GV = self._read([self._ids[slot] for slot in going])
+        logits_SV = logits_GV.new_zeros((self.slots, logits_GV.shape[-1]))
+        logits_SV[torch.tensor(going, device=self.device)] = logits_GV
+        return logits_SV
+
+    def rest(self, slots: Sequence[int]) -> None:
+        """Forget the sequences of these slots until they start again."""
+        for slot in slots:
+            self._ids[slot], self._caches[slot] = [], None
+
+    def _forward(self, ids: Sequence[int], cache: Any) -> tuple[torch.Tensor, Any]:
+        """The logits behind the last of `ids`, and the model's cache, if it has one."""
+        if not self._cache_name:
+            return self._read([ids])[0], None
+        given = {self._cache_name: cache} if cache is not None else {}
+        output = self.model(input_ids=torch.tensor([list(ids)], device=self.device), use_cache=True, **given)
+        return output.logits[0, -1], getattr(output, self._cache_name, None)
+
+    def _read(self, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
+        """The logits behind whole sequences, without a cache."""
+        ids_BL, last_B = (x.to(self.device) for x in pad_right(sequences))
+        logits_BLV: torch.Tensor = self.model(input_ids=ids_BL, **self._without_cache).logits
+        return logits_BLV[torch.arange(len(sequences), device=self.device), last_B]
+
+    @property
+    def _without_cache(self) -> dict[str, Any]:
+        return {"use_cache": False} if "use_cache" in self._arguments else {}
+
+    @torch.no_grad()
+    def _check(self) -> None:
+        """Compare two short sequences in turns with the model's own forward pass on each alone.
+
+        A model whose cache does not hold all of its memory loses the cache; one that is not causal is refused.
+        """
+        if not self.slots:
+            return
+        training = self.model.training
+        self.model.eval()
+        rows = int(self.model.get_input_embeddings().weight.shape[0])
+        first, second = ([(start + 3 * k) % rows for k in range(5)] for start in (1, 2))
+        try:
+            wanted = [self._alone(first), self._alone(second[:4])]
+            if not _equal(self._read([first, second[:4]]), wanted):
+                raise ModelError(
+                    f"the model ({self.model.config.model_type}) is not causal: its logits depend on what follows; expected "
+                    "a decoder-only causal language model"
+                )
+            if self._cache_name and not _equal(self._in_turns(first, second[:4]), wanted):
+                self._cache_name = ""
+        finally:
+            self.model.train(training)
+
+    def _alone(self, ids: list[int]) -> torch.Tensor:
+        logits_V: torch.Tensor = self.model(input_ids=torch.tensor([ids], device=self.device)).logits[0, -1]
+        return logits_V
+
+    def _in_turns(self, first: list[int], second: list[int]) -> list[torch.Tensor]:
+        """The logits behind two sequences that grow in turns by their own caches; none if the model returns no cache."""
+        found, caches = [], []
+        for ids in (first, second):
+            _, cache = self._forward(ids[:2], None)
+            if cache is None:
+                return []
+            caches.append(copy.deepcopy(cache))
+        for at in range(2, len(first)):
+            for k, ids in enumerate((first, second)):
+                if at < len(ids):
+                    logits_V, caches[k] = self._forward([ids[at]], caches[k])
+                    if at == len(ids) - 1:
+                        found.append((k, logits_V))
+        return [logits_V for _, logits_V in sorted(found, key=lambda one: one[0])]
+
+
+def pad_right(sequences: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids `[sequences, longest]` and the place of each last token.
+
+    A causal model needs no mask for what stands on the right: nothing before it depends on it.
+    """
+    lengths = [len(ids) for ids in sequences]
+    table = np.zeros((len(sequences), max(lengths)), dtype=np.int64)
+    for row, ids in enumerate(sequences):
+        table[row, : len(ids)] = ids
+    return torch.from_numpy(table), torch.tensor(lengths) - 1
+
+
+def _equal(found: Sequence[torch.Tensor] | torch.Tensor, wanted: Sequence[torch.Tensor]) -> bool:
+    """Whether logits agree, on average, to a small part of their own spread."""
+    return len(found) == len(wanted) and all(
+        float((one - other).abs().mean()) <= (1e-3 if one.dtype == torch.float32 else 0.05) * float(other.std())
+        for one, other in zip(found, wanted, strict=True)
+    )

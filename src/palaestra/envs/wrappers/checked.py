@@ -1,0 +1,214 @@
+"""What a user's environment returns is checked at once: Gymnasium's own wrappers would fail far from the mistake."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
+
+from palaestra.core.errors import EnvError
+from palaestra.core.user_code import describe_location
+from palaestra.envs.token.judging import cause_of
+
+STEP = ("observation", "reward", "terminated", "truncated", "info")
+RESET = ("observation", "info")
+CLOSELY = 200
+"""Steps of an environment whose observations are compared with the bounds of their space; later ones with its shape and
+dtype only, since the comparison would double the cost of a small environment."""
+_ROUNDING = 1e-4
+"""How far, in relation to its size, a float may lie outside of a bound."""
+
+_UNCHANGING = (OrderEnforcing, PassiveEnvChecker, TimeLimit)
+
+
+class ReturnError(EnvError):
+    """A method of an environment returned something that breaks Gymnasium's contract."""
+
+
+class NonFiniteError(EnvError):
+    """A number is NaN or infinite, which may come from a simulation and not from the code."""
+
+
+class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Checks what `reset` and `step` of an environment return.
+
+    Arguments:
+        env: whose results are checked.
+        observations: whether observations are compared with the observation space.
+
+    Raises:
+        ReturnError: the result is no tuple of the right length, the observation has another type, shape or dtype than
+            its space or lies outside of it, the reward is no number, or a flag is no bool.
+        NonFiniteError: the reward, or a number of the observation, is NaN or infinite.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], observations: bool = True) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        self._observations, self._steps = observations, 0
+        self._box = (space.shape, space.dtype) if isinstance(space, spaces.Box) else None
+
+    @property
+    def spec(self) -> Any:  # type: ignore[override]
+        return self.env.spec
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        result: Any = self.env.reset(seed=seed, options=options)
+        self._check_tuple("reset", result, RESET)
+        self._check_observation("reset", result[0])
+        return result[0], result[1]
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        result: Any = self.env.step(action)
+        self._steps += 1
+        self._check_tuple("step", result, STEP)
+        observation, reward, terminated, truncated, info = result
+        if self._steps <= CLOSELY or not self._is_plainly_right(observation):
+            self._check_observation("step", observation)
+        if type(terminated) is not bool or type(truncated) is not bool:
+            self._check_flags(terminated, truncated)
+        if type(reward) is not float or not math.isfinite(reward):
+            reward = self._to_number(reward)
+        return observation, reward, bool(terminated), bool(truncated), info
+
+    def _is_plainly_right(self, observation: Any) -> bool:
+        """Whether an array has the shape and dtype of its space and is finite; bounds are not looked at."""
+        if not self._observations:
+            return True
+        if self._box is None or type(observation) is not np.ndarray:
+            return False
+        if observation.shape != self._box[0] or observation.dtype != self._box[1]:
+            return False
+        # The sum of squares is finite only if every number is.
+        return observation.dtype.kind != "f" or math.isfinite(np.vdot(observation, observation))
+
+    def _check_flags(self, terminated: Any, truncated: Any) -> None:
+        for name, flag in (("terminated", terminated), ("truncated", truncated)):
+            if not isinstance(flag, (bool, np.bool_)) and not (isinstance(flag, (int, np.integer)) and flag in (0, 1)):
+                self._refuse("step", f"{_describe(flag)} as {name}", "a bool")
+
+    def _check_tuple(self, method: str, result: Any, names: tuple[str, ...]) -> None:
+        if type(result) is tuple and len(result) == len(names) and type(result[-1]) is dict:
+            return
+        wanted = f"the tuple ({', '.join(names)})"
+        if not isinstance(result, tuple):
+            self._refuse(method, _describe(result), wanted)
+        if len(result) != len(names):
+            self._refuse(method, f"a tuple of {len(result)}", wanted)
+        if not isinstance(result[-1], dict):
+            self._refuse(method, f"{_describe(result[-1])} as info", "a dict")
+
+    def _check_observation(self, method: str, observation: Any) -> None:
+        if not self._observations:
+            return
+        mismatch = find_mismatch(self.env.observation_space, observation)
+        if mismatch is not None:
+            what, wanted = mismatch
+            if "NaN" in what or "infinite" in what:
+                raise NonFiniteError(self._sentence(method, what, wanted))
+            self._refuse(method, what, wanted)
+
+    def _to_number(self, reward: Any) -> float:
+        if isinstance(reward, np.ndarray) and reward.size == 1:
+            reward = reward.item()
+        if not isinstance(reward, (Real, np.bool_)) and not hasattr(reward, "__float__"):
+            self._refuse("step", f"{_describe(reward)} as reward", "a number")
+        try:
+            value = float(reward)
+        except (TypeError, ValueError):
+            self._refuse("step", f"{_describe(reward)} as reward", "a number")
+        if not np.isfinite(value):
+            raise NonFiniteError(self._sentence("step", f"the reward {value}", "a finite number"))
+        return value
+
+    def _refuse(self, method: str, what: str, wanted: str) -> Any:
+        raise ReturnError(self._sentence(method, what, wanted))
+
+    def _sentence(self, method: str, what: str, wanted: str) -> str:
+        kind = type(self.env)
+        return f"{kind.__name__}.{method} returned {what}; expected {wanted}{describe_location(getattr(kind, method))}"
+
+
+def check_inside(env: gymnasium.Env[Any, Any], observations: bool = True) -> gymnasium.Env[Any, Any]:
+    """Put a `CheckedEnv` around the environment itself and around every wrapper that may change what it returns."""
+    if isinstance(env, gymnasium.Wrapper):
+        env.env = check_inside(env.env, observations)
+        if isinstance(env, _UNCHANGING):
+            return env
+    return CheckedEnv(env, observations)
+
+
+def describe_failure(name: str, error: Exception) -> str:
+    """What went wrong in an environment called `name`, in one line with the user's file and line."""
+    returned = isinstance(error, (ReturnError, NonFiniteError))
+    return cause_of(error) if returned else f"{name} raised {cause_of(error)}"
+
+
+def find_mismatch(space: spaces.Space[Any], value: Any, name: str = "observation") -> tuple[str, str] | None:
+    """Where a value does not belong to a space: what it is, and what was expected; `None` if it does.
+
+    Numbers of another precision than the space's are accepted, and so are lists, as everywhere in Gymnasium.
+    """
+    if isinstance(space, spaces.Box):
+        return _find_in_box(space, value, name)
+    if isinstance(space, spaces.Dict):
+        if not isinstance(value, dict) or set(value) != set(space.spaces):
+            held = f"the keys {_short(sorted(map(str, value)))}" if isinstance(value, dict) else _describe(value)
+            return f"{held} as {name}", f"a dict with the keys {_short(sorted(map(str, space.spaces)))}"
+        parts: Any = [(part, value[key], f"{name}[{key!r}]") for key, part in space.spaces.items()]
+    elif isinstance(space, spaces.Tuple):
+        if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
+            held = f"{len(value)} parts" if isinstance(value, (tuple, list)) else _describe(value)
+            return f"{held} as {name}", f"a tuple of {len(space.spaces)}"
+        parts = [(part, value[k], f"{name}[{k}]") for k, part in enumerate(space.spaces)]
+    else:
+        return None if space.contains(value) else (f"{_describe(value)} as {name}", f"a member of {_short(space)}")
+    return next((found for part, own, path in parts if (found := find_mismatch(part, own, path)) is not None), None)
+
+
+def _find_in_box(space: spaces.Box, value: Any, name: str) -> tuple[str, str] | None:
+    wanted = f"an array of shape {space.shape} and dtype {space.dtype}"
+    try:
+        array = np.asarray(value)
+    except ValueError:  # A list of lists of different lengths.
+        return f"{_describe(value)} as {name}", wanted
+    if array.dtype != space.dtype and not np.can_cast(array.dtype, space.dtype, "same_kind"):
+        if array.dtype.kind not in "biuf":
+            return f"{_describe(value)} as {name}", wanted
+        return f"an array of dtype {array.dtype} as {name}", wanted
+    if array.shape != space.shape:
+        return f"an array of shape {array.shape} as {name}", wanted
+    if bool(((array >= space.low) & (array <= space.high)).all()) and (
+        array.dtype.kind != "f" or bool(np.isfinite(array).all())
+    ):
+        return None
+    finite = np.isfinite(array)
+    if not finite.all():
+        place = tuple(int(k) for k in np.argwhere(~finite)[0])
+        kind = "NaN" if np.isnan(array[place]) else "an infinite number"
+        return f"{kind} at {list(place)} of {name}", "finite numbers"
+    room = _ROUNDING * np.maximum(1.0, np.abs(array)) if array.dtype.kind == "f" else 0
+    outside = (array < space.low - room) | (array > space.high + room)
+    if not outside.any():
+        return None
+    place = tuple(int(k) for k in np.argwhere(outside)[0])
+    low, high = space.low[place], space.high[place]
+    return f"{array[place]} at {list(place)} of {name}", f"from {low} to {high}, as the observation space says"
+
+
+def _describe(value: Any) -> str:
+    if value is None:
+        return "None"
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape}"
+    return f"{type(value).__name__} {_short(repr(value))}"
+
+
+def _short(value: Any) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."

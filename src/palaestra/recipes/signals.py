@@ -1,0 +1,46 @@
+"""Whether a run had anything to learn from: returns that never differ teach nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from palaestra.learn.rollouts import Rollout
+
+
+def measure_spread(rollout: Rollout, returns: Sequence[float], prefix: str = "") -> dict[str, float]:
+    """The lowest and the highest return of some episodes, and how many were cut at their limit."""
+    if not returns:
+        return {}
+    if rollout.cut_B is not None:
+        cut = int(rollout.cut_B.sum())
+    else:
+        cut = int((rollout.ended_BT & ~rollout.terminated_BT & rollout.mask_BT).sum())
+    spread = {"reward_min": min(returns), "reward_max": max(returns), "cut_episodes": float(cut)}
+    return {f"{prefix}{name}": value for name, value in spread.items()}
+
+
+def describe_no_signal(table: Mapping[int, Mapping[str, float]]) -> str:
+    """Say that nothing was learned if every episode of a run had the same return; an empty string otherwise.
+
+    Arguments:
+        table: the figures of a run by iteration.
+    """
+    spreads = [
+        (row[f"{prefix}reward_min"], row[f"{prefix}reward_max"], row[f"{prefix}cut_episodes"], row[count])
+        for row in table.values()
+        for prefix, count in (("", "episodes"), ("test_", "test_count"))
+        if f"{prefix}reward_min" in row and count in row
+    ]
+    values = {value for low, high, _, _ in spreads for value in (low, high)}
+    episodes = sum(count for *_, count in spreads)
+    if len(values) != 1 or episodes < 2:
+        return ""
+    (value,) = values
+    every = f"every return was {value:g}"
+    if all(cut >= count for _, _, cut, count in spreads):
+        every = (
+            f"no episode reached the goal; {every}" if value <= 0 else f"every episode was cut at its limit; {every}"
+        )
+    return f"nothing was learned: {every}"
