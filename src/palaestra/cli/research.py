@@ -117,6 +117,9 @@ def finish(result: Any) -> None:
     if s["failure"]:
         said = f"failed: {s['failure']['cause']}: {s['failure']['message']}"
         console.print(said, soft_wrap=True, highlight=False)
+    if s.get("replayed"):
+        told = f"{s['replayed']} steps were run again after a break; {s['different']} of them printed something else"
+        console.print(told, soft_wrap=True, highlight=False)
     again = f" ({s['calls_again']} made again)" if s.get("calls_again") else ""
     console.print(
         f"{s['steps']} messages, {s['validations']} validations, {s['calls']} calls{again}, {s['prompt_tokens']} tokens in, "
