@@ -170,14 +170,7 @@ class Player:
 
     def _cost(self, seconds: float) -> LedgerEntry:
         """What the models have cost since the last entry, that of a process that was killed in between included."""
-        spent, noted = self.spent(), self.run.store.total()
-        usage = replace(
-            spent.usage,
-            prompt_tokens=max(0, spent.usage.prompt_tokens - noted.prompt_tokens),
-            completion_tokens=max(0, spent.usage.completion_tokens - noted.completion_tokens),
-        )
-        money = max(0.0, spent.money - noted.money)
-        return LedgerEntry(AGENT, "", max(0, spent.calls - noted.calls), usage, seconds, money)
+        return self.spent().entry_since(self.run.store.total(), AGENT, seconds=seconds)
 
     def _event(self, step: Step, phase: str) -> Event:
         figures: dict[str, Any] = {
