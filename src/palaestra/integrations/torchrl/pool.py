@@ -78,7 +78,8 @@ class MLGymPool(ThreadingAsyncEnvPool):  # type: ignore[misc]  # TorchRL has no 
         # TorchRL flattens the batch, and so takes every slot of a member for a member.
         if env_index is None and tensordict.ndim > 1:
             return tensordict, [self._number(member) for member in tensordict.unbind(0)]
-        return super()._maybe_make_tensordict(tensordict, env_index, make_if_none)
+        made: tuple[Any, list[int]] = super()._maybe_make_tensordict(tensordict, env_index, make_if_none)
+        return made
 
     def _sort_results(self, results: list[Any], *others: list[Any]) -> tuple[Any, ...]:
         numbers = [self._number(member) for member in results]
