@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import email.utils
+import itertools
 import json
 import logging
 import time
@@ -12,15 +13,19 @@ from typing import Any
 
 import pytest
 from chat_server import Call, Reply, Server, error
+from rich.console import Console
 
+from palaestra.cli.progress import RunProgress
 from palaestra.core.errors import BudgetSpentError, EngineError, MissingExtraError, SettingsError
+from palaestra.core.events import Event
 from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, StopReason, TextPart, Usage
 from palaestra.engines import endpoints
 from palaestra.engines.base import ENGINES, Answer, Engine, Request, Sampling, Slot, WatchedEngine
 from palaestra.engines.budget import Budget
 from palaestra.engines.cached import CachedEngine
 from palaestra.engines.openai import OpenAIEngine
-from palaestra.engines.retry import Patience
+from palaestra.engines.retry import AGAIN, WAITING, Patience
+from palaestra.engines.wire import read_usage
 from palaestra.runs.cache import Cache
 
 QUICK = Patience(first=0.01, longest=0.05, total=20.0, tries=4)
@@ -77,7 +82,7 @@ FAULTS: dict[str, Fault] = {
     "truncated JSON": (lambda c, n: echo(c, n) if n else Reply(raw=b'{"choices": [{"mess'), 2, "said", 1),
     "no choices": (lambda c, n: echo(c, n) if n else Reply(raw=b'{"choices": []}'), 2, "said", 1),
     "something else": (lambda c, n: echo(c, n) if n else Reply(raw=b'[1, {"a": NaN}]'), 2, "said", 1),
-    "content that is a number": (lambda c, n: echo(c, n) if n else Reply(message={"content": 5}), 2, "said", 1),
+    "content that is a number": (lambda c, n: echo(c, n) if n else Reply(message={"content": 5}), 2, "said", 0),
     "refusal": (lambda c, n: Reply(None, message={"refusal": "I will not."}), 1, FailureCause.REFUSED, 0),
     "filtered answer": (lambda c, n: Reply("half", finish="content_filter"), 1, FailureCause.REFUSED, 0),
     "filtered prompt": (lambda c, n: error(400, "filtered", "content_filter"), 1, FailureCause.REFUSED, 0),
@@ -87,7 +92,9 @@ FAULTS: dict[str, Fault] = {
     ),
     "invalid request": (lambda c, n: error(422, "messages must alternate"), 1, FailureCause.INVALID_REQUEST, 0),
     "empty": (lambda c, n: Reply(""), 1, "", 0),
-    "nothing": (lambda c, n: Reply(None), 1, "", 0),
+    "nothing": (lambda c, n: Reply(None), 1, FailureCause.MALFORMED, 0),
+    "nothing at the limit": (lambda c, n: Reply(None, finish="length"), 1, "", 0),
+    "nothing but a reasoning": (lambda c, n: Reply(None, message={"reasoning_content": "Hm."}), 1, "", 0),
     "10 MB": (lambda c, n: Reply("x" * 10_000_000), 1, FailureCause.MALFORMED, 1),
 }  # fmt: skip
 
@@ -405,3 +412,57 @@ def test_a_watch_that_refuses_ends_the_batch_after_what_is_under_way() -> None:
     with Server(lambda c, n: Reply(delay=0.05)) as server, pytest.raises(BudgetSpentError, match="enough"):
         engine(server, in_flight=8).generate_watched([ask(f"q{k}") for k in range(20)], watch)
     assert len(server.calls) == watch.begun == watch.ended == 3
+
+
+def test_a_silent_server_is_told_again_and_again_and_then_given_up() -> None:
+    told: list[Event] = []
+    screen = Console(record=True, width=200)
+
+    def listener(event: Event) -> None:
+        told.append(event)
+        with RunProgress(screen) as progress:
+            progress(event)
+
+    with Server(lambda call, before: Reply(delay=30)) as server:
+        asked = engine(server, notice=0.1, timeout=0.6, patience=Patience(total=0.6), listener=listener)
+        with pytest.raises(EngineError, match=f"nobody answers at {server.url}: .*: no answer within 0.6 s"):
+            asked.generate([ask("a"), ask("b")])
+        assert len(server.calls) == 2
+    assert [event.phase for event in told] == [WAITING] * 3
+    assert all(later.figures["seconds"] >= 2 * event.figures["seconds"] for event, later in itertools.pairwise(told))
+    assert told[0].figures["seconds"] < 0.3
+    assert "2 calls have had no answer for 0 s; still waiting, at most 0.6 s" in screen.export_text()
+
+
+def test_an_answer_that_stops_in_the_middle_is_told_too_and_a_quick_server_says_nothing() -> None:
+    told: list[Event] = []
+    with Server(lambda call, before: echo(call, before) if before else Reply("x" * 500, stall=200)) as server:
+        asked = engine(server, notice=0.1, stall=0.3, listener=told.append)
+        assert isinstance(asked.generate([ask("a")])[0][0], Completion)
+        assert {event.phase for event in told} == {WAITING, AGAIN}
+        told.clear()
+        asked.generate([ask("a")])
+    assert told == []
+
+
+def test_the_user_is_told_after_15_seconds_and_the_limit_is_10_minutes_unless_another_is_given() -> None:
+    asked = OpenAIEngine("http://127.0.0.1:9/v1#m")
+    assert (asked.notice, asked.timeout) == (15.0, 600.0)
+    with pytest.raises(SettingsError, match="timeout, stall and notice above 0"):
+        OpenAIEngine("http://127.0.0.1:9/v1#m", notice=0)
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [(None, None), ({}, None), ({"prompt_tokens": None}, None), ({"prompt_tokens": 3}, Usage(3, 0)),
+     ({"prompt_tokens": 3.0, "completion_tokens": 4}, Usage(3, 4))],
+)  # fmt: skip
+def test_usage_is_read_as_far_as_it_is_said(usage: Any, expected: Usage | None) -> None:
+    assert read_usage(usage) == expected
+
+
+@pytest.mark.parametrize("count", [-1, 2.5, "7", True, [], float("nan"), float("inf"), 10**10])
+def test_usage_that_cannot_be_is_refused(count: Any) -> None:
+    for name in ("prompt_tokens", "completion_tokens"):
+        with pytest.raises(ValueError, match="impossible token count"):
+            read_usage({"prompt_tokens": 1, "completion_tokens": 1, name: count})

@@ -23,6 +23,7 @@ class Reply:
         cut: drop the connection after so many bytes of the body; 0 before the first.
         stall: say nothing more after so many bytes of the body, and keep the connection.
         delay: seconds of thought.
+        endless: send a body that never ends.
         choice, message: further fields of the choice and of its message.
     """
 
@@ -35,6 +36,7 @@ class Reply:
     delay: float = 0.0
     finish: str = "stop"
     usage: bool = True
+    endless: bool = False
     choice: Mapping[str, Any] = field(default_factory=dict)
     message: Mapping[str, Any] = field(default_factory=dict)
 
@@ -164,6 +166,10 @@ class _Handler(BaseHTTPRequestHandler):
         return json.dumps(data | ({"usage": usage} if reply.usage else {})).encode()
 
     def _send(self, reply: Reply, content: bytes) -> None:
+        if reply.endless:
+            self.wfile.write(b"HTTP/1.1 200 x\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n")
+            while not self.server.over.is_set():
+                self.wfile.write(b" " * 1_000_000)
         head = {"content-type": "application/json", "content-length": str(len(content)), **reply.headers}
         lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
         start = f"HTTP/1.1 {reply.status} x\r\n{lines}\r\n".encode()

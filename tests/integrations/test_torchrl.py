@@ -400,7 +400,7 @@ def test_wrong_uses_are_refused(make: Callable[..., TransformedEnv], place: Path
             make_mlgym(**arguments)
     with pytest.raises(UnknownNameError, match="prisoners_dilemma"):
         make_mlgym(task="prisoner_dilemma")
-    with pytest.raises(EnvError, match="a tokenizer of transformers is expected; got object"):
+    with pytest.raises(EnvError, match="a tokenizer of transformers is expected as tokenizer=; got object"):
         make(tokenizer=object())
     with pytest.raises(SettingsError, match="got 'low' twice"):
         make(None, tasks=[place / "low", load_task(place / "low")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from torchrl.envs import Compose
 from torchrl.envs.utils import check_env_specs
 from torchrl_tasks import SUBMIT, block, last, play, roles, told
 
+from palaestra.core.errors import EnvError
 from palaestra.engines.shelf import Model
 from palaestra.integrations.torchrl import (
     ConditionalSkip,
@@ -50,7 +50,7 @@ def parts(nano: Model) -> dict[str, Callable[[], Any]]:
         "ReadState": ReadState,
         "StateToMessage": StateToMessage,
         "MessageToHistory": MessageToHistory,
-        "TemplateTransform": lambda: TemplateTransform(nano.tokenizer),
+        "TemplateTransform": lambda: TemplateTransform(tokenizer=nano.tokenizer),
         "MLGymRewardAssignment": MLGymRewardAssignment,
     }
 
@@ -197,11 +197,17 @@ def test_an_episode_that_begins_in_the_same_step_has_a_history_of_its_own_shape(
     assert kept["history", "prompt"].shape == (1, 2), "an episode that goes on is left alone"
 
 
-def test_a_workspace_that_was_left_can_be_opened_again(make: Callable[..., MLGymEnv]) -> None:
+def test_a_closed_environment_cannot_be_used_again(make: Callable[..., MLGymEnv]) -> None:
     env = make()
-    play(env, block("touch mine"))
+    tensordict = env.reset()
     env.close()
-    assert json.loads(told(play(env, block("ls"))[0], "state"))["current_step"] == 1
+    with pytest.raises(EnvError, match="is closed; make another"):
+        env.reset()
+    tensordict["text", "response"] = [block("ls")]
+    with pytest.raises(EnvError, match="is closed; make another"):
+        env.step(tensordict)
+    assert env.is_closed
+    env.close()
 
 
 def test_templates_have_the_variables_that_they_have_everywhere(

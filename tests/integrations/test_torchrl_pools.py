@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensordict import TensorDictBase
-from torchrl.envs import SerialEnv
+from tensordict import LazyStackedTensorDict, TensorDictBase
+from torchrl.envs import ParallelEnv, SerialEnv
+from torchrl.envs.utils import _update_during_reset
 from torchrl_tasks import SUBMIT, WRAPPERS, answer
 
+from palaestra.core.errors import EnvError
 from palaestra.integrations.torchrl import MLGymPool, make_mlgym
 
 COMMANDS = {"low": 1, "high": 2}
@@ -225,3 +227,62 @@ def test_a_static_seed_is_that_of_every_member(maker: Maker) -> None:
     assert pool.set_seed(7, static_seed=True) == 7
     assert [env.base_env.seeds.root for env in pool.envs] == [7, 7]
     pool.close()
+
+
+def test_a_rollout_of_a_pool_has_the_batch_of_its_members_and_their_slots(maker: Maker) -> None:
+    pool = MLGymPool([maker("low"), maker("high")])
+    data = pool.rollout(5, policy, break_when_any_done=False)
+    assert (pool.batch_size, data.batch_size) == ((2, 1), (2, 1, 5))
+    assert data["next", "reward"].squeeze().tolist() == [[0, 3, 0, 3, 0], [0, 0, -2, 0, 0]]
+    steps = [[step[member][0] for step in data.unbind(-1)] for member in range(2)]
+    assert [lengths(each) for each in steps] == [[2, 4, 2, 4, 2], [2, 4, 6, 2, 4]]
+    short = pool.rollout(5, policy)
+    assert (short.batch_size, short["next", "done"].squeeze().tolist()) == ((2, 1, 2), [[False, True], [False, False]])
+    pool.close()
+    with pytest.raises(EnvError, match="this pool of environments is closed; make another"):
+        pool.reset()
+    with pytest.raises(EnvError, match="this pool of environments is closed; make another"):
+        pool.step(short[..., 0])
+    assert not workspaces()
+
+
+def test_the_members_of_a_pool_may_have_several_slots(maker: Maker) -> None:
+    pool = MLGymPool([partial(maker("low"), num_envs=2)] * 2)
+    tensordict = pool.reset()
+    assert tensordict.batch_size == (2, 2)
+    tensordict["text", "response"] = [[answer(1), answer(2)], [answer(3), answer(4)]]
+    tensordict = pool.step_mdp(pool.step(tensordict))
+    tensordict["text", "response"] = [[SUBMIT] * 2] * 2
+    assert pool.step(tensordict)["next", "reward"].squeeze().tolist() == [[9, 8], [7, 6]]
+    pool.close()
+
+
+def test_what_a_worker_sends_can_be_consolidated_and_reset_one_by_one(maker: Maker) -> None:
+    """As `ParallelEnv` does by default, with workers whose conversations differ in length; without its processes."""
+    members = [maker("low")(), maker("high")()]
+    after = []
+    for member, said in zip(members, (SUBMIT, answer(1)), strict=True):
+        tensordict = member.reset().consolidate(share_memory=False, inplace=True, num_threads=1)
+        tensordict = tensordict.unlock_()
+        tensordict["text", "response"] = [said]
+        after.append(member.step(tensordict)["next"].consolidate(share_memory=False, inplace=True, num_threads=1))
+    both = LazyStackedTensorDict.maybe_dense_stack([after[0].unlock_(), after[1].unlock_()])
+    again = LazyStackedTensorDict.maybe_dense_stack([members[0].reset(), after[1]])
+    both.consolidate(share_memory=False, inplace=False, num_threads=1)
+    both["_reset"] = both["done"].clone()
+    kept = _update_during_reset(again, LazyStackedTensorDict(*both.unbind(0)), ["_reset"])
+    assert [member["history", "prompt"].shape for member in kept.unbind(0)] == [(1, 2), (1, 4)]
+    for member in members:
+        member.close()
+
+
+@pytest.mark.backends
+def test_a_parallel_environment_works_with_its_defaults(maker: Maker) -> None:
+    env = ParallelEnv(2, [maker("low"), maker("high")])
+    data = env.rollout(5, policy, break_when_any_done=False)
+    assert data.batch_size == (2, 1, 5)
+    assert data["next", "reward"].squeeze().tolist() == [[0, 3, 0, 3, 0], [0, 0, -2, 0, 0]]
+    env.close()
+    env = ParallelEnv(2, maker("low"))
+    assert env.rollout(5, policy)["next", "reward"].squeeze().tolist() == [[0, 3], [0, 3]]
+    env.close()

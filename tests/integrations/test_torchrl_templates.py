@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from torchrl.envs import TransformedEnv
+from torchrl.envs.llm.libs.mlgym import TemplateTransform as TorchRLs
 from torchrl_tasks import SUBMIT, block, last, play, roles, told
 
-from palaestra.core.errors import EnvError
+from palaestra.core.errors import EnvError, UnknownNameError
 from palaestra.engines.shelf import Model
 from palaestra.integrations.torchrl import TemplateTransform
 from palaestra.integrations.torchrl.rendering import Renderer
@@ -137,7 +140,7 @@ def test_a_template_that_takes_no_assistant_at_the_end_has_the_ending_of_the_tok
     with_template: Callable[..., Any],
 ) -> None:
     template = "{% if messages[-1].role != 'user' %}{{ raise_exception('ask') }}{% endif %}" + CHATML
-    assert TemplateTransform(with_template(template)).endings == ("<|end|>",)
+    assert TemplateTransform(tokenizer=with_template(template)).endings == ("<|end|>",)
 
 
 def test_the_system_message_is_in_the_prompt_of_an_environment_whose_template_leaves_it_out(
@@ -153,4 +156,54 @@ def test_the_system_message_is_in_the_prompt_of_an_environment_whose_template_le
 def test_a_template_of_ones_own_name_is_never_replaced_by_torchrls(with_template: Callable[..., Any]) -> None:
     tokenizer = with_template(LLAMA)
     tokenizer.name_or_path = "some/llama-qwen"
-    assert TemplateTransform(tokenizer).endings == ("<|eot_id|>", "<|end|>")
+    assert TemplateTransform(tokenizer=tokenizer).endings == ("<|eot_id|>", "<|end|>")
+
+
+SEED = ["in_keys", "out_keys", "in_keys_inv", "out_keys_inv", "tokenizer", "chat_template_name", "continue_final_message",
+        "tokenize", "return_tensors", "return_dict", "padding", "truncation"]  # fmt: skip
+
+
+def test_it_takes_the_arguments_of_torchrls(make: Callable[..., TransformedEnv], nano: Model) -> None:
+    theirs = inspect.signature(TorchRLs.__init__).parameters.values()
+    ours = inspect.signature(TemplateTransform.__init__).parameters.values()
+    assert [(one.name, one.default) for one in ours] == [(one.name, one.default) for one in theirs]
+    assert [one.name for one in ours][1:] == SEED
+    with pytest.raises(EnvError, match="expected as tokenizer=; got NoneType"):
+        TemplateTransform(nano.tokenizer)
+    with pytest.raises(EnvError, match="return_tensors is 'pt'"):
+        TemplateTransform(tokenizer=nano.tokenizer, return_tensors="np")
+    with pytest.raises(UnknownNameError, match="chatml_format"):
+        TemplateTransform(tokenizer=nano.tokenizer, chat_template_name="chatml")
+
+
+def test_keys_and_a_template_of_torchrl_can_be_chosen(make: Callable[..., TransformedEnv], nano: Model) -> None:
+    env = make()
+    own = TemplateTransform(
+        out_keys=["asked"], in_keys_inv=["asked", "said"], tokenizer=nano.tokenizer, chat_template_name="chatml_format"
+    )
+    env.append_transform(own)
+    tensordict = env.reset()
+    assert told(tensordict, "asked").startswith("<|im_start|>system\nGive a command")
+    assert told(tensordict, "asked").endswith("<|im_start|>assistant\n")
+    tensordict["said"] = [block("echo hi") + "<|im_end|>never"]
+    assert told(env.step(tensordict)["next"], "observation").startswith("hi")
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_prompt_may_be_token_ids(make: Callable[..., TransformedEnv], nano: Model, whole: bool) -> None:
+    env = make(num_envs=2)
+    env.append_transform(
+        TemplateTransform(
+            out_keys=["ids"], tokenizer=nano.tokenizer, tokenize=True, return_dict=whole, padding=True,
+            continue_final_message=True,
+        )
+    )  # fmt: skip
+    tensordict = env.reset()
+    ids = tensordict["ids", "input_ids"] if whole else tensordict["ids"]
+    assert ids.dtype == torch.int64
+    text = nano.tokenizer.decode(ids[0])
+    assert "The task low" in text
+    assert not text.rstrip().endswith("<|assistant|>")
+    said = nano.tokenizer([block("echo 4 > answer.txt")] * 2, return_tensors="pt", add_special_tokens=False)
+    tensordict["text", "response"] = said["input_ids"]
+    assert "failure" in env.step(tensordict)["next"]

@@ -3,7 +3,7 @@
 import io
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from rich.console import Console
 
 from palaestra import compare, evaluate
 from palaestra.cli.tables import comparison_table, report_table
-from palaestra.core.errors import RunError, SettingsError, TaskError
+from palaestra.core.errors import BudgetSpentError, RunError, SettingsError, TaskError
 from palaestra.core.events import Event
 from palaestra.core.records import Completion, Message, Problem, Score, Split
 from palaestra.core.statistics import pass_at_k
@@ -231,3 +231,45 @@ def test_the_majority_class_stands_beside_the_accuracy_of_a_set_of_yes_and_no(
         assert "majority class" in shown.lower()
     console.print(report_table(evaluate(problems=1, skills=["addition"], out=tmp_path / "open").report))
     assert "majority" not in console.export_text()
+
+
+@pytest.fixture
+def unpriced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server under an address whose price nobody knows."""
+    monkeypatch.delenv("PALAESTRA_PRICES", raising=False)
+    with Server(lambda call, before: Reply("4")) as server:
+        yield server
+
+
+def test_a_model_without_a_price_is_shown_as_unpriced(
+    unpriced: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from palaestra.cli.main import _finish_evaluate
+
+    result = evaluate(model=unpriced.model.replace("127.0.0.1", "0.0.0.0"), limit=3, out=tmp_path / "run")
+    s = result.summary
+    assert (s["calls"], s["cost"], s["unpriced_calls"], s["unmeasured_calls"]) == (3, 0.0, 3, 0)
+    assert s["prompt_tokens"] == unpriced.prompt_tokens
+    _finish_evaluate(result)
+    assert ", unpriced; report:" in " ".join(capsys.readouterr().out.split())
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "3 calls went to a model without a known price" in page
+    assert "$0.00" not in page
+    free = evaluate(model=unpriced.model, limit=3, out=tmp_path / "free").summary
+    assert (free["cost"], free["unpriced_calls"]) == (0.0, 0)
+
+
+def test_a_limit_in_dollars_ends_an_evaluation_that_goes_on_with_a_larger_one(
+    unpriced: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "prices.json").write_text('{"scripted": [1000, 1000]}')
+    monkeypatch.setenv("PALAESTRA_PRICES", str(tmp_path / "prices.json"))
+    with pytest.raises(BudgetSpentError, match="raise --max-cost and resume"):
+        evaluate(model=unpriced.model, max_cost=0.15, limit=12, out=tmp_path / "run")
+    asked = len(unpriced.calls)
+    assert 0 < asked < 12
+    with Run.open(tmp_path / "run") as run:
+        s = recipe.resume(run, max_cost=50.0).summary
+    assert len(unpriced.calls) == 12  # What was answered before is in the run folder.
+    assert s["calls"] == 12
+    assert s["cost"] == pytest.approx((unpriced.prompt_tokens + unpriced.completion_tokens) / 1000)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_server import Call, Reply, Server, error
+from chat_server import Call, Reply, Server, calling, error
 from number_task import number_task
 
 from palaestra.cli.research import finish
@@ -21,9 +21,10 @@ from palaestra.core.errors import RunError, SettingsError, TaskError, UnknownNam
 from palaestra.core.events import Event
 from palaestra.engines.retry import AGAIN
 from palaestra.recipes.playing import Stopped, read_submission
-from palaestra.recipes.research import research, resume
+from palaestra.recipes.research import ResearchResult, research, resume
 from palaestra.report import write_report
 from palaestra.report.research import FOLDERS
+from palaestra.research.env import ResearchEnv
 from palaestra.research.steps import Step
 from palaestra.runs.run import Run
 
@@ -120,8 +121,54 @@ def test_a_killed_run_goes_on_in_a_fresh_workspace_and_pays_for_nothing_twice(nu
         steps = run.store.steps(Step, 0)
     assert [step.replayed for step in steps] == ["same", "same", "different", "same", "", ""]
     assert "20" in steps[4].observation[0].text  # The workspace was made anew, and is as it was.
-    # What the agent was shown after the break is what the new workspace said.
-    assert steps[2].observation[0].text in [message["content"] for message in server.calls[-1].body["messages"]]
+    # The agent sees the conversation that it had before the kill.
+    said = [[message["content"] for message in call.body["messages"]] for call in server.calls]
+    assert said[-1][: len(said[2])] == said[2]
+    assert steps[2].observation[0].text in said[2]
+
+
+@pytest.mark.parametrize("values", [{}, {"history": ("summary:4000",)}, {"tools": True}], ids=str)
+def test_an_answer_that_came_before_the_kill_is_not_paid_again_though_a_command_prints_something_else(
+    number: Path, tmp_path: Path, values: dict[str, Any], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    commands = ["echo 20 > answer.txt", "date +%s%N; seq 1 200", "cat answer.txt; date +%N", "submit"]
+    turn = 0
+
+    def answer(call: Call, before: int) -> Reply:
+        nonlocal turn
+        if len(call.body["messages"]) == 1:
+            return Reply("A summary.")
+        turn += 1
+        if values.get("tools"):
+            bash, arguments = ("submit", "{}") if turn == 4 else ("bash", json.dumps({"command": commands[turn - 1]}))
+            return calling(bash, arguments, f"call_{turn}")
+        return Reply(f"```\n{commands[turn - 1]}\n```")
+
+    steps, step = [], ResearchEnv.step
+
+    def killed(env: ResearchEnv, action: Any) -> Any:
+        steps.append(action)
+        if len(steps) == 3:
+            raise Killed  # The third answer has arrived, and its command has not ended.
+        return step(env, action)
+
+    with Server(answer) as server:
+        service: dict[str, Any] = {"agent": "model", "model": server.model, "cache": str(tmp_path / "calls.sqlite")}
+        monkeypatch.setattr(ResearchEnv, "step", killed)
+        with pytest.raises(Killed):
+            research(task=str(number), **service, **values, out=tmp_path / "run")
+        asked = len(server.calls)
+        with Run.open(tmp_path / "run") as run:
+            s = resume(run).summary
+        assert turn == 4  # A paid answer that is asked for again would be the fifth.
+        summaries = [call for call in server.calls if len(call.body["messages"]) == 1]
+        assert bool(summaries) == ("history" in values)
+        assert len({json.dumps(call.body) for call in server.calls}) == len(server.calls) > asked
+    assert (s["stop_reason"], s["best_submission"], s["steps"]) == ("submitted", 21.0, 4)
+    assert (s["replayed"], s["different"], s["calls"], s["calls_again"]) == (3, 1, len(server.calls), 0)
+    finish(ResearchResult(tmp_path / "run", s))
+    assert "3 steps were run again after a break; 1 of them printed something else" in capsys.readouterr().out
 
 
 def test_a_run_that_was_killed_behind_its_last_step_needs_no_workspace(number: Path, tmp_path: Path) -> None:

@@ -128,6 +128,18 @@ def test_every_algorithm_learns_from_turns(talk_env: str, tmp_path: Path, more: 
         assert told[0].figures["reference_kl"] == pytest.approx(0.0, abs=1e-3)
 
 
+def test_the_messages_that_the_token_limit_cut_are_counted(whole: TrainResult) -> None:
+    with Run.open(whole.folder, read_only=True) as run:
+        figures, episodes = run.store.figures()[1], run.store.trajectories(1)
+    spoken = [segment.token_ids for episode in episodes for segment in episode.segments if segment.chosen[0]]
+    ends = {ids[-1] for ids in spoken if len(ids) < SMALL["max_tokens"]}
+    assert len(ends) == 1  # A message below the limit ended by itself.
+    cut = [ids for ids in spoken if len(ids) == SMALL["max_tokens"] and ids[-1] not in ends]
+    assert 0 < len(cut) < len(spoken)
+    assert figures["truncated"] == pytest.approx(len(cut) / len(spoken))
+    assert sum(episode.infos[0]["cut_messages"] for episode in episodes) == len(cut)
+
+
 def test_a_failed_episode_teaches_nothing_and_many_stop_the_run(talk_env: str, tmp_path: Path) -> None:
     settings = {**SMALL, "env": talk_env, "algorithm": "reinforce", "iterations": 1, "episodes": 40, "evaluation": 0}
     told: list[Iteration] = []

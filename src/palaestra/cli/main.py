@@ -58,6 +58,7 @@ def _finish_teach(result: Any) -> None:
 def _finish_evaluate(result: Any) -> None:
     from palaestra.cli.tables import further_figures, report_table
     from palaestra.report import write_report
+    from palaestra.runs.ledger import describe_cost
 
     s = result.summary
     console.print(report_table(result.report, "answers" if s["samples"] > 1 else "problems"))
@@ -65,7 +66,7 @@ def _finish_evaluate(result: Any) -> None:
         console.print(line, soft_wrap=True, highlight=False)
     console.print(
         f"{s['problems']} problems, {s['prompt_tokens']} tokens in, {s['completion_tokens']} out, {s['seconds']:.0f} s, "
-        f"${s['cost']:.2f}; report: {write_report(result.folder)}",
+        f"{describe_cost(s)}; report: {write_report(result.folder)}",
         soft_wrap=True,
     )
     console.print(f"run: {result.folder}", soft_wrap=True)
@@ -212,7 +213,7 @@ _register()
 def resume(
     run: Folder,
     seed: Annotated[int | None, typer.Option(help="Must be the run's own seed, if given.")] = None,
-    max_cost: Annotated[float | None, typer.Option(help="Another limit of the writer's dollars (teach).")] = None,
+    max_cost: Annotated[float | None, typer.Option(help="Another limit of dollars (teach, evaluate).")] = None,
     max_calls: Annotated[int | None, typer.Option(help="Another limit of the writer's calls (teach).")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Another limit of the writer's tokens (teach).")] = None,
     categories: Annotated[
@@ -244,9 +245,10 @@ def resume(
         recipe, finish = recipes[opened.recipe]
         named = {"max_cost": max_cost, "max_calls": max_calls, "max_tokens": max_tokens, "categories": categories}
         limits = {name: value for name, value in named.items() if value is not None}
-        if limits and opened.recipe != "teach":
+        changeable = {"teach": set(named), "evaluate": {"max_cost"}}.get(opened.recipe, set())
+        if fixed := [name for name in limits if name not in changeable]:
             raise SettingsError(
-                f"only runs of teach can go on with another setting; got --{next(iter(limits)).replace('_', '-')}"
+                f"a run of {opened.recipe} cannot go on with another --{fixed[0].replace('_', '-')}; leave it out"
             )
         quiet()
         rounds = opened.settings.get("rounds", 0)

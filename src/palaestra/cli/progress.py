@@ -15,7 +15,7 @@ from rich.text import Text, TextType
 
 from palaestra.core.events import NOTICE, Event
 from palaestra.core.records import Report
-from palaestra.engines.retry import AGAIN
+from palaestra.engines.retry import AGAIN, WAITING
 
 
 class RunProgress:
@@ -65,6 +65,13 @@ class RunProgress:
             wait = event.figures["seconds"]
             when = f"{wait:.0f} s" if wait >= 10 else f"{wait:.1f} s"
             self._tell(f"{event.figures['reason']}; asked again in {when} (call {event.done} of at most {event.total})")
+            return
+        elif event.phase == WAITING:
+            waiting = event.figures
+            calls = "a call has" if waiting["calls"] == 1 else f"{waiting['calls']} calls have"
+            waited = f"had no answer for {waiting['seconds']:.0f} s"
+            self._tell(f"{waiting['model']}: {calls} {waited}; still waiting, at most {waiting['limit']:g} s")
+            return
         elif event.phase == "lesson":
             self._examples += event.done
             self._line(f"round {event.round}: lesson of {event.done} examples")

@@ -17,6 +17,7 @@ from palaestra.cli.standings import figure, standings_tables
 from palaestra.cli.terminal import INTERRUPTED, terminal
 from palaestra.core.errors import RunError, SettingsError
 from palaestra.core.events import Event
+from palaestra.runs.ledger import describe_cost
 
 app = typer.Typer(
     invoke_without_command=True, subcommand_metavar="[bench|tasks|mcp]", add_completion=False,
@@ -25,7 +26,7 @@ app = typer.Typer(
 console = terminal()
 NAMED = ("task", "agent", "seed")
 OF_THE_AGENT = (
-    "agent", "model", "max_cost", "max_calls", "max_tokens", "context", "answer_tokens", "temperature", "top_p", "tools",
+    "agent", "model", "max_cost", "max_calls", "max_tokens", "call_timeout", "context", "answer_tokens", "temperature", "top_p", "tools",
     "parser", "history", "format_errors", "format_penalty", "cache", "device",
 )  # fmt: skip
 """Settings that say nothing to a client of MCP, which is the agent itself."""
@@ -114,10 +115,13 @@ def finish(result: Any) -> None:
     console.print(table)
     if is_silent(s):
         console.print(SILENT, soft_wrap=True, highlight=False)
+    if s.get("replayed"):
+        told = f"{s['replayed']} steps were run again after a break; {s['different']} of them printed something else"
+        console.print(told, soft_wrap=True, highlight=False)
     again = f" ({s['calls_again']} made again)" if s.get("calls_again") else ""
     console.print(
         f"{s['steps']} messages, {s['validations']} validations, {s['calls']} calls{again}, {s['prompt_tokens']} tokens in, "
-        f"{s['completion_tokens']} out, {s['seconds']:.0f} s, ${s['cost']:.2f}; report: {write_report(result.folder)}",
+        f"{s['completion_tokens']} out, {s['seconds']:.0f} s, {describe_cost(s)}; report: {write_report(result.folder)}",
         soft_wrap=True,
     )
     console.print(f"run: {result.folder}", soft_wrap=True)

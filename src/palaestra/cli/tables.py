@@ -14,6 +14,7 @@ from palaestra.core.statistics import Mean
 from palaestra.recipes.compare import CompareResult
 from palaestra.recipes.study import StudyResult
 from palaestra.report.figures import majority
+from palaestra.runs.ledger import describe_cost
 
 
 def report_table(report: Report, counted: str = "problems") -> Table:
@@ -139,13 +140,13 @@ def study_table(result: StudyResult) -> Table:
         title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="underline"
     )
     table.add_column("arm", overflow="fold")
-    paid = any(row.cost["cost"] for row in rows)
+    paid = any(row.cost["cost"] or row.cost["unpriced_calls"] for row in rows)
     for column in ("gain", "ahead", "p", "data", "time", *(("cost",) if paid else ())):
         table.add_column(column, justify="right", no_wrap=True)
     chances = {pair.second: pair.p_value for pair in result.pairs if pair.first == rows[0].name}
     for row in rows:
         cells = [str(row.examples), f"{row.cost['seconds']:.0f} s"]
-        cells += [f"${row.cost['cost']:.2f}"] if paid else []
+        cells += [describe_cost(row.cost)] if paid else []
         table.add_row(row.name, _mean(row.gain), _mean(row.ahead), _chance(chances.get(row.name)), *cells)
     return table
 

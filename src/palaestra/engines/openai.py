@@ -14,7 +14,8 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from palaestra.core.records import Failure, FailureCause, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Answer, Request, Slot, Watch
 from palaestra.engines.endpoints import Endpoint
-from palaestra.engines.retry import AGAIN, Patience
+from palaestra.engines.retry import AGAIN, WAITING, Patience
 from palaestra.engines.wire import LIMITS, BrokenAnswerError, Dialect, Trouble, body, read, trouble
 
 if TYPE_CHECKING:
@@ -45,12 +46,14 @@ class OpenAIEngine:
         patience: how calls are repeated that failed for the moment.
         timeout: most seconds for one call, its whole answer included.
         stall: most seconds without a byte, once an answer has begun to arrive.
+        notice: seconds without a byte after which the listener is told, and again after twice as long.
         largest: most bytes of an answer; one that is larger is not read on and is a failure.
         exact: ask for token ids and log-probs as well, which vLLM can give.
         identity: what the cache knows the answers by; empty takes address and model. Give one for a server
             that is the same at another address the next time.
         extra: further fields of the call's JSON, for example `{"reasoning_effort": "low"}`.
-        listener: is told, as an event of the phase `AGAIN`, of every call that will be made again.
+        listener: is told of every call that will be made again (an event of the phase `AGAIN`), and of calls without an answer
+            for `notice` seconds (`WAITING`).
 
     Raises:
         EngineError: there is no key, or Azure's address is missing.
@@ -71,25 +74,21 @@ class OpenAIEngine:
         patience: Patience = Patience(),
         timeout: float = 600.0,
         stall: float = 60.0,
+        notice: float = 15.0,
         largest: int = 4_000_000,
         exact: bool = False,
         identity: str = "",
         extra: Mapping[str, Any] = MappingProxyType({}),
         listener: Listener = ignore,
     ) -> None:
-        if in_flight < 1 or timeout <= 0 or stall <= 0 or largest < 1:
+        if in_flight < 1 or timeout <= 0 or stall <= 0 or notice <= 0 or largest < 1:
             raise SettingsError(
-                "an engine for a service needs in_flight and largest of at least 1, and timeout and stall above 0; "
-                f"got {in_flight}, {largest}, {timeout} and {stall}"
+                "an engine for a service needs in_flight and largest of at least 1, and timeout, stall and notice above 0; "
+                f"got {in_flight}, {largest}, {timeout}, {stall} and {notice}"
             )
         self.name, self.endpoint, self.listener = name, Endpoint.of(name), listener
-        self.in_flight, self.patience, self.timeout, self.stall, self.largest = (
-            in_flight,
-            patience,
-            timeout,
-            stall,
-            largest,
-        )
+        self.in_flight, self.patience, self.largest = in_flight, patience, largest
+        self.timeout, self.stall, self.notice = timeout, stall, notice
         self.extra = {**({"return_token_ids": True, "logprobs": True} if exact else {}), **extra}
         settings = json.dumps(self.extra, sort_keys=True) if self.extra else ""
         self.identity = identity or self.endpoint.identity + settings
@@ -117,9 +116,27 @@ class OpenAIEngine:
 
     async def _work(self, batch: _Batch, workers: int) -> None:
         async with self.endpoint.client(self.timeout) as client:
+            watching = asyncio.create_task(self._watch_silence(batch))
             await asyncio.gather(*(self._worker(client, batch) for _ in range(workers)))
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
         if batch.fatal is not None:
             raise batch.fatal
+
+    async def _watch_silence(self, batch: _Batch) -> None:
+        """Tell the listener when calls have had no answer for `notice` seconds, then for twice as long, and so on."""
+        told = 0.0
+        while True:
+            await asyncio.sleep(min(1.0, self.notice / 4))
+            now = time.monotonic()
+            silent = [now - at for at in batch.heard.values() if now - at >= self.notice]
+            if not silent:
+                told = 0.0
+            elif max(silent) >= 2 * told:
+                told = max(silent)
+                figures = {"model": self.name, "calls": len(silent), "seconds": told, "limit": self.timeout}
+                self.listener(Event(WAITING, figures=figures))
 
     async def _worker(self, client: AsyncOpenAI, batch: _Batch) -> None:
         for slot in batch.waiting:
@@ -144,7 +161,7 @@ class OpenAIEngine:
             await batch.may_start(slot)
             tried, start = tried + 1, time.monotonic()
             try:
-                outcome, usage = await self._call(client, sent, request)
+                outcome, usage = await self._call(client, sent, request, batch.heard, slot)
             except asyncio.CancelledError:
                 batch.watch.after(slot, None, time.monotonic() - start, None)
                 raise
@@ -157,7 +174,7 @@ class OpenAIEngine:
             adapted = self._adapt(dialect, outcome.refused)
             wait = None if adapted or not outcome.again else self._wait(batch, outcome, tried, first, seeds)
             last = not adapted and wait is None
-            usage = None if outcome.billed else Usage()
+            usage = Usage() if usage is None and not outcome.billed else usage
             batch.watch.after(slot, usage, seconds, outcome.failure if last and outcome.fatal is None else None)
             if outcome.fatal is not None:
                 raise outcome.fatal
@@ -178,18 +195,24 @@ class OpenAIEngine:
         return wait
 
     async def _call(
-        self, client: AsyncOpenAI, sent: Mapping[str, Any], request: Request
+        self, client: AsyncOpenAI, sent: Mapping[str, Any], request: Request, heard: dict[Slot, float], slot: Slot
     ) -> tuple[Answer | Trouble, Usage | None]:
-        """One call, with whatever becomes of it."""
+        """Make one call.
+
+        Returns its answer or what went wrong, and the usage that the server billed. `heard[slot]` is the time of the last
+        byte while the call is under way.
+        """
         create: Any = client.chat.completions.with_streaming_response.create
+        silent, heard[slot] = True, time.monotonic()
         try:
             async with asyncio.timeout(self.timeout):
                 # The client would walk through every message and knows only its own server's options.
                 async with create(model=self.endpoint.model, messages=(), extra_body=sent) as response:
-                    raw = bytearray()
+                    raw, silent = bytearray(), False
                     pieces = response.iter_bytes().__aiter__()
                     while (piece := await asyncio.wait_for(anext(pieces, None), self.stall)) is not None:
                         raw += piece
+                        heard[slot] = time.monotonic()
                         if len(raw) > self.largest:
                             said = (
                                 f"{self.name} sent more than {self.largest} bytes; its answer was not read to the end"
@@ -200,11 +223,17 @@ class OpenAIEngine:
             except (ValueError, RecursionError) as error:
                 raise BrokenAnswerError(f"the answer is no JSON ({len(raw)} bytes): {error}") from error
             return read(data, request.sampling.stop)
+        except BrokenAnswerError as error:
+            return trouble(error, self.endpoint, sent), error.usage
         except TimeoutError:
-            stalled = BrokenAnswerError(f"no further byte for {self.stall:g} s, or no end after {self.timeout:g} s")
-            return trouble(stalled, self.endpoint, sent), None
+            said = f"no answer within {self.timeout:g} s" if silent else (
+                f"no further byte for {self.stall:g} s, or no end after {self.timeout:g} s"
+            )  # fmt: skip
+            return trouble(BrokenAnswerError(said, silent=silent), self.endpoint, sent), None
         except Exception as error:  # The client's errors, and those of whichever httpx it stands on.
             return trouble(error, self.endpoint, sent), None
+        finally:
+            heard.pop(slot, None)
 
     def _adapt(self, used: Dialect, refused: str) -> bool:
         """Learn that the server refuses an option; whether the call is worth making again without it."""
@@ -236,6 +265,8 @@ class _Batch:
     reached: bool = False
     """Whether anybody has answered at all."""
     quiet_until: float = 0.0
+    heard: dict[Slot, float] = field(default_factory=dict)
+    """When the last byte came, or the call began, of each call that is under way."""
 
     async def may_start(self, slot: Slot) -> None:
         """Wait for the server's wish and for the budget; raises what ended the batch in the meantime."""

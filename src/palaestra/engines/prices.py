@@ -24,6 +24,7 @@ from typing import Any
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Usage
+from palaestra.engines.endpoints import is_remote
 
 VARIABLE = "PALAESTRA_PRICES"
 
@@ -108,6 +109,16 @@ class Prices:
                 if "*" in pattern and (fnmatchcase(name, pattern) or fnmatchcase(bare, pattern)):
                     return price
         return None
+
+
+def check_price(name: str) -> None:
+    """Raise if a model has no known price. A model that is loaded in this process costs nothing.
+
+    Raises:
+        SettingsError: names the model and how to give its price.
+    """
+    if is_remote(name) and Prices.load().of(name) is None:
+        raise unpriced(name)
 
 
 def unpriced(name: str) -> SettingsError:

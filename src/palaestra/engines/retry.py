@@ -15,6 +15,10 @@ AGAIN = "call again"
 """The phase of an event: a call has failed for the moment. It says how many of how many were made for this answer, and in
 its figures the `reason` and the `seconds` until the next."""
 
+WAITING = "no answer yet"
+"""The phase of an event: calls are under way and nothing has come back for a while. The figures have the `model`, the
+`calls` that are silent, for how many `seconds` the longest has been, and the `limit` after which the engine gives up."""
+
 
 @dataclass(frozen=True, slots=True)
 class Patience:

@@ -38,11 +38,24 @@ LIMITS = ("max_completion_tokens", "max_tokens")
 _TOO_LONG = re.compile(
     r"context.{0,12}(length|window|size)|too many tokens|maximum.{0,20}tokens|too long", re.IGNORECASE
 )
+MOST_TOKENS = 10**9
+"""Of one call; a server that bills for more is wrong."""
+REASONING = ("reasoning_content", "reasoning")
+"""Fields of a message in which servers put what a model thought; it may have thought only."""
 _FILTERED = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
 
 
 class BrokenAnswerError(Exception):
-    """The server sent something that is no chat completion."""
+    """The server sent something that is no chat completion.
+
+    Arguments:
+        usage: what the server billed for it, if it said so.
+        silent: whether not even the header of an answer arrived.
+    """
+
+    def __init__(self, message: str, usage: Usage | None = None, silent: bool = False) -> None:
+        super().__init__(message)
+        self.usage, self.silent = usage, silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +205,17 @@ def image_address(part: ImagePart) -> str:
 def read(data: Any, stop: Sequence[str] = ()) -> tuple[Answer, Usage | None]:
     """The answer in a server's JSON, and what it was billed for, if that is said.
 
+    An answer with an impossible `usage` is a failure: its cost is unknown, and another call would say the same.
+
     Raises:
-        BrokenAnswerError: it is no chat completion.
+        BrokenAnswerError: it is no chat completion; has the `usage` that the server billed.
     """
+    usage: Usage | None = None
     try:
-        usage = _usage(data.get("usage"))
+        try:
+            usage = read_usage(data.get("usage"))
+        except ValueError as error:
+            return Failure(FailureCause.MALFORMED, str(error)), None
         choice = data["choices"][0]
         message, finish = choice["message"], choice.get("finish_reason")
         text = message.get("content")
@@ -208,6 +227,9 @@ def read(data: Any, stop: Sequence[str] = ()) -> tuple[Answer, Usage | None]:
             text = "".join(part.get("text", "") for part in text)
         if text is not None and not isinstance(text, str):
             raise TypeError(f"the content is of type {type(text).__name__}")
+        if text is None and not (message.get("tool_calls") or finish == "length" or any(map(message.get, REASONING))):
+            said = "the answer has no content: it is null, without a tool call, a refusal or a reasoning"
+            return Failure(FailureCause.MALFORMED, said), usage
         text, ids = text or "", tuple(int(token) for token in choice.get("token_ids") or ())
         calls = tuple(_call(call) for call in message.get("tool_calls") or ())
         listed = (choice.get("logprobs") or {}).get("content") or ()
@@ -215,7 +237,7 @@ def read(data: Any, stop: Sequence[str] = ()) -> tuple[Answer, Usage | None]:
         prompt = tuple(int(token) for token in data.get("prompt_token_ids") or ())
         stopped = isinstance(choice.get("stop_reason"), str)  # vLLM: the string that ended it.
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        raise BrokenAnswerError(f"no chat completion: {type(error).__name__}: {error}") from error
+        raise BrokenAnswerError(f"no chat completion: {type(error).__name__}: {error}", usage) from error
     for end in stop:
         before, found, _ = text.partition(end)
         if found:
@@ -231,10 +253,25 @@ def _call(said: Any) -> ToolCall:
     return ToolCall(str(said["function"]["name"]), written, str(said.get("id") or ""))
 
 
-def _usage(said: Any) -> Usage | None:
-    if not isinstance(said, dict):
+def read_usage(data: Any) -> Usage | None:
+    """The tokens that a server billed; `None` if it does not say.
+
+    Raises:
+        ValueError: a count is no whole number from 0 to `MOST_TOKENS`.
+
+    >>> read_usage({"prompt_tokens": 3, "completion_tokens": 2})
+    Usage(prompt_tokens=3, completion_tokens=2)
+    """
+    if data is None:
         return None
-    return Usage(int(said.get("prompt_tokens") or 0), int(said.get("completion_tokens") or 0))
+    if not isinstance(data, dict):
+        raise ValueError(f"the server's usage is no object of token counts; got {str(data)[:80]}")
+    counts = [data.get(name) for name in ("prompt_tokens", "completion_tokens")]
+    for count in counts:
+        whole = type(count) is int or (isinstance(count, float) and count.is_integer())
+        if count is not None and not (whole and 0 <= count <= MOST_TOKENS):
+            raise ValueError(f"the server's usage has an impossible token count: {str(count)[:80]}")
+    return None if counts == [None, None] else Usage(int(counts[0] or 0), int(counts[1] or 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +285,7 @@ class Trouble:
         refused: an option of the call that the server does not understand.
         fatal: what ends the run, because every other call will fail in the same way.
         billed: whether tokens may have been billed that nobody knows of.
-        connected: whether there was somebody at the other end.
+        connected: whether a server answered anything at all.
     """
 
     failure: Failure
@@ -269,7 +306,8 @@ def trouble(error: Exception, endpoint: Endpoint, sent: Mapping[str, Any]) -> Tr
         said = str(error) if isinstance(error, BrokenAnswerError) else f"{type(cause).__name__}: {cause}"
         failure = Failure(FailureCause.UNAVAILABLE, f"{endpoint.name}: {said.strip().rstrip(':')[:300]}")
         connected = type(cause).__name__ not in ("ConnectError", "ConnectTimeout")
-        return Trouble(failure, again=True, billed=connected, connected=connected)
+        answered = connected and not (isinstance(error, BrokenAnswerError) and error.silent)
+        return Trouble(failure, again=True, billed=connected, connected=answered)
     said, code = _said(error), str(getattr(error, "code", None) or "")
     line = f"{endpoint.name} answered {status}: {said}"
     if status in (401, 403):

@@ -38,6 +38,7 @@ class TurnEpisode:
         messages: the whole conversation.
         segments: all tokens that the model read or chose, in order, what was given and what was chosen in turn.
         rewards: of each of the model's messages.
+        cut_messages: how many of the model's messages ended at the token limit, without an end token.
         stop_reason: why it ended.
         failure: what broke around the model, its cause first (`sandbox: ...`); the rewards then say nothing.
     """
@@ -53,6 +54,7 @@ class TurnEpisode:
     truncated: bool
     stop_reason: str = ""
     failure: str = ""
+    cut_messages: int = 0
 
     @property
     def turns(self) -> int:
@@ -68,7 +70,8 @@ class TurnEpisode:
         info: dict[str, Any] = {
             "prompt": transcript(self.messages[: self.opening]),
             "response": transcript(self.messages[self.opening :]),
-            "stop_reason": self.stop_reason, "turns": self.turns, "episode": self.number, "group": self.group,
+            "stop_reason": self.stop_reason, "turns": self.turns, "cut_messages": self.cut_messages,
+            "episode": self.number, "group": self.group,
         }  # fmt: skip
         if self.failure:
             info["failure"] = self.failure
@@ -156,6 +159,8 @@ class _Lane:
     """By turn, how many decisions there were at its end."""
     rewards: list[float] = field(default_factory=list)
     said: Message | None = None
+    cut_messages: int = 0
+    """Messages that ended at `max_tokens`, or at the end of the model's context."""
     terminated: bool = False
     truncated: bool = False
     stop_reason: str = ""
@@ -182,7 +187,7 @@ class _Lane:
     def finished(self) -> TurnEpisode:
         return TurnEpisode(
             self.number, self.group, self.seed, self.opening, self.messages, self.segments(), tuple(self.rewards),
-            self.terminated, self.truncated, self.stop_reason, self.failure,
+            self.terminated, self.truncated, self.stop_reason, self.failure, self.cut_messages,
         )  # fmt: skip
 
 
@@ -272,6 +277,7 @@ class _Table:
             ended = lane.ids[-1] in self.end_ids
             if ended or lane.spoken == self.max_tokens or len(lane.ids) == self.policy.context:
                 own = lane.ids[len(lane.ids) - lane.spoken : len(lane.ids) - ended]
+                lane.cut_messages += not ended
                 lane.said = Message("assistant", str(self.encoder.tokenizer.decode(own, skip_special_tokens=True)))
                 del speaking[slot]
 
@@ -359,7 +365,7 @@ def _rollout(lanes: Sequence[_Lane]) -> Rollout:
         entropy_BT=torch.from_numpy(entropies),
         group_B=torch.tensor([lane.group for lane in lanes]),
         valid_B=torch.tensor([not lane.failure for lane in lanes]),
-        cut_B=torch.tensor([lane.truncated and not lane.failure for lane in lanes]),
+        cut_B=torch.tensor([not lane.failure and (lane.truncated or lane.cut_messages > 0) for lane in lanes]),
         episode_returns=[float(sum(lane.rewards)) for lane in known],
         episode_lengths=[len(lane.chosen) for lane in known],
         failures=[lane.failure for lane in lanes if lane.failure],

@@ -27,7 +27,7 @@ from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
 from palaestra.recipes import research
-from palaestra.recipes.calls import Engines, open_cache
+from palaestra.recipes.calls import CALL_TIMEOUT, Engines, open_cache
 from palaestra.recipes.outcome import is_silent
 from palaestra.recipes.playing import Stopped
 from palaestra.recipes.research import ResearchSettings
@@ -47,7 +47,7 @@ RECIPE = "bench"
 PLAN = "bench.json"
 COLUMNS = (
     "task", "agent", "seed", "metric", "direction", "baseline", "best_attempt", "best_submission", "steps",
-    "validations", "silent", "stop_reason", "cost", "seconds",
+    "validations", "silent", "stop_reason", "cost", "unpriced_calls", "seconds",
 )  # fmt: skip
 
 
@@ -225,7 +225,9 @@ class _Work:
         self.total, self.errors = len(found.episodes), list[BaseException]()
         self.done = self.total - len(waiting)
         self.stopping, self.lock, self.telling = threading.Event(), threading.Lock(), threading.Lock()
-        self.engines = Engines(str(found.settings.get("device", "")), self._tell)
+        self.engines = Engines(
+            str(found.settings.get("device", "")), self._tell, float(found.settings.get("call_timeout", CALL_TIMEOUT))
+        )
         self.budget = _budget(found)
 
     def run(self) -> None:
@@ -389,6 +391,7 @@ def _plain(found: BenchResult) -> dict[str, Any]:
         "standings": None if found.standings is None else found.standings.model_dump(mode="json"),
         "total_cost": found.total_cost,
         "cost": sum(summary["cost"] for summary in ended),
+        "unpriced_calls": sum(summary.get("unpriced_calls", 0) for summary in ended),
         "calls": sum(summary["calls"] for summary in ended),
         "prompt_tokens": sum(summary["prompt_tokens"] for summary in ended),
         "completion_tokens": sum(summary["completion_tokens"] for summary in ended),

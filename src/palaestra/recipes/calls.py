@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from palaestra.core.events import Event, Listener, ignore
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from palaestra.runs.ledger import Spending
     from palaestra.runs.run import Run
 
+CALL_TIMEOUT = 600.0
+CALL_TIMEOUT_HELP = "Most seconds to wait for one answer of a service, repeated calls included."
 CALLS = "calls.sqlite"
 """Below the user's cache: every answer of a model, so that the same run again makes no call."""
 
@@ -31,6 +35,8 @@ class CallSettings(Protocol):
     @property
     def in_flight(self) -> int: ...
     @property
+    def call_timeout(self) -> float: ...
+    @property
     def max_cost(self) -> float: ...
     @property
     def max_calls(self) -> int: ...
@@ -39,10 +45,23 @@ class CallSettings(Protocol):
 
 
 class Calls:
-    """Opens the models of a run. All of them draw on its budget; make one with `calls_of`."""
+    """Opens the models of a run. All of them draw on its budget; make one with `calls_of`.
 
-    def __init__(self, settings: CallSettings, cache: Cache, owner: str, budget: Budget, listener: Listener) -> None:
-        self.settings, self.cache, self.owner, self.budget, self.listener = settings, cache, owner, budget, listener
+    Arguments:
+        cache: keeps every answer.
+        owner: the run's id.
+        service: arguments of `OpenAIEngine`, for services that it opens itself.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        owner: str,
+        budget: Budget,
+        listener: Listener = ignore,
+        service: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.cache, self.owner, self.budget, self.listener, self.service = cache, owner, budget, listener, service
 
     def engine(self, name: str, opened: Engine | None = None) -> CachedEngine:
         """The model of that name: `openai:MODEL`, `ADDRESS#MODEL`, a folder, or what the shelf knows.
@@ -53,7 +72,7 @@ class Calls:
         from palaestra.engines.endpoints import is_remote
         from palaestra.engines.opening import open_cached
 
-        service: dict[str, Any] = {"in_flight": self.settings.in_flight} if is_remote(name) else {}
+        service = self.service if is_remote(name) else {}
         return open_cached(
             name, self.cache, engine=opened, budget=self.budget, owner=self.owner, listener=self.listener, **service
         )
@@ -92,13 +111,25 @@ def check_cache(path: str) -> None:
         open_cache(path).close()
 
 
-def check_price(name: str) -> None:
-    """Raise where dollars are limited and nobody knows what a model costs; one of this process costs none."""
-    from palaestra.engines.endpoints import is_remote
-    from palaestra.engines.prices import Prices, unpriced
+def check_prices(max_cost: float, *models: str) -> None:
+    """Raise if `max_cost` limits a service whose price is not known; before anything is loaded or called."""
+    from palaestra.engines.prices import check_price
 
-    if is_remote(name) and Prices.load().of(name) is None:
-        raise unpriced(name)
+    if max_cost:
+        for name in models:
+            check_price(name)
+
+
+def check_call_timeout(seconds: float) -> None:
+    """Raise if the setting `call_timeout` is no limit."""
+    require(0 < seconds < math.inf, f"setting 'call_timeout': expected seconds above 0, and finite; got {seconds}")
+
+
+def service_options(call_timeout: float, **options: Any) -> dict[str, Any]:
+    """Arguments of `OpenAIEngine` for a setting `call_timeout`: the limit of a call, and of its repetitions together."""
+    from palaestra.engines.retry import Patience
+
+    return {"timeout": call_timeout, "patience": Patience(total=call_timeout), **options}
 
 
 @contextmanager
@@ -125,14 +156,15 @@ def calls_of(
             max_tokens=settings.max_tokens or None, spent=cache.spent(owner), within=within,
             resumable=resumable,
         )  # fmt: skip
-        yield Calls(settings, cache, owner, budget, listener)
+        service = service_options(settings.call_timeout, in_flight=settings.in_flight)
+        yield Calls(cache, owner, budget, listener, service)
 
 
 class Engines:
     """Models that are open, by name, for all runs of this process. Those of this process answer one at a time."""
 
-    def __init__(self, device: str = "", listener: Listener = ignore) -> None:
-        self.device, self.listener = device, listener
+    def __init__(self, device: str = "", listener: Listener = ignore, call_timeout: float = CALL_TIMEOUT) -> None:
+        self.device, self.listener, self.call_timeout = device, listener, call_timeout
         self._open: dict[str, Engine] = {}
         self._lock = threading.Lock()
 
@@ -143,7 +175,7 @@ class Engines:
         with self._lock:
             if name not in self._open:
                 self.listener(Event("load"))
-                own: dict[str, Any] = {} if is_remote(name) else {"device": self.device}
+                own = service_options(self.call_timeout) if is_remote(name) else {"device": self.device}
                 engine = open_engine(name, listener=self.listener, **own)
                 self._open[name] = engine if is_remote(name) else OneAtATime(engine)
             return self._open[name]

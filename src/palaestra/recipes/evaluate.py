@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,10 +12,20 @@ from typing import TYPE_CHECKING, Any, Literal
 from palaestra.core.errors import SettingsError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.plugins import load_plugins
-from palaestra.core.records import Problem, Report, Split, StopReason
+from palaestra.core.records import Attempt, Problem, Report, Split, StopReason
 from palaestra.core.statistics import cuts_of, first_failures, report_on
-from palaestra.recipes.settings import at_least, finite, given, named_values, of_run, require, setting, to_plain
-from palaestra.runs.ledger import LedgerEntry
+from palaestra.recipes.calls import (
+    CALL_TIMEOUT,
+    CALL_TIMEOUT_HELP,
+    CALLS,
+    Calls,
+    check_call_timeout,
+    check_prices,
+    open_cache,
+    service_options,
+)  # fmt: skip
+from palaestra.recipes.settings import at_least, build, finite, given, named_values, of_run, require, setting, to_plain
+from palaestra.runs.ledger import LedgerEntry, Spending
 from palaestra.runs.records import to_data
 from palaestra.runs.run import Run, new_folder
 
@@ -49,6 +60,8 @@ class EvaluateSettings:
     prompt: Literal["chat", "plain"] = setting(
         "chat", "chat: by the model's own chat template, where it has one; plain: the bare text, whatever it has."
     )
+    max_cost: float = setting(0.0, "Most dollars for the calls of a service; 0: no limit.")
+    call_timeout: float = setting(CALL_TIMEOUT, CALL_TIMEOUT_HELP)
     engine_batch: int = setting(128, "Answers that are generated side by side.")
     device: str = setting("", "Where to compute, for example cuda; empty means a GPU where there is one.")
     seed: int = setting(0, "Seed of problems and sampling.")
@@ -57,7 +70,8 @@ class EvaluateSettings:
         finite(self)
         at_least(self, 1, "samples", "engine_batch")
         require(0 < self.top_p <= 1, f"setting 'top_p': expected above 0 and at most 1; got {self.top_p}")
-        at_least(self, 0, "problems", "limit", "shots", "max_tokens", "temperature", "seed")
+        at_least(self, 0, "problems", "limit", "shots", "max_tokens", "temperature", "max_cost", "seed")
+        check_call_timeout(self.call_timeout)
         require(all(self.stop), "setting 'stop': expected texts that are not empty")
         require(
             self.samples == 1 or self.temperature > 0,
@@ -99,9 +113,12 @@ def evaluate(
         return _play(run, settings, lambda: engine, listener)
 
 
-def resume(run: Run, *, listener: Listener = ignore) -> EvaluateResult:
-    """Go on with an evaluation from wherever it was stopped."""
+def resume(run: Run, *, listener: Listener = ignore, max_cost: float | None = None) -> EvaluateResult:
+    """Go on with an evaluation from wherever it was stopped, with another limit of dollars if one is given."""
     settings = of_run(EvaluateSettings, run)
+    if max_cost is not None:
+        settings = build(EvaluateSettings, {**to_plain(settings), "max_cost": max_cost})
+        run.write_settings(to_plain(settings))
     check(settings)
     return _play(run, settings, lambda: _load(settings, listener), listener)
 
@@ -114,6 +131,7 @@ def check(settings: EvaluateSettings) -> None:
     from palaestra.tasks.scoring import check_scoring
 
     load_plugins(settings.plugins)
+    check_prices(settings.max_cost, settings.model)
     check_model(settings.model)
     check_device(settings.device)
     if is_remote(settings.model) and settings.prompt == "plain":
@@ -142,7 +160,7 @@ def _load(settings: EvaluateSettings, listener: Listener) -> Engine:
 
     listener(Event("load"))
     if is_remote(settings.model):
-        return open_engine(settings.model, listener=listener)
+        return open_engine(settings.model, listener=listener, **service_options(settings.call_timeout))
     model = shelf.load(settings.model, device=settings.device, listener=listener)
     return model.engine(settings.engine_batch, plain=settings.prompt == "plain")
 
@@ -150,6 +168,7 @@ def _load(settings: EvaluateSettings, listener: Listener) -> Engine:
 def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], listener: Listener) -> EvaluateResult:
     """Ask what the store does not know yet; `engine` is loaded at most once."""
     from palaestra.engines.base import Sampling
+    from palaestra.engines.endpoints import is_remote
     from palaestra.tasks.base import longest_answer
     from palaestra.tasks.evaluate import evaluate as ask
     from palaestra.tasks.evaluate import measures, outcomes
@@ -158,17 +177,27 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
     _asked.cache_clear()  # Whoever evaluates again finds the data as it is then.
     phase = f"0/{settings.split}"
     longest = settings.max_tokens or longest_answer(task)
-    attempts = ask(
-        task,
-        problems,
-        cache(engine),
-        sampling=Sampling(longest, settings.temperature, settings.top_p, stop=settings.stop, count=settings.samples),
-        seed=settings.seed,
-        phase=phase,
-        known=run.store.attempts(phase),
-        keep=lambda made, cost: run.store.add_attempts(phase, made, replace(cost, money=_money(settings.model, cost))),
-        listener=listener,
-    )
+    sampling = Sampling(longest, settings.temperature, settings.top_p, stop=settings.stop, count=settings.samples)
+    with ExitStack() as stack:
+        calls = stack.enter_context(_calls(run, settings)) if is_remote(settings.model) else None
+
+        def keep(made: Sequence[Attempt], cost: LedgerEntry) -> None:
+            if calls is not None:  # The cache knows of calls that brought no answer, too.
+                cost = calls.spent().entry_since(run.store.total(), phase, settings.model, cost.seconds)
+            run.store.add_attempts(phase, made, cost)
+
+        attempts = ask(
+            task,
+            problems,
+            cache(engine if calls is None else lambda: calls.engine(settings.model, engine())),
+            sampling=sampling,
+            seed=settings.seed,
+            phase=phase,
+            known=run.store.attempts(phase),
+            keep=keep,
+            listener=listener,
+        )
+        spent = Spending() if calls is None else calls.spent()
     report = report_on(attempts, settings.split)
     total = run.store.total()
     summary = {
@@ -191,16 +220,20 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
         "seconds": round(total.seconds, 1),
         "prompt_tokens": total.prompt_tokens,
         "completion_tokens": total.completion_tokens,
+        "calls": total.calls,
+        "calls_again": spent.again,
         "cost": total.money,
+        **spent.gaps(),
     }
     run.write_summary(summary)
     return EvaluateResult(run.folder, report, summary)
 
 
-def _money(model: str, cost: LedgerEntry) -> float:
-    """What a service asks for it at list price; 0 for weights of one's own, and where the price is not known."""
-    from palaestra.engines.endpoints import is_remote
-    from palaestra.engines.prices import Prices
+@contextmanager
+def _calls(run: Run, settings: EvaluateSettings) -> Iterator[Calls]:
+    """The calls of an evaluation to a service, with a cache in the run folder: an answer that was paid for is kept."""
+    from palaestra.engines.budget import Budget
 
-    price = Prices.load().of(model) if is_remote(model) else None
-    return price.of(cost.usage) if price is not None else 0.0
+    with open_cache(str(run.folder / CALLS)) as answers:
+        budget = Budget(max_cost=settings.max_cost or None, spent=answers.spent(run.store.id))
+        yield Calls(answers, run.store.id, budget)

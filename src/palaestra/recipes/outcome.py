@@ -120,6 +120,7 @@ def summarise(
         "prompt_tokens": total.prompt_tokens,
         "completion_tokens": total.completion_tokens,
         "cost": total.money,
+        **spent.gaps(),
         "seconds": round(total.seconds, 1),
     }
 

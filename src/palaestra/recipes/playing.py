@@ -1,8 +1,9 @@
 """Playing an episode of research: an agent and an environment in turn, every step stored as it is done.
 
-An episode whose process was killed goes on: its workspace is gone, so the stored actions are played again in a fresh
-one, without asking the agent, and then the agent takes over. What the commands print then is compared with what they
-printed the first time; a step that comes out otherwise is marked, and the new output is what the agent sees.
+An episode whose process was killed can be resumed. Its workspace is gone, so the stored actions are run again in a
+fresh one, without asking the agent; then the agent takes over. The conversation stays as it was stored, even if a command
+prints something else this time: the agent's next request is then the one that it made before the kill, and an answer
+that was already paid for is found in the cache. Steps whose output differs are marked `different` and counted.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ class Player:
         }  # fmt: skip
         steps = [Step(episode, 0, observation=observation.messages, state=observation.state, info=figures)]
         if known:
-            steps[0] = replace(steps[0], replayed=_compared(known[0], steps[0]))
+            steps[0] = _replayed(known[0], steps[0])
+            observation = replace(self.env.restore_messages(0, known[0].observation), state=known[0].state)
         costs = [
             LedgerEntry(AGENT, seconds=loaded - start), LedgerEntry(WORKSPACE, seconds=time.perf_counter() - loaded),
         ]  # fmt: skip
@@ -91,7 +93,10 @@ class Player:
         return steps
 
     def _again(self, known: Sequence[Step], steps: list[Step], observation: Conversation) -> Conversation:
-        """Play stored actions in the fresh workspace; `steps` gets what came of them."""
+        """Run stored actions in the fresh workspace and append their steps to `steps`.
+
+        Returns the conversation as the agent saw it before the kill.
+        """
         used = 0.0
         for old in known:
             assert old.message is not None, "an episode that was ended from outside is over"
@@ -103,20 +108,21 @@ class Player:
             moved = self.env.step(old.message)
             new = _step(old.episode, old.position, old.message, moved, before)
             new = replace(new, seconds=old.seconds, thinking=old.thinking, agent=old.agent)
-            steps.append(replace(new, replayed=_compared(old, new)))
+            steps.append(_replayed(old, new))
             self.run.store.put_step(
                 old.episode, old.position, steps[-1], [LedgerEntry(REPLAY, seconds=time.perf_counter() - start)]
             )
-            observation = moved[0]
             self._keep(steps[-1])
             self.listener(self._event(steps[-1], "play again"))
             used += old.seconds
             if steps[-1].stop_reason:
                 self.run.store.forget_steps(old.episode, old.position + 1)
-                return observation
+                return moved[0]
+            observation = self.env.restore_messages(before + 1, old.observation)
         if known:
             self.agent.restore(known[-1].agent)
             self.env.spend(used)
+            observation = replace(observation, state=known[-1].state)
         return observation
 
     def _step(self, steps: list[Step], observation: Conversation) -> Conversation:
@@ -164,14 +170,7 @@ class Player:
 
     def _cost(self, seconds: float) -> LedgerEntry:
         """What the models have cost since the last entry, that of a process that was killed in between included."""
-        spent, noted = self.spent(), self.run.store.total()
-        usage = replace(
-            spent.usage,
-            prompt_tokens=max(0, spent.usage.prompt_tokens - noted.prompt_tokens),
-            completion_tokens=max(0, spent.usage.completion_tokens - noted.completion_tokens),
-        )
-        money = max(0.0, spent.money - noted.money)
-        return LedgerEntry(AGENT, "", max(0, spent.calls - noted.calls), usage, seconds, money)
+        return self.spent().entry_since(self.run.store.total(), AGENT, seconds=seconds)
 
     def _event(self, step: Step, phase: str) -> Event:
         figures: dict[str, Any] = {
@@ -223,6 +222,11 @@ def _plain(value: Any) -> Any:
     return {str(name): _plain(part) for name, part in value.items()} if isinstance(value, Mapping) else value
 
 
-def _compared(old: Step, new: Step) -> str:
+def _replayed(old: Step, new: Step) -> Step:
+    """The step as it is stored after a replay: the results of the new run, the conversation of the first.
+
+    A step that ends the episode this time keeps its new messages, because nothing follows it.
+    """
     same = [message.text for message in old.observation] == [message.text for message in new.observation]
-    return "same" if same else "different"
+    new = replace(new, replayed="same" if same else "different")
+    return new if new.stop_reason else replace(new, observation=old.observation, state=old.state)

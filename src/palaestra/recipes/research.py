@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.seeding import Seeds
 from palaestra.envs.turn.records import StopReason
-from palaestra.recipes.calls import Calls, Engines, calls_of, check_cache, check_price
+from palaestra.recipes.calls import (
+    CALL_TIMEOUT,
+    CALL_TIMEOUT_HELP,
+    Calls,
+    Engines,
+    calls_of,
+    check_cache,
+    check_call_timeout,
+    check_prices,
+)  # fmt: skip
 from palaestra.recipes.settings import at_least, build, finite, given, named_values, of_run, require, setting, to_plain
 from palaestra.runs.files import write_json
 from palaestra.runs.run import Run, new_folder
@@ -59,6 +68,7 @@ class ResearchSettings:
     max_cost: float = setting(0.0, "Most dollars for the agent's model; 0: no limit.")
     max_calls: int = setting(0, "Most calls of the agent's model; 0: no limit.")
     max_tokens: int = setting(0, "Most tokens of these calls, in and out; 0: no limit.")
+    call_timeout: float = setting(CALL_TIMEOUT, CALL_TIMEOUT_HELP)
     context: int = setting(0, "Most tokens of a prompt and its answer; 0: as many as the model reads.")
     answer_tokens: int = setting(1024, "Most tokens of one message of the agent.")
     temperature: float = setting(0.0, "0 takes the likeliest token; above, messages are sampled.")
@@ -86,6 +96,7 @@ class ResearchSettings:
 
     def __post_init__(self) -> None:
         finite(self)
+        check_call_timeout(self.call_timeout)
         at_least(self, 1, "answer_tokens")
         at_least(self, 0, "steps", "seconds", "max_cost", "max_calls", "max_tokens", "context", "temperature", "seed")
         at_least(self, 0, "format_errors", "format_penalty")
@@ -218,8 +229,7 @@ def _checked(settings: ResearchSettings) -> tuple[Agent, ResearchEnv]:
     check_cache(settings.cache)
     task = task_of(settings)
     agent = make_agent(settings.agent, outfit_of(settings, task))
-    if agent.model and settings.max_cost:
-        check_price(agent.model)
+    check_prices(settings.max_cost, agent.model)
     env = _environment(settings, task, agent)
     sandbox_for(task, settings.sandbox)
     return agent, env
@@ -263,7 +273,7 @@ def outfit_of(
 
     own: dict[str, Any] = {} if baseline is None else {"baseline": baseline}
     if calls is not None:
-        opened = engines or Engines(settings.device, listener)
+        opened = engines or Engines(settings.device, listener, settings.call_timeout)
         own["engine"] = lambda name: calls.engine(name, opened.get(name))
     return Outfit(
         task, settings.model, sampling=Sampling(settings.answer_tokens, settings.temperature, settings.top_p),

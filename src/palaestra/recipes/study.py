@@ -34,7 +34,7 @@ from palaestra.runs.run import Run, new_folder
 SEVERAL = ("teacher", "state", "writer", "learning", "start", "keep")
 """Settings that a study may have several values of."""
 PLAN = "study.json"
-COSTS = ("cost", "calls", "prompt_tokens", "completion_tokens", "seconds")
+COSTS = ("cost", "unpriced_calls", "calls", "prompt_tokens", "completion_tokens", "seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ def _row(name: str, values: Mapping[str, str], runs: Mapping[int, dict[str, Any]
     for summary in ended.values():
         failures.update(summary["failures"])
     examples = sum(summary["examples"] for summary in ended.values())
-    cost = {name: float(sum(summary[name] for summary in ended.values())) for name in COSTS}
+    cost = {name: float(sum(summary.get(name, 0) for summary in ended.values())) for name in COSTS}
     gain = mean_interval(list(gains.values()))
     return Row(name, values, runs, gains, gain, ahead, examples, dict(sorted(failures.items())), cost)
 

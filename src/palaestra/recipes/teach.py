@@ -12,6 +12,7 @@ from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.plugins import load_plugins
 from palaestra.core.records import Attempt, Completion, Example, Failure, Score, Split, Trajectory
 from palaestra.core.statistics import first_failures, gain_between, report_on
+from palaestra.recipes.calls import CALL_TIMEOUT, CALL_TIMEOUT_HELP, check_call_timeout, check_prices
 from palaestra.recipes.journal import Clock, RunJournal
 from palaestra.recipes.rewards import plain_rewards, rewards_of, store_rewards
 from palaestra.recipes.settings import at_least, build, finite, given, named_values, of_run, setting, to_plain
@@ -80,6 +81,7 @@ class TeachSettings:
     max_cost: float = setting(0.0, "Most dollars for calls of models (writer, planner, discover); 0: no limit.")
     max_calls: int = setting(0, "Most calls of these models; 0: no limit.")
     max_tokens: int = setting(0, "Most tokens of these calls, in and out; 0: no limit.")
+    call_timeout: float = setting(CALL_TIMEOUT, CALL_TIMEOUT_HELP)
     in_flight: int = setting(16, "Calls of a service that are under way at once.")
     cache: str = setting(
         "", "The file that keeps every answer of these models; empty: one for all runs, in the user's cache."
@@ -115,6 +117,8 @@ class TeachSettings:
         )
         at_least(self, 0, "answer_tokens", "max_cost", "max_calls", "max_tokens", "categories", "discover_train")
         at_least(self, 0, "budget", "learning_rate", "threads", "checkpoint_seconds", "seed")
+
+        check_call_timeout(self.call_timeout)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -197,6 +201,7 @@ def check(settings: TeachSettings) -> None:
     from palaestra.teachers.base import TEACHERS
 
     load_plugins(settings.plugins)
+    check_prices(settings.max_cost, settings.writer, settings.planner, settings.discover)
     task = make_task(settings.task, **settings.options)
     TEACHERS.check(settings.teacher)
     check_skills(task, settings.skills)

@@ -76,7 +76,10 @@ class TurnLoop(TokenLoop):
         self, iteration: int, share_left: float, listener: Listener
     ) -> tuple[dict[str, float], list[Trajectory]]:
         figures, trajectories = super().iterate(iteration, share_left, listener)
+        played = [episode for episode in self.responses if not episode.failure]
+        messages = sum(episode.turns for episode in played)
         figures["turns"] = math.fsum(episode.turns for episode in self.responses) / len(self.responses)
+        figures["truncated"] = sum(episode.cut_messages for episode in played) / max(1, messages)
         return figures, trajectories
 
     def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from palaestra.recipes.settings import documented
-from palaestra.runs.ledger import LedgerTotal
+from palaestra.runs.ledger import LedgerTotal, describe_cost
 from palaestra.runs.run import Run
 
 
@@ -37,6 +37,12 @@ class Appendix:
     costs: tuple[CostRow, ...]
     total: LedgerTotal
     settings: tuple[SettingRow, ...]
+    unpriced: int = 0
+    """Calls of services whose price is not known: the money does not include them."""
+
+    @property
+    def money(self) -> str:
+        return describe_cost({"cost": self.total.money, "unpriced_calls": self.unpriced})
 
 
 def appendix_of(run: Run, kind: type[Any]) -> Appendix:
@@ -46,7 +52,8 @@ def appendix_of(run: Run, kind: type[Any]) -> Appendix:
         CostRow(phase, cost, cost.seconds / total.seconds if total.seconds else 0.0)
         for phase, cost in run.store.costs().items()
     )
-    return Appendix(costs, total, setting_rows(run.settings, kind))
+    unpriced = int((run.summary or {}).get("unpriced_calls") or 0)
+    return Appendix(costs, total, setting_rows(run.settings, kind), unpriced)
 
 
 def setting_rows(settings: Mapping[str, Any], kind: type[Any]) -> tuple[SettingRow, ...]:

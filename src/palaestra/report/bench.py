@@ -14,7 +14,7 @@ from palaestra.report.appendix import SettingRow, setting_rows
 from palaestra.report.profiles import ProfilesPart, profiles_part
 from palaestra.research.scores import BASELINE, Area, Measure
 
-COSTS = ("seconds", "calls", "calls_again", "prompt_tokens", "completion_tokens", "cost")
+COSTS = ("seconds", "calls", "calls_again", "prompt_tokens", "completion_tokens", "cost", "unpriced_calls")
 
 
 @dataclass(frozen=True, slots=True)

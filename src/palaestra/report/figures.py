@@ -7,6 +7,7 @@ from typing import Any
 
 from palaestra.core.records import Report
 from palaestra.core.statistics import Gain, Mean
+from palaestra.runs.ledger import describe_cost
 
 NOTHING = "–"
 """Stands where there is no figure, as opposed to a figure of 0."""
@@ -211,6 +212,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "whole": whole,
     "seconds": seconds,
     "dollars": dollars,
+    "cost": describe_cost,
     "causes": causes,
     "plural": plural,
     "phase_name": phase_name,

@@ -43,7 +43,7 @@ def health_panel(trained: Figures, settings: Mapping[str, Any]) -> tuple[Health,
         ),
         ("length", "Response length" if language else "Episode length", "tokens" if language else "steps", ""),
         ("turns", "Turns", "messages of the model an episode", ""),
-        ("truncated", "Cut at the limit", "% of responses", ""),
+        ("truncated", "Cut at the limit", f"% of {'messages' if readings(trained, 'turns') else 'responses'}", ""),
         ("gradient_norm", "Gradient norm", "before clipping", "max_grad_norm"),
     ]
     last, found = max(trained, default=0), []

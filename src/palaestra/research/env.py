@@ -17,7 +17,7 @@ from palaestra.core.prompts import Prompts
 from palaestra.core.records import Failure, FailureCause, Message, ToolCall
 from palaestra.core.text import clean_text
 from palaestra.envs.turn.base import TurnEnv, failed
-from palaestra.envs.turn.records import Reply, StopReason
+from palaestra.envs.turn.records import Conversation, Reply, StopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
 from palaestra.research.baseline import Measured, baseline_of
 from palaestra.research.commands import (
@@ -243,6 +243,11 @@ class ResearchEnv(TurnEnv):
     def spend(self, seconds: float) -> None:
         """Take so many seconds of the episode as gone, whatever the clock says; for one that goes on after a break."""
         self._started = time.monotonic() - seconds
+
+    def restore_messages(self, start: int, messages: Sequence[Message]) -> Conversation:
+        """Replace the conversation from message `start` on; for an episode that is resumed after a kill."""
+        self._messages[start:] = messages
+        return self.conversation()
 
     # What the commands of the agent call
 

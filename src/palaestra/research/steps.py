@@ -28,8 +28,8 @@ class Step:
         stop_reason: why the episode is over with it; empty where it goes on.
         note: the reason in words, where there are any.
         failure: what broke around the agent.
-        replayed: empty; or `same` or `different`, where the step was played again after a break, in a fresh workspace,
-            and came out so.
+        replayed: `same` or `different` if the step was run again in a fresh workspace after a kill, by comparison with its
+            first output; else empty. The `observation` is the first output in both cases: the agent saw that one.
     """
 
     episode: int

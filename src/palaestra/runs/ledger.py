@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from palaestra.core.records import Usage
 
@@ -61,3 +63,37 @@ class Spending:
     def entry(self, phase: str, model: str, seconds: float = 0.0) -> LedgerEntry:
         """As an entry of a run's ledger; `seconds` are those on the wall, which no overlap stretches."""
         return LedgerEntry(phase, model, self.calls, self.usage, seconds, self.money)
+
+    def entry_since(self, noted: LedgerTotal, phase: str, model: str = "", seconds: float = 0.0) -> LedgerEntry:
+        """What was spent since `noted`, the total of the ledger's entries so far, also by a process that was killed."""
+        usage = Usage(
+            max(0, self.usage.prompt_tokens - noted.prompt_tokens),
+            max(0, self.usage.completion_tokens - noted.completion_tokens),
+        )
+        money = max(0.0, self.money - noted.money)
+        return LedgerEntry(phase, model, max(0, self.calls - noted.calls), usage, seconds, money)
+
+    def gaps(self) -> dict[str, int]:
+        """What a summary says beside its `cost`: how many calls are missing from it.
+
+        `unpriced_calls` have no known price; `unmeasured_calls` have no known number of tokens.
+        """
+        return {"unpriced_calls": self.unpriced, "unmeasured_calls": self.unmeasured}
+
+
+def describe_cost(summary: Mapping[str, Any]) -> str:
+    """The money of a summary as a person reads it; calls without a price are never shown as $0.
+
+    Arguments:
+        summary: has `cost`, and `unpriced_calls` where there are any (`Spending.gaps`).
+
+    >>> describe_cost({"cost": 0.5}), describe_cost({"cost": 0.0, "unpriced_calls": 4})
+    ('$0.50', 'unpriced')
+    >>> describe_cost({"cost": 0.5, "unpriced_calls": 1})
+    '$0.50 and 1 unpriced call'
+    """
+    money, missing = summary["cost"], int(summary.get("unpriced_calls") or 0)
+    paid = f"${money:.2g}" if 0 < money < 0.01 else f"${money:,.2f}"
+    if not missing:
+        return paid
+    return f"{paid} and {missing} unpriced {'call' if missing == 1 else 'calls'}" if money else "unpriced"

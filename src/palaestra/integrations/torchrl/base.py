@@ -68,6 +68,7 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         loaded = load_tasks(tasks, mlgym)
         super().__init__(device=_known(device), batch_size=torch.Size((num_envs,)))
         self._set_seed(seed)
+        self._ended = False
         self.slots = [Slot(loaded, arguments) for _ in range(num_envs)]
         _ = self.slots[0].env  # Says now, and not at the first reset, what is wrong with the arguments.
         self._threads: ThreadPoolExecutor | None = None
@@ -95,6 +96,7 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
     # TorchRL's contract
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        self._check_open()
         self.is_closed = False  # From the first workspace on; TorchRL closes what is not when it is thrown away.
         mask = None if tensordict is None else tensordict.get("_reset", None)
         chosen = self.marked(mask)
@@ -105,6 +107,7 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         return self._tensordict([told.get(slot, Told()) for slot in range(len(self.slots))]).exclude("reward")
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self._check_open()
         chosen = self.marked(tensordict.get("_step", None))
         commands = texts(tensordict, "action", len(self.slots)) if chosen else []
         if commands is None:
@@ -119,7 +122,8 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         self.seeds, self._episodes = Seeds(root), 0
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """Close every workspace."""
+        """Close every workspace. The environment cannot be used after that."""
+        self._ended = True
         for slot in self.slots:
             slot.close()
         if self._threads is not None:
@@ -128,6 +132,10 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         super().close(raise_if_closed=raise_if_closed)
 
     # Inside
+
+    def _check_open(self) -> None:
+        if self._ended:
+            raise EnvError("this environment of research tasks is closed; make another")
 
     @property
     def _precision(self) -> torch.dtype:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase, lazy_stack
-from torchrl.data import Composite, NonTensor
+from torchrl.data import Categorical, Composite, NonTensor
 from torchrl.data.llm import History
 from torchrl.modules.llm.policies import ChatHistory, Text
 
@@ -21,6 +21,8 @@ HISTORY: Key = ("history", "prompt")
 FULL: Key = ("history", "full")
 PROMPT: Key = ("text", "prompt")
 RESPONSE: Key = ("text", "response")
+ASSISTANT = "assistant_mask"
+"""Which messages of the conversation the policy wrote, of the shape (1, messages); only where there is one slot."""
 
 
 def put(tensordict: TensorDictBase, key: Key, texts: Sequence[str]) -> None:
@@ -97,14 +99,27 @@ def _message(role: str, text: str, device: torch.device | None) -> History:
 
 
 def _put(tensordict: TensorDictBase, histories: Sequence[History]) -> None:
-    held = TensorDict(
-        {"prompt": lazy_stack(list(histories))}, batch_size=tensordict.batch_size, device=tensordict.device
-    )
+    prompt = lazy_stack(list(histories))
+    if len(histories) == 1:
+        # For `ParallelEnv`. It consolidates what its workers send, which no lazy stack survives. And it resets one worker
+        # of several only if the workers' data are stacked lazily, which it does for tensors of different shapes alone.
+        prompt = prompt.contiguous()
+        spoken = [[role == "assistant" for role in histories[0].role]]
+        tensordict.set(ASSISTANT, torch.tensor(spoken, device=tensordict.device))
+    held = TensorDict({"prompt": prompt}, batch_size=tensordict.batch_size, device=tensordict.device)
     tensordict.set("history", ChatHistory.from_tensordict(held))
 
 
-def history_spec(slots: int, device: torch.device | None) -> Composite:
-    """The spec of what `begin` and `extend` write."""
+def add_history_spec(observation_spec: Composite) -> Composite:
+    """Add the specs of what `begin` and `extend` write."""
+    slots, device = observation_spec.shape[0], observation_spec.device
+    if slots == 1:
+        observation_spec[ASSISTANT] = Categorical(2, shape=(1, -1), device=device, dtype=torch.bool)
+    observation_spec["history"] = _history_spec(slots, device)
+    return observation_spec
+
+
+def _history_spec(slots: int, device: torch.device | None) -> Composite:
     shape = torch.Size((slots, -1))
     examples: dict[str, Any] = {"role": "user", "content": "a text", "is_complete": True}
     # Not by `ChatHistory.default_spec`: it leaves out the dimension of the messages, of which its examples then warn, and it

@@ -8,6 +8,8 @@ import torch
 from tensordict import TensorDictBase
 from torchrl.envs import ConditionalSkip, TransformedEnv
 
+from palaestra.integrations.torchrl.entries import ASSISTANT
+
 __all__ = ["ConditionalSkip", "MLGymEnv"]
 
 
@@ -38,6 +40,7 @@ class MLGymEnv(TransformedEnv):  # type: ignore[misc]  # TorchRL has no types.
             mask = tensordict.get("_reset", None)
             if mask is None or mask.all():
                 tensordict.pop("history", None)
+                tensordict.pop(ASSISTANT, None)
         return super()._reset_proc_data(tensordict, tensordict_reset)
 
     def _stacked(self, tensordict: TensorDictBase) -> TensorDictBase:

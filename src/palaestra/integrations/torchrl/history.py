@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensordict import TensorDictBase
 from torchrl.data import Composite
 
-from palaestra.integrations.torchrl.entries import FULL, HISTORY, RESPONSE, chats, extend, history_spec, put, texts
+from palaestra.integrations.torchrl.entries import FULL, HISTORY, RESPONSE, add_history_spec, chats, extend, put, texts
 from palaestra.integrations.torchrl.transform import MLGymBaseTransform
 
 
@@ -31,7 +31,7 @@ class MessageToHistory(MLGymBaseTransform):
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         known = set(observation_spec.keys())
         if "message" in known and "history" not in known:
-            observation_spec["history"] = history_spec(observation_spec.shape[0], observation_spec.device)
+            return add_history_spec(observation_spec)
         return observation_spec
 
     def _appended(self, tensordict: TensorDictBase, before: TensorDictBase, acting: list[bool]) -> TensorDictBase:

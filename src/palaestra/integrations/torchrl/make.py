@@ -104,7 +104,7 @@ def make_mlgym(
     env.append_transform(StateToMessage(prompts))
     env.append_transform(MessageToHistory())
     if tokenizer is not None:
-        env.append_transform(TemplateTransform(_tokenizer(tokenizer)))
+        env.append_transform(TemplateTransform(tokenizer=_tokenizer(tokenizer)))
     env.append_transform(MLGymRewardAssignment(scaled))
     return env
 

@@ -27,13 +27,16 @@ class Renderer:
 
     Arguments:
         tokenizer: of transformers, or anything with its `apply_chat_template` and `chat_template`.
+        template: a chat template in place of the tokenizer's own.
+        continue_final: leave the last message open, so that the model goes on with it, instead of asking for another.
 
     Raises:
         EnvError: in every form the template refuses a conversation, or leaves out what somebody says in it.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, template: str | None = None, continue_final: bool = False) -> None:
+        self.tokenizer, self.continue_final = tokenizer, continue_final
+        self.template = template if template is not None else tokenizer.chat_template
         self._in_parts, self._joined = self._form()
 
     def __call__(self, conversation: Chat, ask: bool = True) -> str:
@@ -45,7 +48,7 @@ class Renderer:
         Raises:
             EnvError: the template refuses it.
         """
-        if self.tokenizer.chat_template is None:
+        if self.template is None:
             return "".join(f"{message['content']}\n" for message in conversation)
         return self._applied(conversation, ask, self._in_parts, self._joined)
 
@@ -60,7 +63,7 @@ class Renderer:
 
     def _form(self) -> tuple[bool, bool]:
         """Whether to give parts, and whether to join the system's text to the user's."""
-        if self.tokenizer.chat_template is None:
+        if self.template is None:
             return False, False
         lost, refused = list[str](), list[str]()
         for in_parts, joined in product((False, True), repeat=2):
@@ -83,8 +86,19 @@ class Renderer:
             given = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in given]
         try:
             # Not by `History.apply_chat_template`: it takes a template of TorchRL's own for most tokenizers, by their name.
-            return str(self.tokenizer.apply_chat_template(given, add_generation_prompt=ask, tokenize=False))
-        except (TemplateError, TypeError) as error:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    given,
+                    chat_template=self.template,
+                    tokenize=False,
+                    **(
+                        {"continue_final_message": True}
+                        if ask and self.continue_final
+                        else {"add_generation_prompt": ask}
+                    ),
+                )
+            )
+        except (TemplateError, TypeError, ValueError) as error:
             roles, reason = ", ".join(message["role"] for message in given), " ".join(str(error).split())
             raise EnvError(f"the chat template refuses messages of {roles}: {reason}") from error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensordict import TensorDictBase
 from torchrl.data import Composite
 
-from palaestra.integrations.torchrl.entries import HISTORY, RESPONSE, begin, extend, history_spec, texts
+from palaestra.integrations.torchrl.entries import HISTORY, RESPONSE, add_history_spec, begin, extend, texts
 from palaestra.integrations.torchrl.transform import MLGymBaseTransform
 
 
@@ -40,5 +40,4 @@ class ResetModule(MLGymBaseTransform):
         return next_tensordict
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        observation_spec["history"] = history_spec(observation_spec.shape[0], observation_spec.device)
-        return observation_spec
+        return add_history_spec(observation_spec)

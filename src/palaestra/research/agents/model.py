@@ -86,9 +86,12 @@ class ModelAgent(Agent):
         return Message("assistant", answer.text, self._numbered(answer.tool_calls, conversation))
 
     def state(self) -> Mapping[str, Any]:
-        return {"histories": [dict(history.state()) for history in self.histories]}
+        return {"histories": [dict(history.state()) for history in self.histories], "tokens_per_byte": self._seen()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        if (estimate := getattr(self._engine, "estimate", None)) is not None:
+            # Without it a history processor could cut elsewhere than before the kill, and ask something else.
+            estimate.seen = max(estimate.seen, float(state.get("tokens_per_byte", 0.0)))
         for history, known in zip(self.histories, state.get("histories", ()), strict=False):
             history.restore(known)
 
@@ -132,8 +135,11 @@ class ModelAgent(Agent):
         count = getattr(self._inner(), "prompt_tokens", None)
         if count is not None:
             return int(count(request))
-        seen = float(getattr(getattr(self._engine, "estimate", None), "seen", 0.0))
-        return math.ceil(prompt_size(request) * (seen or 1 / BYTES))
+        return math.ceil(prompt_size(request) * (self._seen() or 1 / BYTES))
+
+    def _seen(self) -> float:
+        """Tokens per byte of prompt, as the service's answers have shown so far; 0 before the first."""
+        return float(getattr(getattr(self._engine, "estimate", None), "seen", 0.0))
 
     def _inner(self) -> Any:
         """The engine itself, without its cache and whatever else is around it."""

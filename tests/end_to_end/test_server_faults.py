@@ -1,0 +1,136 @@
+"""Faults of a server, each by a server that really runs: a named failure or one clear line, never a score, every token counted."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import Reply, Server, error
+from number_task import number_task
+
+from palaestra.core.errors import EngineError
+from palaestra.recipes.evaluate import evaluate
+from palaestra.recipes.research import research
+
+USAGE = {"prompt_tokens": 11, "completion_tokens": 7}
+
+
+def completion(**fields: Any) -> Reply:
+    """A body with some fields of a chat completion replaced."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": "4"}, "finish_reason": "stop"}
+    data = {"id": "x", "object": "chat.completion", "model": "m", "choices": [choice], "usage": USAGE}
+    return Reply(raw=json.dumps(data | fields).encode())
+
+
+def message(**fields: Any) -> Reply:
+    return completion(choices=[{"message": {"role": "assistant", "content": "4", **fields}, "finish_reason": "stop"}])
+
+
+FAULTS: dict[str, tuple[Reply, str, bool | None]] = {
+    # What the server does, the cause of the failure or a part of the error, and whether its usage is known (None: no bill).
+    "401": (error(401, "bad key"), "does not accept the key", None),
+    "403": (error(403, "not you"), "does not accept the key", None),
+    "404": (error(404, "no such model"), "there is no model", None),
+    "no credit": (error(429, "pay", code="insufficient_quota"), "has no credit left", None),
+    "429": (error(429, "slow down"), "unavailable", None),
+    "500": (error(500, "broken"), "unavailable", None),
+    "503": (error(503, "overloaded"), "unavailable", None),
+    "400": (error(400, "malformed request"), "invalid_request", None),
+    "content filter": (error(400, "no", code="content_filter"), "refused", None),
+    "a redirect": (Reply(status=302, raw=b"", headers={"location": "/login"}), "unavailable", None),
+    "silent": (Reply(delay=30), "nobody answers .* no answer within 0.5 s", False),
+    "half an answer": (Reply(stall=20), "unavailable", False),
+    "closed before the answer": (Reply(cut=0), "unavailable", False),
+    "closed in the middle": (Reply(cut=20), "unavailable", False),
+    "HTML": (Reply(raw=b"<html>502 Bad Gateway</html>", headers={"content-type": "text/html"}), "unavailable", False),
+    "empty body": (Reply(raw=b""), "unavailable", False),
+    "broken JSON": (Reply(raw=b'{"choices": [{'), "unavailable", False),
+    "JSON of something else": (Reply(raw=b'["a"]'), "unavailable", False),
+    "enormous body": (Reply("x" * 4_100_000), "malformed", False),
+    "endless body": (Reply(endless=True), "malformed", False),
+    "empty choices": (completion(choices=[]), "unavailable", True),
+    "no choices": (completion(choices=None), "unavailable", True),
+    "choices of another type": (completion(choices="4"), "unavailable", True),
+    "content of another type": (message(content=4), "unavailable", True),
+    "null content": (message(content=None), "malformed", True),
+    "a refusal": (message(content=None, refusal="I will not."), "refused", True),
+    "negative usage": (completion(usage={"prompt_tokens": -5, "completion_tokens": 3}), "malformed", False),
+    "usage in words": (completion(usage={"prompt_tokens": "many", "completion_tokens": 3}), "malformed", False),
+    "usage that is a list": (completion(usage=[1, 2]), "malformed", False),
+    "infinite usage": (completion(usage={"prompt_tokens": float("inf"), "completion_tokens": 3}), "malformed", False),
+    "usage of more than there can be": (completion(usage={"prompt_tokens": 10**30}), "malformed", False),
+}  # fmt: skip
+ONCE = ("malformed", "refused", "invalid_request")
+"""Causes of which another call would be of no use."""
+
+
+def check_costs(summary: dict[str, Any], server: Server, known: bool | None) -> None:
+    """Every call is in the ledger, with its tokens or as one whose tokens are not known."""
+    calls = len(server.calls)
+    assert summary["calls"] == calls >= 1 if known is not None else summary["calls"] >= 1
+    tokens = (calls * USAGE["prompt_tokens"], calls * USAGE["completion_tokens"]) if known else (0, 0)
+    assert (summary["prompt_tokens"], summary["completion_tokens"]) == tokens
+    assert (summary["unmeasured_calls"] > 0) is (known is False)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_evaluation_ends_with_the_cause_and_without_a_score(fault: str, tmp_path: Path) -> None:
+    reply, expected, known = FAULTS[fault]
+    with Server(lambda call, before: reply) as server:
+        settings: dict[str, Any] = {"model": server.model, "limit": 2, "call_timeout": 0.5, "out": tmp_path / "run"}
+        if " " in expected:
+            with pytest.raises(EngineError, match=expected) as raised:
+                evaluate(**settings)
+            assert "\n" not in str(raised.value)
+            assert not (tmp_path / "run" / "summary.json").exists()
+            return
+        result = evaluate(**settings)
+    assert dict(result.report.failures) == {expected: 2}
+    assert (result.report.count, result.report.accuracy) == (0, None)
+    if expected in ONCE:
+        assert len(server.calls) == 2
+    check_costs(result.summary, server, known)
+
+
+@pytest.fixture(scope="module")
+def number(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return number_task(tmp_path_factory.mktemp("task"))
+
+
+@pytest.mark.parametrize("fault", ["404", "silent", "closed in the middle", "empty choices", "negative usage"])
+def test_a_research_run_ends_with_the_cause_and_without_a_score(fault: str, number: Path, tmp_path: Path) -> None:
+    reply, expected, known = FAULTS[fault]
+    with Server(lambda call, before: reply) as server:
+        settings: dict[str, Any] = {"agent": "model", "model": server.model, "cache": str(tmp_path / "calls.sqlite")}
+        settings |= {"task": str(number), "call_timeout": 0.5, "out": tmp_path / "run"}
+        if " " in expected:
+            with pytest.raises(EngineError, match=expected):
+                research(**settings)
+            return
+        summary = research(**settings).summary
+    assert (summary["stop_reason"], summary["best_submission"], summary["reward"]) == ("failed", None, None)
+    assert (summary["failure"]["cause"], summary["failures"]) == (expected, {expected: 1})
+    check_costs(summary, server, known)
+
+
+def test_nobody_at_the_address_is_one_line(number: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        model = f"http://127.0.0.1:{taken.getsockname()[1]}/v1#m"
+    cache = str(tmp_path / "calls.sqlite")
+    with pytest.raises(EngineError, match="nobody answers at"):
+        evaluate(model=model, limit=2, call_timeout=0.5, out=tmp_path / "evaluate")
+    with pytest.raises(EngineError, match="nobody answers at"):
+        research(agent="model", model=model, task=str(number), cache=cache, call_timeout=0.5, out=tmp_path / "research")
+
+
+def test_a_fault_that_passes_costs_a_second_call_and_no_score(tmp_path: Path) -> None:
+    def script(call: Any, before: int) -> Reply:
+        return completion(choices=[]) if before == 0 else completion()
+
+    with Server(script) as server:
+        summary = evaluate(model=server.model, limit=2, out=tmp_path / "run").summary
+    assert (summary["failures"], summary["calls"], summary["calls_again"]) == ({}, 4, 2)
+    assert (summary["prompt_tokens"], summary["completion_tokens"]) == (44, 28)
