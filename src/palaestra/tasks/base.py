@@ -60,6 +60,11 @@ TASKS.register(
     "palaestra.tasks.tools.task:ToolsSkills",
     "procedural tool use: 12 skills, plans of one to four calls of 55 typed tools, really executed",
 )
+TASKS.register(
+    "mnms",
+    "palaestra.tasks.tools.mnms.task:Mnms",
+    "m&m's: plans of calls of 33 tools, as JSON nodes or as code, scored by the tools in order; hub or folder",
+)
 TASKS.register("gqa", "palaestra.tasks.vision.sets:GQA", "GQA: questions about photographs; hub or folder")
 TASKS.register(
     "naturalbench",
