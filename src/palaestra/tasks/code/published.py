@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -85,14 +86,11 @@ class PublishedCode(CodeTask):
 
     def shown(self, skill: str, count: int) -> list[Example]:
         """The first problems of the train part that come with a solution. LiveCodeBench has none."""
-        found: list[Example] = []
-        for problem in self._scan(Split.TRAIN):
-            if len(found) == count:
-                break
-            if problem.solution and problem.skill == skill:
-                response = f"```python\n{problem.solution.strip()}\n```"
-                found.append(Example(self._problem(problem).messages, response, skill, problem.subskill))
-        return found
+        worked = (one for one in self._scan(Split.TRAIN) if one.solution and one.skill == skill)
+        return [
+            Example(self._problem(one).messages, f"```python\n{one.solution.strip()}\n```", skill, one.subskill)
+            for one in islice(worked, count)
+        ]
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
         """Drawn problems of `code-skills` that ask for the same form: programs, functions or methods.
