@@ -77,17 +77,6 @@ def test_a_writer_teaches_programs_and_those_that_fail_their_own_tests_are_dropp
     ]
 
 
-def test_the_set_writes_programs_itself_where_there_is_no_language_model(contests: str, tmp_path: Path) -> None:
-    found = teach.teach(
-        out=tmp_path / "run", lesson_size=6, quality="on", checks=("executes",), task_options=(contests,), **SMALL
-    )
-    assert (found.summary["examples"], found.summary["failures"], found.summary["problems"]) == (6, {}, 2)
-    with Run.open(found.folder, read_only=True) as run:
-        lesson = run.store.lesson(1)
-    assert lesson is not None
-    assert all("input()" in one.response or "sys.stdin" in one.response for one in lesson.examples)
-
-
 def test_plans_are_evaluated_with_the_measures_of_their_benchmark(tmp_path: Path) -> None:
     plan = [{"id": 0, "name": "image captioning", "args": {"image": "a.jpg"}}]
     rows = [{"id": k, "user_request": f"What is on a.jpg? ({k})", "plan_str": str(plan)} for k in range(4)]

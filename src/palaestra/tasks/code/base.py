@@ -32,7 +32,7 @@ class CodeTask(ABC):
 
     name: str
     forms: ClassVar[dict[str, Form]] = {}
-    """What the problems of a skill ask for. A skill that is not here, such as a discovered one, may ask for any of them."""
+    """What the problems of a skill ask for. A writer is told; what it writes may have any form that the task has."""
     concurrent_scoring = True
 
     def __init__(self, sandbox: str = "bubblewrap", seconds: float = 10.0) -> None:
@@ -67,8 +67,7 @@ class CodeTask(ABC):
         Raises:
             UnusableError: its program is no Python, its tests are of the wrong form, or they could not tell a wrong program.
         """
-        allowed = (self.forms[skill],) if skill in self.forms else tuple(dict.fromkeys(self.forms.values()))
-        return example_of(datum, ASKED, skill, subskill, allowed)
+        return example_of(datum, ASKED, skill, subskill, tuple(dict.fromkeys(self.forms.values())))
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         """Run the program in a response against all tests of its problem."""

@@ -148,7 +148,7 @@ def example_of(
 
     Arguments:
         asked: how the task puts a `{question}`.
-        allowed: the forms that the skill's problems may have.
+        allowed: the forms that the task's problems have.
 
     Raises:
         UnusableError: see `read_datum`.
