@@ -75,8 +75,19 @@ def test_plans_are_taught_and_measured(play: Callable[..., str], tmp_path: Path)
     shutil.copytree(str(files("palaestra") / "assets" / "nano"), student)
     for name in ("config.json", "tokenizer_config.json"):
         (student / name).write_text((student / name).read_text().replace(": 256", ": 4096"))
-    printed = play("mnms", "skill_list", "--student", str(student), "--skills", "one_call", "--prompt", "short")
-    assert "4 examples in 1 rounds" in printed
+    printed = play(
+        "mnms",
+        "skill_list",
+        "--student",
+        str(student),
+        "--skills",
+        "one_call",
+        "--prompt",
+        "short",
+        "--lesson-size",
+        "1",
+    )
+    assert "1 examples in 1 rounds" in printed
     assert "tool F1 after: " in printed
 
 
