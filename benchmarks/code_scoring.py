@@ -38,10 +38,10 @@ def main() -> None:
     judge, table = Judge(trusted=True), {}
     sets: dict[str, Any] = {"humaneval": HumanEval, "mbpp": MBPP}
     for name, kind in sets.items():
-        problems = list(kind(os.path.join(options.data, name))._load().values())[: 20 if options.quick else None]
+        problems = list(kind(os.path.join(options.data, name)).read_all())[: 20 if options.quick else None]
         table[name] = functions(judge, problems)
         print(name, table[name], flush=True)
-    contests = list(CodeContests(os.path.join(options.data, "code_contests_test"))._load().values())
+    contests = list(CodeContests(os.path.join(options.data, "code_contests_test")).read_all())
     table["code_contests"] = programs(judge, contests[: 10 if options.quick else None])
     print("code_contests", table["code_contests"], flush=True)
     human = table["humaneval"]

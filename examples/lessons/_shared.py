@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,11 +26,14 @@ from palaestra.teachers.base import Teacher
 from palaestra.teachers.writers import TaskWriter, Writer
 
 
-def arguments(description: str | None, *, student: str = "nano", **sizes: int) -> argparse.Namespace:
+def arguments(
+    description: str | None, *, student: str = "nano", texts: Mapping[str, str] = {}, **sizes: int
+) -> argparse.Namespace:
     """The options of an example.
 
     Arguments:
         student: who learns unless told otherwise.
+        texts: further options that are texts, with what they are unless told otherwise.
         sizes: settings of `teach` that are numbers, with what they are unless told otherwise. They come back as
             `options.sizes`, too.
     """
@@ -46,6 +49,8 @@ def arguments(description: str | None, *, student: str = "nano", **sizes: int) -
     parser.add_argument("--student", default=student, help="who learns: a name of the shelf, a folder, or a hub id")
     parser.add_argument("--seed", type=int, default=0, help="of problems, lessons and training")
     parser.add_argument("--out", default="", help="the run folder; a new one below runs/ if not given")
+    for name, text in texts.items():
+        parser.add_argument(f"--{name}", default=text, help=f"{text or 'empty'} if not given")
     for name, value in sizes.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value, help=f"{value} if not given")
     options = parser.parse_args()

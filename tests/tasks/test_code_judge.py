@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from palaestra.core.errors import SandboxError, SettingsError
 from palaestra.core.records import Completion, Failure, FailureCause, Split
 from palaestra.sandbox import make_sandbox
-from palaestra.tasks.base import make_task
+from palaestra.tasks.base import EVERY, make_task
 from palaestra.tasks.code.formats import Functions, Stdio
 from palaestra.tasks.code.judge import Allowance, Judge
 from palaestra.tasks.code.verdicts import Judgement, Outcome
@@ -154,18 +155,18 @@ def test_options_are_checked() -> None:
 
 
 def test_mbpp_on_the_hub_is_read_by_the_splits_that_it_has_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    from palaestra.tasks.code import task as module
+    from palaestra.tasks.code import published as module
 
     asked = []
 
-    def rows(source: module.Source, path: str, published: str) -> list[object]:
+    def open_table(source: module.Source, path: str, published: str) -> SimpleNamespace:
         asked.append((source.hub, source.config, published))
-        return []
+        return SimpleNamespace(scan=lambda: iter(()))
 
     monkeypatch.delenv("PALAESTRA_DATA", raising=False)
-    monkeypatch.setattr(module, "read_rows", rows)
+    monkeypatch.setattr(module, "open_table", open_table)
     for whole in (False, True):
-        module.MBPP(whole=whole)._load()
+        assert module.MBPP(whole=whole).problems(Split.TEST, EVERY, 0) == []
     every = "train+validation+test+prompt"
     hub = "google-research-datasets/mbpp"
     assert asked == [(hub, "sanitized", every), (hub, "full", every)]

@@ -183,9 +183,9 @@ def test_undecided_problems_are_left_out_unless_asked_for(tmp_path: Path) -> Non
     ]
     (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for undecided, count in ((False, 2), (True, 3)):
-        task = CodeContests(str(tmp_path), undecided=undecided)
+        task = CodeContests(str(tmp_path), undecided=undecided, parts="published")
         assert len(task.problems(Split.TEST, count, seed=0)) == count
-    cases = {problem.tests.any_case for problem in task._load().values()}  # type: ignore[union-attr]
+    cases = {problem.tests.any_case for problem in task.read_all()}  # type: ignore[union-attr]
     assert cases == {False, True}
 
 

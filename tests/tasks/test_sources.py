@@ -12,7 +12,8 @@ from PIL import Image
 from palaestra.core.errors import MissingExtraError, TaskError
 from palaestra.core.records import ImagePart, Split
 from palaestra.tasks import sources
-from palaestra.tasks.sources import Source, StoredImage, file_rows, hub_rows, locate, read_rows, saved_rows
+from palaestra.tasks.sources import Source, StoredImage, file_rows, has_split, hub_rows, locate, read_rows, saved_rows
+from palaestra.tasks.tables import open_table
 from palaestra.tasks.vision.images import Images, data_url
 from palaestra.tasks.vision.sets import EasyVQA, NaturalBench
 
@@ -38,6 +39,8 @@ def write(folder: Path, form: str, rows: list[dict[str, Any]] = ROWS, split: str
             (folder / f"{split}.jsonl").write_text(lines, encoding="utf-8")
         case "packed lines":
             (folder / f"{split}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+        case "lines in a .json":
+            (folder / f"{split}.json").write_text(lines, encoding="utf-8")
         case "list":
             (folder / f"{split}.json").write_text(json.dumps(rows))
         case "by id":
@@ -69,9 +72,14 @@ def _write_table(folder: Path, form: str, rows: list[dict[str, Any]], split: str
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("form", ["lines", "packed lines", "list", "by id", "objects", *TABLES])
+@pytest.mark.parametrize("form", ["lines", "packed lines", "lines in a .json", "list", "by id", "objects", *TABLES])
 def test_every_form_of_a_folder_gives_the_same_rows(tmp_path: Path, form: str) -> None:
     write(tmp_path / "things", form)
+    assert has_split(tmp_path / "things", "test")
+    assert not has_split(tmp_path / "things", "train")
+    table = open_table(SOURCE, str(tmp_path / "things"), "test")
+    keys = {row["id"]: key for key, _, row in table.scan()}
+    assert [dict(table.read(keys[row["id"]])) for row in reversed(ROWS)] == ROWS[::-1]
     found = list(read_rows(SOURCE, str(tmp_path / "things"), "test"))
     assert sorted((dict(row) for _, row in found), key=lambda row: row["id"]) == ROWS
     assert len({where for where, _ in found}) == 3

@@ -34,7 +34,11 @@ TASKS.register(
     "palaestra.tasks.code.task:CodeSkills",
     "procedural programming: functions and programs put together from parts, run against tests",
 )
-TASKS.register("humaneval", "palaestra.tasks.code.task:HumanEval", "HumanEval: functions to complete; hub or folder")
+TASKS.register(
+    "humaneval",
+    "palaestra.tasks.code.task:HumanEval",
+    "HumanEval: functions to complete, in parts by hash (parts=published: all 164 are test); hub or folder",
+)
 TASKS.register("mbpp", "palaestra.tasks.code.task:MBPP", "MBPP: short functions, the sanitised part; hub or folder")
 TASKS.register(
     "code-contests",
@@ -42,7 +46,9 @@ TASKS.register(
     "CodeContests: programs that read and print; hub or folder",
 )
 TASKS.register(
-    "livecodebench", "palaestra.tasks.code.task:LiveCodeBench", "LiveCodeBench: programs and methods; hub or folder"
+    "livecodebench",
+    "palaestra.tasks.code.task:LiveCodeBench",
+    "LiveCodeBench: programs and methods, in parts by date; hub or folder",
 )
 TASKS.register(
     "vision-skills",
@@ -53,6 +59,11 @@ TASKS.register(
     "tools-skills",
     "palaestra.tasks.tools.task:ToolsSkills",
     "procedural tool use: 12 skills, plans of one to four calls of 55 typed tools, really executed",
+)
+TASKS.register(
+    "mnms",
+    "palaestra.tasks.tools.mnms.task:Mnms",
+    "m&m's: plans of calls of 33 tools, as JSON nodes or as code, scored by the tools in order; hub or folder",
 )
 TASKS.register("gqa", "palaestra.tasks.vision.sets:GQA", "GQA: questions about photographs; hub or folder")
 TASKS.register(

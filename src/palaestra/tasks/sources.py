@@ -2,8 +2,8 @@
 
 A folder holds, for each published split, one of
 
-- `train.jsonl`, `train.jsonl.gz`, `train.json` (a list of objects, or objects by their id, as GQA has them) or
-  `train.parquet` (also `train-*.parquet`);
+- `train.jsonl`, `train.jsonl.gz`, `train.json` (a list of objects; objects by their id, as GQA has them; or JSON lines, as
+  MnMs has them) or `train.parquet` (also `train-*.parquet`);
 - a folder `train` of JSON files with one object each, at any depth (MATH as its authors publish it);
 
 or is what `datasets.save_to_disk` wrote. Without a folder the environment variable `PALAESTRA_DATA` may name
@@ -133,6 +133,17 @@ def is_saved(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
 
 
+def has_split(folder: Path, published: str) -> bool:
+    """Whether a folder holds a published split, in any of the forms above."""
+    if (folder / "dataset_dict.json").is_file():
+        return published in _parsed(_text(folder / "dataset_dict.json"), str(folder), "a JSON object").get("splits", ())
+    try:
+        _folder_rows(folder, published)
+    except TaskError:
+        return False
+    return True
+
+
 def field(row: Mapping[str, Any], where: str, *names: str) -> Any:
     """The value under the first of `names` that `row` has; raises `TaskError` if it has none."""
     for name in names:
@@ -156,7 +167,7 @@ def _folder_rows(folder: Path, published: str) -> Rows:
             return file_rows(file)
     if files := sorted((folder / published).rglob("*.json")):
         return _checked((str(file), _parsed(_text(file), str(file), "a JSON object")) for file in files)
-    if files := sorted([*folder.glob(f"{published}.parquet"), *folder.glob(f"**/{published}-*.parquet")]):
+    if files := parquet_files(folder, published):
         return (row for file in files for row in file_rows(file))
     raise TaskError(
         f"the folder {folder} holds no '{published}' split; expected {published}.jsonl, .jsonl.gz, .json or .parquet, "
@@ -164,11 +175,21 @@ def _folder_rows(folder: Path, published: str) -> Rows:
     )
 
 
+def parquet_files(folder: Path, published: str) -> list[Path]:
+    return sorted([*folder.glob(f"{published}.parquet"), *folder.glob(f"**/{published}-*.parquet")])
+
+
 def _checked(rows: Iterator[tuple[str, Any]]) -> Rows:
     for where, row in rows:
         if not isinstance(row, Mapping):
             raise TaskError(f"{where}: expected an object; got {shown(row)}")
         yield where, clean(row)
+
+
+def read_object(text: str | bytes, where: str) -> Mapping[str, Any]:
+    """The object in a line of JSON; raises `TaskError` if it is none."""
+    ((_, row),) = _checked(iter([(where, _parsed(text, where, "a JSON object"))]))
+    return row
 
 
 def _lines(file: Path) -> Iterator[tuple[str, Any]]:
@@ -182,13 +203,28 @@ def _lines(file: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _whole(file: Path) -> Iterator[tuple[str, Any]]:
-    expected = "a JSON list of objects, or objects by their id (JSON lines end with .jsonl)"
-    rows = _parsed(_text(file), str(file), expected)
+    expected = "a JSON list of objects, or objects by their id, or JSON lines"
+    text = _text(file)
+    if _is_lines(text):
+        yield from _lines(file)
+        return
+    rows = _parsed(text, str(file), expected)
     if isinstance(rows, dict) and rows and all(isinstance(row, dict) for row in rows.values()):
         rows = [{"id": key, **row} for key, row in rows.items()]
     if not isinstance(rows, list):
         raise TaskError(f"{file}: expected {expected}; got {shown(rows)}")
     yield from ((f"{file}, row {number}", row) for number, row in enumerate(rows, start=1))
+
+
+def _is_lines(text: str) -> bool:
+    """Whether a text is JSON lines: its first line is an object of its own, and another follows."""
+    first, _, rest = text.strip().partition("\n")
+    if not rest.lstrip().startswith("{"):
+        return False
+    try:
+        return isinstance(json.loads(first), dict)
+    except ValueError:
+        return False
 
 
 def _text(file: Path) -> str:
@@ -198,14 +234,20 @@ def _text(file: Path) -> str:
         raise TaskError(f"the file {file} cannot be read: {error}") from error
 
 
-def _parsed(text: str, where: str, expected: str) -> Any:
+def _parsed(text: str | bytes, where: str, expected: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
         raise TaskError(f"{where}: expected {expected}; {error}") from error
 
 
-def _table_rows(load: Callable[[Any], Any], where: str, published: str = "", advice: str = "") -> Rows:
+def load_table(load: Callable[[Any], Any], where: str, published: str = "", advice: str = "") -> Any:
+    """A table of `datasets`: what `load` makes of the package, or its split `published`.
+
+    Raises:
+        TaskError: it cannot be read, or has no such split.
+        MissingExtraError: `datasets` is not installed.
+    """
     if find_spec("datasets") is None:
         raise MissingExtraError("datasets", "data", f"reading {where}")
     import datasets
@@ -220,6 +262,13 @@ def _table_rows(load: Callable[[Any], Any], where: str, published: str = "", adv
         if name not in table:
             raise TaskError(f"the dataset {where} has no split '{name}'; it has {', '.join(map(str, table))}")
         table = table[name]
+    return table
+
+
+def _table_rows(load: Callable[[Any], Any], where: str, published: str = "", advice: str = "") -> Rows:
+    table = load_table(load, where, published, advice)
+    import datasets
+
     images = [
         name for name, kind in (getattr(table, "features", None) or {}).items() if isinstance(kind, datasets.Image)
     ]

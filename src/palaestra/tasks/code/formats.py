@@ -16,6 +16,7 @@ import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date, datetime
 from typing import Any
 
 from palaestra.core.errors import TaskError
@@ -65,6 +66,7 @@ class CodeProblem:
         shown: tests that the question shows, if any; the others are hidden.
         seconds, memory: limits of the problem itself; 0 where it has none.
         solution: the data set's own, for lessons and for checks of the tests.
+        origin: the platform that it comes from, if known.
         undecided: why the tests cannot tell a right program from a wrong one; empty where they can.
     """
 
@@ -80,6 +82,7 @@ class CodeProblem:
     solution: str = ""
     shown: tuple[str, ...] = field(default=())
     undecided: str = ""
+    origin: str = ""
 
     @property
     def wanted(self) -> str:
@@ -158,11 +161,17 @@ def code_contests(row: Row, split: Split) -> CodeProblem:
     )
 
 
-def live_code_bench(row: Row, split: Split) -> CodeProblem:
-    """LiveCodeBench: programs and `Solution` classes, with tests that are shown and tests that are not."""
+def live_code_bench(row: Row, split: Split, *, hidden: bool = True) -> CodeProblem:
+    """LiveCodeBench: programs and `Solution` classes, with tests that are shown and tests that are not.
+
+    Arguments:
+        hidden: whether to unpack the tests that are not shown, which may be megabytes. Without them the problem can be
+            asked, but not scored.
+    """
     name, text, starter = _text(row, "question_id"), _text(row, "question_content"), str(row.get("starter_code") or "")
-    shown, hidden = _cases(row.get("public_test_cases")), _cases(row.get("private_test_cases"))
-    cases = [*shown, *hidden]
+    cases = _cases(row.get("public_test_cases"))
+    if hidden or not cases:
+        cases = [*cases, *_cases(row.get("private_test_cases"))]
     if not cases:
         raise TaskError(f"problem {name} of LiveCodeBench has no test cases")
     metadata = row.get("metadata") or {}
@@ -183,7 +192,19 @@ def live_code_bench(row: Row, split: Split) -> CodeProblem:
         split=split,
         skill=str(row.get("platform") or "competition"),
         subskill=str(row.get("difficulty") or ""),
+        origin=str(row.get("platform") or ""),
     )
+
+
+def contest_day(row: Row) -> date | None:
+    """The day on which a problem of LiveCodeBench was published; `None` where the row does not say."""
+    given = row.get("contest_date")
+    if not given:
+        return None
+    try:
+        return (given if isinstance(given, datetime) else datetime.fromisoformat(str(given))).date()
+    except ValueError as error:
+        raise TaskError(f"expected a date such as 2024-01-31 as 'contest_date'; got {given!r}") from error
 
 
 FORMATS: Mapping[str, Callable[[Row, Split], CodeProblem]] = {

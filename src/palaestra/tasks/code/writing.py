@@ -1,47 +1,240 @@
-"""What a language model writes for programming: a problem, a program, and tests that it must pass."""
+"""What a language model writes for programming: a problem, a program, and tests that the program must pass.
+
+A problem asks for a function, for a method of a class `Solution`, or for a program that reads its standard input and prints. The
+tests of the first two are assertions; those of a program are inputs with the outputs that are expected.
+"""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 
 from pydantic import BaseModel, Field
 
 from palaestra.core.records import Example, Message
 from palaestra.tasks.teaching import UnusableError
 
-BRIEF = (
-    "Programming problems in Python with a function to write. The statement says what the function is called, what its "
-    "arguments are, what it returns, and what happens in the odd cases (an empty list, zero). The solution uses the "
-    "standard library only. The tests are assertions that call the function with literal arguments."
+LONGEST_PROGRAM = 20_000
+LONGEST_TEXT = 10_000
+"""Characters of one input or output."""
+STARTER = "{statement}\n\nComplete this class:\n{starter}"
+
+
+class Form(StrEnum):
+    """What a problem asks for."""
+
+    FUNCTION = "a function"
+    METHOD = "a method of a class Solution"
+    PROGRAM = "a program that reads its standard input and prints"
+
+
+_GENERAL = (
+    "Programming problems in Python. The statement says all that is needed, and what happens in the odd cases (an empty list, "
+    "zero). The solution uses the standard library only."
 )
+_BRIEFS = {
+    Form.FUNCTION: (
+        "Where a function is asked for, the statement says what it is called, what its arguments are and what it returns. "
+        "The tests are assertions that call it with literal arguments, for example: assert f([1, 2]) == 3"
+    ),
+    Form.METHOD: (
+        "Where a method is asked for, the solution is a class Solution with that method. The tests are assertions, for "
+        "example: assert Solution().total([1, 2]) == 3"
+    ),
+    Form.PROGRAM: (
+        "Where a program is asked for, the statement describes the input and the output line by line. The program "
+        "reads all of its input from standard input and prints the output and nothing else. Each test is an input with the "
+        "exact output that is expected. The inputs differ, and so do the outputs: a program that always prints the same "
+        "must fail."
+    ),
+}
+_TESTS = {
+    Form.FUNCTION: "assertions that call the function",
+    Form.METHOD: "assertions that call a method of Solution()",
+    Form.PROGRAM: "an input and an output each",
+}
+
+
+class ProgramTest(BaseModel):
+    """One run of a program."""
+
+    input: str = Field(max_length=LONGEST_TEXT, description="What the program reads from standard input.")
+    output: str = Field(min_length=1, max_length=LONGEST_TEXT, description="Exactly what it prints.")
 
 
 class CodeDatum(BaseModel):
-    """A programming problem with its solution and tests."""
+    """A programming problem with its solution and tests; a function, or a method of `Solution`."""
 
-    statement: str = Field(min_length=1, description="What the function must do, its name and arguments included.")
-    solution: str = Field(min_length=1, description="The whole function in Python, without tests and without prose.")
+    statement: str = Field(min_length=1, description="What is asked, the name and the arguments included.")
+    solution: str = Field(
+        min_length=1, max_length=LONGEST_PROGRAM, description="The whole solution in Python, without tests and prose."
+    )
     tests: list[str] = Field(min_length=2, max_length=12, description="Assertions, for example: assert f([1, 2]) == 3")
 
 
-def example_of(datum: CodeDatum, asked: str, skill: str, subskill: str) -> Example:
-    """The datum as it is taught; `asked` is how the task puts a `{question}`.
+class ProgramDatum(BaseModel):
+    """A programming problem with its solution and tests; a program that reads and prints."""
+
+    statement: str = Field(
+        min_length=1, description="What the program reads, what it prints, and the rule between them."
+    )
+    solution: str = Field(min_length=1, max_length=LONGEST_PROGRAM, description="The whole program, without prose.")
+    tests: list[ProgramTest] = Field(min_length=2, max_length=12, description="Inputs with their outputs.")
+
+
+class AnyDatum(BaseModel):
+    """A programming problem with its solution and tests; a function or a program."""
+
+    statement: str = Field(min_length=1, description="What is asked, complete in itself.")
+    solution: str = Field(
+        min_length=1, max_length=LONGEST_PROGRAM, description="The whole solution in Python, without tests and prose."
+    )
+    tests: list[str] | list[ProgramTest] = Field(
+        min_length=2,
+        max_length=12,
+        description="Of a function: assertions, for example: assert f([1, 2]) == 3. Of a program: inputs with outputs.",
+    )
+
+
+def datum_for(forms: Mapping[str, Form]) -> type[BaseModel]:
+    """The shape of a datum for a task whose skills have these forms."""
+    programs = {form is Form.PROGRAM for form in forms.values()}
+    return AnyDatum if len(programs) != 1 else ProgramDatum if True in programs else CodeDatum
+
+
+def brief_for(forms: Mapping[str, Form]) -> str:
+    """What problems of these forms are like; where there are several, which skill asks for which."""
+    by_form: dict[Form, list[str]] = {}
+    for skill, form in forms.items():
+        by_form.setdefault(form, []).append(skill)
+    parts = [_GENERAL]
+    if len(by_form) > 1:
+        parts += [f"Problems of {_listed(skills)} ask for {form}." for form, skills in by_form.items()]
+    return " ".join([*parts, *(_BRIEFS[form] for form in by_form)])
+
+
+def _listed(skills: Sequence[str]) -> str:
+    return f"the {'skill' if len(skills) == 1 else 'skills'} {', '.join(skills)}"
+
+
+def read_datum(datum: CodeDatum | ProgramDatum | AnyDatum, allowed: Sequence[Form]) -> tuple[Form, str, ast.Module]:
+    """The form of a datum, its solution without fences, and the same parsed.
 
     Raises:
-        UnusableError: the program is no Python, or a test is no assertion.
+        UnusableError: the solution is no Python, or the tests are of another form, or could not tell a wrong program.
     """
     solution = datum.solution.strip().removeprefix("```python").removeprefix("```").removesuffix("```").strip()
-    _check(solution, "the solution")
-    for test in datum.tests:
-        found = _check(test.strip(), f"the test {test.strip()[:60]!r}")
-        if len(found.body) != 1 or not isinstance(found.body[0], ast.Assert):
-            raise UnusableError(f"the test {test.strip()[:60]!r} is not one assertion")
-    question = Message("user", asked.format(question=datum.statement.strip()))
-    metadata = {"tests": "\n".join(test.strip() for test in datum.tests)}
-    return Example((question,), f"```python\n{solution}\n```", skill, subskill, solution, metadata)
+    tree = _parse(solution, "the solution")
+    tests = datum.tests
+    if isinstance(tests[0], ProgramTest):
+        form = Form.PROGRAM
+        _check_runs([test for test in tests if isinstance(test, ProgramTest)])
+    else:
+        called = {name for test in tests for name in _called(str(test).strip())}
+        form = Form.METHOD if "Solution" in called and Form.METHOD in allowed else Form.FUNCTION
+        if not called & _defined(tree):
+            raise UnusableError("the tests call nothing that the solution defines")
+    if form not in allowed:
+        wanted = " or ".join(allowed)
+        raise UnusableError(f"expected {wanted}, so tests that are {' or '.join(_TESTS[one] for one in allowed)}")
+    return form, solution, tree
 
 
-def _check(source: str, what: str) -> ast.Module:
+def example_of(
+    datum: CodeDatum | ProgramDatum | AnyDatum, asked: str, skill: str, subskill: str, allowed: Sequence[Form]
+) -> Example:
+    """The datum as it is taught, with its tests as metadata.
+
+    Arguments:
+        asked: how the task puts a `{question}`.
+        allowed: the forms that the task's problems have.
+
+    Raises:
+        UnusableError: see `read_datum`.
+    """
+    form, solution, tree = read_datum(datum, allowed)
+    question = datum.statement.strip()
+    if form is Form.METHOD:
+        question = STARTER.format(statement=question, starter=starter_of(tree))
+    return make_example(asked.format(question=question), solution, datum, skill, subskill)
+
+
+def make_example(question: str, solution: str, datum: BaseModel, skill: str, subskill: str) -> Example:
+    """A question with its solution, and the tests as the check `executes` reads them."""
+    tests = getattr(datum, "tests")  # noqa: B009
+    brought: str | dict[str, list[str]]
+    if isinstance(tests[0], ProgramTest):
+        brought = {"inputs": [_with_end(test.input) for test in tests], "outputs": [test.output for test in tests]}
+    else:
+        brought = "\n".join(str(test).strip() for test in tests)
+    response = f"```python\n{solution}\n```"
+    return Example((Message("user", question),), response, skill, subskill, solution, {"tests": brought})
+
+
+def starter_of(tree: ast.Module) -> str:
+    """The class `Solution` of a program with the heads of its public methods, as LiveCodeBench shows it."""
+    lines = ["class Solution:"]
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == "Solution":
+            methods = [one for one in node.body if isinstance(one, ast.FunctionDef) and not one.name.startswith("_")]
+            lines += [f"    {head_of(method)}" for method in methods]
+    return "\n".join(lines)
+
+
+def head_of(function: ast.FunctionDef) -> str:
+    """The first line of a function.
+
+    >>> head_of(ast.parse("def f(x: int, *, y=2) -> int:\\n    return x").body[0])
+    'def f(x: int, *, y=2) -> int:'
+    """
+    returns = f" -> {ast.unparse(function.returns)}" if function.returns is not None else ""
+    return f"def {function.name}({ast.unparse(function.args)}){returns}:"
+
+
+def begin_function(tree: ast.Module, tests: Sequence[str], statement: str) -> str:
+    """The start of a program that a model is to go on with, as HumanEval asks: imports, the head, the statement in it."""
+    called = [name for test in tests for name in _called(test.strip())]
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    wanted = next((functions[name] for name in called if name in functions), None)
+    if wanted is None:
+        raise UnusableError("the tests call no function that the solution defines")
+    imports = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    head = "\n".join([*imports, "", ""]) if imports else ""
+    text = statement.replace("\\", "\\\\").replace('"' * 3, "'" * 3).replace("\n", "\n    ")
+    return f'{head}{head_of(wanted)}\n    """{text}\n    """\n'
+
+
+def _check_runs(tests: Sequence[ProgramTest]) -> None:
+    if len({test.input.split() and test.input for test in tests}) < 2:
+        raise UnusableError("all tests have the same input; give tests with different inputs")
+    if len({tuple(test.output.split()) for test in tests}) < 2:
+        raise UnusableError("all tests expect the same output; give tests with different outputs")
+    if not all(test.output.strip() for test in tests):
+        raise UnusableError("a test expects no output; give tests whose output is not empty")
+
+
+def _called(test: str) -> list[str]:
+    """The names that an assertion calls, in their order."""
+    found = _parse(test, f"the test {test[:60]!r}")
+    if len(found.body) != 1 or not isinstance(found.body[0], ast.Assert):
+        raise UnusableError(f"the test {test[:60]!r} is not one assertion")
+    calls = [node.func for node in ast.walk(found) if isinstance(node, ast.Call)]
+    return [function.id for function in calls if isinstance(function, ast.Name)]
+
+
+def _defined(tree: ast.Module) -> set[str]:
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    named = {node.name for node in tree.body if isinstance(node, kinds)}
+    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    return named | {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def _with_end(text: str) -> str:
+    return text if text.endswith("\n") else f"{text}\n"
+
+
+def _parse(source: str, what: str) -> ast.Module:
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError) as error:

@@ -80,7 +80,7 @@ def extract_calls(text: str) -> list[Asked]:
     """
     alone: list[Mapping[str, Any]] = []
     listed: list[Mapping[str, Any]] = []
-    for value in _values(text[-MOST_TEXT:]):
+    for value in find_json(text[-MOST_TEXT:]):
         if isinstance(value, dict) and isinstance(value.get("tool_calls"), list):
             value = value["tool_calls"]
         if isinstance(value, list) and value and all(map(_is_call, value)):
@@ -147,7 +147,7 @@ def _is_call(value: Any) -> bool:
     return "arguments" in function or not {"type", "properties"} <= arguments.keys()
 
 
-def _values(text: str) -> list[Any]:
+def find_json(text: str) -> list[Any]:
     """The JSON objects and lists in a text, the outermost ones."""
     found, place = [], 0
     for _ in range(MOST_STARTS):

@@ -1,0 +1,45 @@
+"""Plans of tool calls (m&m's) as DataEnvGym's `examples/tool_use/` has them: open-ended, or by a list of skills.
+
+`--data` names a folder with the published files (`test_human_verified_filtered.json`, `test_human_verified.json`, `test_raw.json`). An
+answer is right if it uses the tools of the published plan in their order. The F1 measures of the paper are printed beside it.
+
+    python examples/published/mnms.py open_ended --data data/mnms --teacher openai:gpt-4o
+    python examples/published/mnms.py skill_list --data data/mnms --student smollm2
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "lessons"))
+
+from _shared import arguments, finish
+
+from palaestra import make_task, teach
+from palaestra.runs.run import Run
+
+KINDS = {"open_ended": ("per_error=2",), "skill_list": ("hypotheses=2",)}
+kind = sys.argv.pop(1) if sys.argv[1:] and sys.argv[1] in KINDS else "open_ended"
+options = arguments(
+    __doc__, student="smollm2", texts={"data": "", "prompt": "full", "skills": "one_call,two_calls,more_calls"},
+    rounds=10, lesson_size=60, validation=40, test=60, epochs=3, batch_size=4, answer_tokens=0,
+)  # fmt: skip
+task_options = {"prompt": options.prompt} | ({"path": options.data} if options.data else {})
+
+result = teach(
+    task="mnms",
+    task_options=tuple(f"{name}={value}" for name, value in task_options.items()),
+    skills=tuple(options.skills.split(",")),
+    teacher=kind,
+    teacher_options=KINDS[kind],
+    writer=options.teacher,
+    student=options.student,
+    seed=options.seed,
+    out=options.out,
+    **options.sizes,
+)
+task = make_task("mnms", **task_options)
+with Run.open(result.folder, read_only=True) as run:
+    for when, phase in (("before", "0/test"), ("after", f"{result.summary['rounds']}/test")):
+        for name, found in task.metrics(run.store.attempts(phase)).items():
+            print(f"{name} {when}: {100 * found.value:.1f} % [{100 * found.low:.1f}, {100 * found.high:.1f}]")
+finish(result)

@@ -1,0 +1,92 @@
+"""What all programming tasks share: how a response is judged, and how a written lesson is asked.
+
+A response is scored by running the program in it; see `judge`. The score is 1 for a program that passes all of its
+tests, else 0; how many passed is in the evidence. A sandbox that broke is a failure and no score.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from pydantic import BaseModel
+
+from palaestra.core.errors import SettingsError
+from palaestra.core.records import Completion, Example, Failure, Problem, Score
+from palaestra.tasks.code.extraction import extract_code
+from palaestra.tasks.code.formats import CodeProblem, Stdio
+from palaestra.tasks.code.judge import Allowance, Judge
+from palaestra.tasks.code.verdicts import Judgement, Outcome, Verdict
+from palaestra.tasks.code.writing import Form, brief_for, datum_for, example_of
+
+ASKED = "{question}\n\nAnswer with Python code in a fenced code block."
+
+
+class CodeTask(ABC):
+    """What all programming tasks share: how a response is judged.
+
+    Arguments:
+        sandbox: the name of the sandbox; see `palaestra.sandbox`.
+        seconds: CPU time of a test (of all tests, where they call functions) for problems without a limit of their own.
+    """
+
+    name: str
+    forms: ClassVar[dict[str, Form]] = {}
+    """What the problems of a skill ask for. A writer is told; what it writes may have any form that the task has."""
+    concurrent_scoring = True
+
+    def __init__(self, sandbox: str = "bubblewrap", seconds: float = 10.0) -> None:
+        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or seconds <= 0:
+            raise SettingsError(f"option 'seconds' of {self.name}: expected a number above 0; got {seconds!r}")
+        from palaestra.sandbox.base import SANDBOXES, make_sandbox
+
+        SANDBOXES.check(sandbox)
+        self._judge = Judge(
+            None if sandbox == "bubblewrap" else make_sandbox(sandbox), Allowance(float(seconds)), trusted=True
+        )
+
+    @abstractmethod
+    def _find(self, problem: Problem) -> CodeProblem:
+        """The problem with its tests."""
+
+    def check_scoring(self) -> None:
+        """Start the sandbox; raises `SandboxError` if there is none here."""
+        _ = self._judge.sandbox
+
+    @property
+    def datum(self) -> type[BaseModel]:
+        """The shape of what a language model writes."""
+        return datum_for(self.forms)
+
+    def brief(self) -> str:
+        return brief_for(self.forms)
+
+    def example_of(self, datum: Any, skill: str, subskill: str) -> Example:
+        """A written problem as it is taught.
+
+        Raises:
+            UnusableError: its program is no Python, its tests are of the wrong form, or they could not tell a wrong program.
+        """
+        return example_of(datum, ASKED, skill, subskill, tuple(dict.fromkeys(self.forms.values())))
+
+    def score(self, problem: Problem, completion: Completion) -> Score | Failure:
+        """Run the program in a response against all tests of its problem."""
+        found = self._find(problem)
+        extracted = extract_code(completion.text, found.wanted, found.begun)
+        if not extracted.code:
+            missing = f"no program that defines {found.wanted}" if found.wanted else "no program"
+            judgement: Judgement | Failure = Judgement((Verdict(Outcome.NO_CODE, missing),))
+        else:
+            judgement = self._judge.judge(
+                found.tests, extracted.code, found.seconds, found.memory, reference=found.solution
+            )
+        if isinstance(judgement, Failure):
+            return judgement
+        tests = len(found.tests.inputs) if isinstance(found.tests, Stdio) else len(judgement.verdicts)
+        evidence = {
+            "outcome": judgement.outcome.value,
+            "passed": f"{sum(v.passed for v in judgement.verdicts)} of {tests}",
+            "detail": judgement.detail,
+            "found": extracted.how,
+        }
+        return Score(float(judgement.passed), evidence)

@@ -1,0 +1,334 @@
+"""HumanEval, MBPP, CodeContests and LiveCodeBench, by hub id or path.
+
+**Parts.** A data set that its publisher divided keeps its parts. The others get train and validation parts (`parts="auto"`):
+LiveCodeBench by date, HumanEval, and CodeContests where only its test file is there, by the hash of the problem's id (see
+`palaestra.tasks.parts`). With `parts="published"` all of it is what its publisher says, which is test.
+
+**Memory.** The data is scanned when a part is first asked for. Questions and solutions are kept; tests, which may be gigabytes, are
+read again from the file when an answer is scored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
+from palaestra.core.records import Example, Message, Problem, Split
+from palaestra.core.seeding import Seeds
+from palaestra.tasks.base import check_skills, split_of, take
+from palaestra.tasks.code.base import ASKED, CodeTask
+from palaestra.tasks.code.drafts import ask_as_method, ask_draft
+from palaestra.tasks.code.family import FAMILY
+from palaestra.tasks.code.formats import FORMATS, CodeProblem, Functions, Row, Stdio, contest_day, live_code_bench
+from palaestra.tasks.code.writing import Form, begin_function, make_example, read_datum
+from palaestra.tasks.parts import part_by_date, part_by_hash
+from palaestra.tasks.sources import Source, has_split, locate
+from palaestra.tasks.tables import Table, open_table
+
+BEGUN = "Complete this Python function. Answer with the whole function in a fenced code block.\n\n```python\n{begun}```"
+PARTS = ("auto", "published")
+RECENT = 16
+"""Problems whose tests are kept in memory: several answers to one problem are often scored one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A problem without its tests, and where its row is."""
+
+    problem: CodeProblem
+    table: Table
+    key: int
+
+
+class PublishedCode(CodeTask):
+    """Problems of a published data set.
+
+    Arguments:
+        path: a folder or a hub id; empty for the folder below `PALAESTRA_DATA`, else the hub.
+        parts: `auto`, or `published`; see above.
+    """
+
+    source: ClassVar[Source]
+    slices: ClassVar[Mapping[str, tuple[str, ...]]] = {"functions": ()}
+    forms: ClassVar[dict[str, Form]] = {"functions": Form.FUNCTION}
+
+    def __init__(self, path: str = "", sandbox: str = "bubblewrap", seconds: float = 10.0, parts: str = "auto") -> None:
+        super().__init__(sandbox, seconds)
+        if parts not in PARTS:
+            raise SettingsError(f"option 'parts' of {self.name}: expected {' or '.join(PARTS)}; got {parts!r}")
+        self.path, self.parts = str(path), parts
+        self._tables: dict[str, dict[str, Entry]] = {}
+        self._recent = lru_cache(RECENT)(self._read_problem)
+
+    def skills(self) -> Mapping[str, tuple[str, ...]]:
+        return self.slices
+
+    def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
+        check_skills(self, skills)
+        entries = self._load(split)
+        found = []
+        for skill in skills or self.skills():
+            own = [
+                one.problem for one in entries.values() if one.problem.skill == skill and self._is_asked(one.problem)
+            ]
+            order = Seeds(seed).derive(self.name, split, skill).generator().permutation(len(own))
+            found += [self._problem(own[place]) for place in take(order.tolist(), per_skill, self, split, skill)]
+        return found
+
+    def shown(self, skill: str, count: int) -> list[Example]:
+        """The first problems of the train part that come with a solution. LiveCodeBench has none."""
+        worked = (one for one in self._scan(Split.TRAIN) if one.solution and one.skill == skill)
+        return [
+            Example(self._problem(one).messages, f"```python\n{one.solution.strip()}\n```", skill, one.subskill)
+            for one in islice(worked, count)
+        ]
+
+    def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
+        """Drawn problems of `code-skills` that ask for the same form: programs, functions or methods.
+
+        They are short and need no language model. They know nothing of the data set's levels: `subskill` is only noted.
+        """
+        check_skills(self, [skill])
+        if subskill and subskill not in self.skills()[skill]:
+            raise UnknownNameError(f"subskill of {skill}", subskill, self.skills()[skill])
+        form = self.forms[skill]
+        drawers = [
+            (name, draw)
+            for name, parts in FAMILY.items()
+            for draw in parts.values()
+            if (name == "programs") is (form is Form.PROGRAM)
+        ]
+        examples: list[Example] = []
+        while len(examples) < count:
+            name, draw = drawers[len(examples) % len(drawers)]
+            draft = draw(generator)
+            if split_of(f"{name}|{draft.key}") is not Split.TRAIN:
+                continue
+            question, solution = ask_draft(draft), draft.solution
+            if form is Form.METHOD:
+                asked, solution = ask_as_method(draft)
+                question = ASKED.format(question=asked)
+            examples.append(Example((Message("user", question),), f"```python\n{solution}```", skill, subskill))
+        return examples
+
+    def problem_of(self, example: Example) -> Problem | None:
+        """No example becomes a problem: the tests of a written one are run by the check `executes`."""
+        return None
+
+    def read_all(self) -> Iterator[CodeProblem]:
+        """Every problem with its tests, one at a time."""
+        for name in self._names():
+            for entry in self._index(name).values():
+                yield self._complete(entry)
+
+    def _is_asked(self, problem: CodeProblem) -> bool:
+        """Whether a problem of the set is among those of the task."""
+        return True
+
+    def _published(self) -> Mapping[str, Split | None]:
+        """The files (or splits of the hub), each with the part that it is; `None` where each problem has its own part."""
+        return {"test": Split.TEST if self.parts == "published" else None}
+
+    def _part(self, problem: CodeProblem, row: Row) -> Split:
+        """The part of a problem in a file that is not one part."""
+        return part_by_hash(problem.id)
+
+    def _describe(self, row: Row, split: Split) -> CodeProblem:
+        """A problem without what only scoring needs."""
+        return FORMATS[self.name](row, split)
+
+    def _complete(self, entry: Entry) -> CodeProblem:
+        """A problem with its tests."""
+        problem = FORMATS[self.name](entry.table.read(entry.key), entry.problem.split)
+        return replace(problem, skill=entry.problem.skill, split=entry.problem.split)
+
+    def _find(self, problem: Problem) -> CodeProblem:
+        return self._recent(problem.id)
+
+    def _read_problem(self, identity: str) -> CodeProblem:
+        # The parts that were asked for come first: the others may be large.
+        for name in sorted(self._names(), key=lambda name: name not in self._tables):
+            if entry := self._index(name).get(identity):
+                return self._complete(entry)
+        raise TaskError(f"{self.name} has no problem {identity}; is it the same data?")
+
+    def _problem(self, one: CodeProblem) -> Problem:
+        asked = BEGUN.format(begun=one.begun) if one.begun else ASKED.format(question=one.question)
+        cuts = {name: value for name, value in (("level", one.subskill), ("type", one.origin)) if value}
+        return Problem(one.id, (Message("user", asked),), one.solution, one.skill, one.subskill, cuts)
+
+    def _names(self, split: Split | None = None) -> list[str]:
+        return [name for name, part in self._published().items() if split is None or part in (None, split)]
+
+    def _load(self, split: Split) -> dict[str, Entry]:
+        """The problems of a part by their ids."""
+        found = [self._index(name) for name in self._names(split)]
+        return {key: one for index in found for key, one in index.items() if one.problem.split is split}
+
+    def _scan(self, split: Split) -> Iterator[CodeProblem]:
+        """The problems of a part one after the other; a file that was not read yet is only read as far as is needed."""
+        for name in self._names(split):
+            known = self._tables.get(name)
+            entries = known.values() if known is not None else self._entries(name)
+            yield from (entry.problem for entry in entries if entry.problem.split is split)
+
+    def _index(self, name: str) -> dict[str, Entry]:
+        if name not in self._tables:
+            self._tables[name] = {entry.problem.id: entry for entry in self._entries(name)}
+        return self._tables[name]
+
+    def _entries(self, name: str) -> Iterator[Entry]:
+        part, table = self._published()[name], open_table(self.source, self.path, name)
+        for key, where, row in table.scan():
+            try:
+                problem = self._describe(row, part or Split.TEST)
+                problem = replace(problem, split=part or self._part(problem, row), tests=_without_cases(problem))
+            except (TaskError, ValueError, TypeError, KeyError, AttributeError) as error:
+                why = str(error) if isinstance(error, TaskError) else f"no row of {self.name}: {error!r}"
+                raise TaskError(f"{where}: {why}") from None
+            yield Entry(problem, table, key)
+
+
+class HumanEval(PublishedCode):
+    """OpenAI's 164 functions to complete: 35 train, 31 validation, 98 test; with `parts="published"` all are test."""
+
+    name = "humaneval"
+    source = Source("humaneval", "openai/openai_humaneval")
+
+    def example_of(self, datum: Any, skill: str, subskill: str) -> Example:
+        _, solution, tree = read_datum(datum, tuple(self.forms.values()))
+        begun = begin_function(tree, datum.tests, datum.statement.strip())
+        return make_example(BEGUN.format(begun=begun), solution, datum, skill, subskill)
+
+
+class MBPP(PublishedCode):
+    """Google's short functions; the sanitised 427 unless `whole`. The number of a problem tells its published part."""
+
+    name = "mbpp"
+    source = Source("mbpp", "google-research-datasets/mbpp", "sanitized")
+
+    def __init__(self, path: str = "", sandbox: str = "bubblewrap", seconds: float = 10.0, whole: bool = False) -> None:
+        super().__init__(path, sandbox, seconds)
+        self.whole = whole
+        if whole:
+            self.source = Source("mbpp", self.source.hub, "full")  # type: ignore[misc]
+
+    def _published(self) -> Mapping[str, Split | None]:
+        if isinstance(locate(self.source, self.path), Path):
+            return {"mbpp" if self.whole else "sanitized": None}
+        return {"train+validation+test+prompt": None}
+
+    def _part(self, problem: CodeProblem, row: Row) -> Split:
+        return problem.split
+
+
+class CodeContests(PublishedCode):
+    """DeepMind's competition problems: programs that read and print.
+
+    A folder may hold its published parts (`train`, `valid`, `test`). Where it holds the test part only, that is divided.
+
+    Arguments:
+        undecided: also ask the problems that its stored outputs cannot decide: those that admit several answers, whose own
+            example is not the stored output, or that are interactive. See `ambiguity`.
+    """
+
+    name = "code-contests"
+    max_tokens = 2048
+    source = Source("code_contests_test", "deepmind/code_contests")
+    slices: ClassVar[Mapping[str, tuple[str, ...]]] = {"competition": ()}
+    forms: ClassVar[dict[str, Form]] = {"competition": Form.PROGRAM}
+
+    def __init__(
+        self,
+        path: str = "",
+        sandbox: str = "bubblewrap",
+        seconds: float = 10.0,
+        undecided: bool = False,
+        parts: str = "auto",
+    ) -> None:
+        super().__init__(path, sandbox, seconds, parts)
+        self.undecided = undecided
+
+    def _is_asked(self, problem: CodeProblem) -> bool:
+        return self.undecided or not problem.undecided
+
+    def _published(self) -> Mapping[str, Split | None]:
+        own = {"test": Split.TEST, "valid": Split.VALIDATION, "validation": Split.VALIDATION, "train": Split.TRAIN}
+        place = locate(self.source, self.path)
+        if isinstance(place, str):
+            return {name: own[name] for name in ("test", "valid", "train")}
+        found: dict[str, Split | None] = {name: part for name, part in own.items() if has_split(place, name)}
+        if list(found) in (["test"], []):
+            return {"test": Split.TEST if self.parts == "published" else None}
+        return found
+
+
+class LiveCodeBench(PublishedCode):
+    """Competition problems with the date they were published on: programs, and methods of a class.
+
+    A folder holds the files of the releases as published: `test.jsonl`, `test2.jsonl` and so on, as many as are wanted.
+
+    Arguments:
+        validation_from, test_from: the days on which the validation and the test part start; all before is train. A problem
+            without a date has its part by the hash of its id.
+    """
+
+    name = "livecodebench"
+    max_tokens = 2048
+    source = Source("livecodebench", "livecodebench/code_generation_lite")
+    slices: ClassVar[Mapping[str, tuple[str, ...]]] = dict.fromkeys(("programs", "methods"), ("easy", "medium", "hard"))
+    forms: ClassVar[dict[str, Form]] = {"programs": Form.PROGRAM, "methods": Form.METHOD}
+
+    def __init__(
+        self,
+        path: str = "",
+        sandbox: str = "bubblewrap",
+        seconds: float = 10.0,
+        parts: str = "auto",
+        validation_from: str = "2023-09-01",
+        test_from: str = "2024-01-01",
+    ) -> None:
+        super().__init__(path, sandbox, seconds, parts)
+        self.validation_from = self._day("validation_from", validation_from)
+        self.test_from = self._day("test_from", test_from)
+        if self.validation_from > self.test_from:
+            raise SettingsError(
+                f"option 'validation_from' of {self.name}: expected a day up to test_from ({test_from}); got {validation_from}"
+            )
+
+    def _day(self, option: str, given: Any) -> date:
+        try:
+            return date.fromisoformat(str(given))
+        except ValueError:
+            raise SettingsError(
+                f"option '{option}' of {self.name}: expected a day such as 2024-01-01; got {given!r}"
+            ) from None
+
+    def _published(self) -> Mapping[str, Split | None]:
+        place, names = locate(self.source, self.path), ["test"]
+        if isinstance(place, Path):
+            later = {int(found[1]) for file in place.iterdir() if (found := re.match(r"test(\d+)\.", file.name))}
+            names = [*(["test"] if has_split(place, "test") or not later else []), *(f"test{k}" for k in sorted(later))]
+        return dict.fromkeys(names, Split.TEST if self.parts == "published" else None)
+
+    def _part(self, problem: CodeProblem, row: Row) -> Split:
+        day = contest_day(row)
+        return part_by_hash(problem.id) if day is None else part_by_date(day, self.validation_from, self.test_from)
+
+    def _describe(self, row: Row, split: Split) -> CodeProblem:
+        problem = live_code_bench(row, split, hidden=False)
+        return replace(problem, skill="programs" if isinstance(problem.tests, Stdio) else "methods")
+
+
+def _without_cases(problem: CodeProblem) -> Stdio | Functions:
+    """The tests of a problem without their content; what the program must define stays."""
+    return Stdio((), ()) if isinstance(problem.tests, Stdio) else Functions("", problem.tests.wanted)

@@ -1,0 +1,109 @@
+"""The measures of m&m's, over pairs of a published and a predicted plan.
+
+They are those of the paper and its evaluation code: a plan becomes a set of labels, and labels are counted.
+
+- tool F1: which tools a plan uses; the mean over those of the 33 tools that occur in any of the plans (macro);
+- argument name F1, argument value F1: calls with the names, or the names and values, of their arguments;
+- edge F1: pairs of a call and the one after it;
+- edit distance: of the sequence of tools, from 0 (the same) to 1;
+- argument name accuracy, argument value accuracy: of plans, all calls with the same, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from palaestra.core.statistics import Mean, rate_interval
+from palaestra.tasks.tools.mnms.plans import Node, Nodes
+from palaestra.tasks.tools.mnms.tools import TOOLS
+
+RESAMPLES = 500
+Pair = tuple[Nodes, Nodes]
+"""The published plan and the predicted one."""
+Labels = Callable[[Nodes], list[str]]
+
+
+def tool_labels(nodes: Nodes) -> list[str]:
+    return [node.name for node in nodes]
+
+
+def name_labels(nodes: Nodes) -> list[str]:
+    return ["--".join([node.name, *sorted(node.args)]) for node in nodes]
+
+
+def value_labels(nodes: Nodes) -> list[str]:
+    return ["--".join([node.name, *(_argument(node, name) for name in sorted(node.args))]) for node in nodes]
+
+
+def edge_labels(nodes: Nodes) -> list[str]:
+    names = tool_labels(nodes)
+    return [f"{one}--{other}" for one, other in pairwise(names)]
+
+
+def _argument(node: Node, name: str) -> str:
+    return f"{name}={str(node.args[name]).lower()}"
+
+
+def similarity(one: Sequence[str], other: Sequence[str]) -> float:
+    """The share of two sequences that they have in common, in order: 2 LCS / (sum of lengths).
+
+    >>> similarity(["a", "b", "c"], ["a", "c"])
+    0.8
+    """
+    if not one and not other:
+        return 1.0
+    row = [0] * (len(other) + 1)
+    for a in one:
+        before, row = row, [0]
+        for place, b in enumerate(other, 1):
+            row.append(before[place - 1] + 1 if a == b else max(before[place], row[-1]))
+    return 2 * row[-1] / (len(one) + len(other))
+
+
+def measure(pairs: Sequence[Pair], clusters: Sequence[str]) -> dict[str, Mean]:
+    """All measures of `pairs`. The intervals of F1 are bootstrapped over the clusters: the pairs of one problem stay together."""
+    if not pairs:
+        return {}
+    found = {
+        "tool F1": _f1(pairs, clusters, tool_labels, by_label=True),
+        "argument name F1": _f1(pairs, clusters, name_labels),
+        "argument value F1": _f1(pairs, clusters, value_labels),
+        "edge F1": _f1(pairs, clusters, edge_labels),
+    }
+    same = [similarity(tool_labels(gold), tool_labels(said)) for gold, said in pairs]
+    found["edit distance"] = rate_interval([1 - value for value in same], clusters)
+    for name, labels in (("argument name accuracy", name_labels), ("argument value accuracy", value_labels)):
+        right = [float(labels(gold) == labels(said)) for gold, said in pairs]
+        found[name] = rate_interval(right, clusters)
+    return found
+
+
+def _f1(pairs: Sequence[Pair], clusters: Sequence[str], labels: Labels, *, by_label: bool = False) -> Mean:
+    """F1 of the labels of plans as sets: over all of them together, or the mean over the labels."""
+    sets = [(set(labels(gold)), set(labels(said))) for gold, said in pairs]
+    names = sorted({name for gold, said in sets for name in gold | said} & set(TOOLS)) if by_label else [""]
+    groups = {cluster: place for place, cluster in enumerate(dict.fromkeys(clusters))}
+    counts = np.zeros((len(groups), len(names), 3))  # groups, labels, (found, said, wanted)
+    for (gold, said), cluster in zip(sets, clusters, strict=True):
+        row = counts[groups[cluster]]
+        if by_label:
+            for place, name in enumerate(names):
+                row[place] += (name in gold and name in said, name in said, name in gold)
+        else:
+            row[0] += (len(gold & said), len(said), len(gold))
+    rng = np.random.default_rng(0)
+    values = [_f1_of(counts[rng.integers(len(groups), size=len(groups))].sum(axis=0)) for _ in range(RESAMPLES)]
+    value = _f1_of(counts.sum(axis=0))
+    low, high = np.quantile(values, [0.025, 0.975])
+    return Mean(value, min(float(low), value), max(float(high), value), len(pairs))
+
+
+def _f1_of(counts: NDArray[np.float64]) -> float:
+    """The mean F1 of rows of (found, said, wanted), without those that are neither said nor wanted."""
+    found, total = counts[:, 0], counts[:, 1] + counts[:, 2]
+    there = total > 0
+    return float(np.mean(2 * found[there] / total[there])) if there.any() else 0.0

@@ -1,0 +1,259 @@
+"""`mnms`: plans of tool calls (m&m's, Ma et al., 2024), from the published files or the hub.
+
+An answer is right if it uses the tools of the published plan in their order: the plan accuracy of the benchmark's own evaluation, and what
+DataEnvGym rewards. `match` asks for more. The paper's F1 measures are beside it; see `metrics`.
+
+The skill is the number of calls, the subskill the kind of the tools. Nothing is executed: most tools are models or services.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
+from palaestra.core.records import Attempt, Completion, Example, Failure, Message, Problem, Score, Split
+from palaestra.core.seeding import Seeds
+from palaestra.core.statistics import Mean, cluster_of
+from palaestra.tasks.base import check_skills, take
+from palaestra.tasks.parts import part_by_hash
+from palaestra.tasks.sources import Source, field, has_split, locate, read_rows
+from palaestra.tasks.tools.mnms import metrics, writing
+from palaestra.tasks.tools.mnms.plans import (
+    Nodes,
+    check_plan,
+    extract_plan,
+    read_literal,
+    read_nodes,
+    read_published,
+    write_plan,
+)
+from palaestra.tasks.tools.mnms.tools import TOOLS
+
+FILTERED, VERIFIED, RAW = "test_human_verified_filtered", "test_human_verified", "test_raw"
+SKILLS = ("one_call", "two_calls", "more_calls")
+KINDS = ("models", "images", "services", "mixed")
+MATCHES = {"tools": metrics.tool_labels, "names": metrics.name_labels, "values": metrics.value_labels}
+CHOICES = {
+    "parts": ("auto", "published"),
+    "answer_form": ("json", "code"),
+    "prompt": ("full", "short"),
+    "match": tuple(MATCHES),
+}
+_HOW = {
+    "json": (
+        'Answer with a plan as JSON in a fenced code block: {"nodes": [{"id": 0, "name": ..., "args": {...}}, ...]}. In an '
+        "argument, <node-0>.text stands for the output text of node 0. Use as few tools as possible."
+    ),
+    "code": (
+        "Answer with a plan as Python in a fenced code block, a line for each call, with underscores in the names of tools: "
+        'output0 = image_captioning(image="a.jpg"). output0["text"] stands for the output text of that call. Use as few tools '
+        "as possible."
+    ),
+}
+
+
+class Mnms:
+    """Plans for requests about texts, images, sounds and facts, with 33 tools.
+
+    Arguments:
+        path: a folder with the published files, or a hub id; empty for the folder below `PALAESTRA_DATA`, else the hub.
+        parts: `auto`: the filtered plans are test, the other verified ones validation, and the generated ones that nobody
+            verified train. A part whose file is missing is made by the hash of the ids. `published`: the filtered plans are test, and
+            there is nothing else.
+        answer_form: `json` or `code`; see `palaestra.tasks.tools.mnms.plans`.
+        prompt: `full`, or `short`: without the descriptions of the tools.
+        match: what must be as in the plan: the `tools`, also the `names` of all arguments, or also their `values`.
+        alternatives: accept the alternative plans that the data set lists, too. The benchmark's own evaluation does not.
+    """
+
+    name = "mnms"
+    max_tokens = 512
+    concurrent_scoring = True
+    datum = writing.MnmsDatum
+    source = Source("mnms", "zixianma/mnms")
+
+    def __init__(
+        self,
+        path: str = "",
+        parts: str = "auto",
+        answer_form: str = "json",
+        prompt: str = "full",
+        match: str = "tools",
+        alternatives: bool = False,
+    ) -> None:
+        given = {"parts": parts, "answer_form": answer_form, "prompt": prompt, "match": match}
+        for option, value in given.items():
+            if value not in CHOICES[option]:
+                raise SettingsError(
+                    f"option '{option}' of {self.name}: expected {' or '.join(CHOICES[option])}; got {value!r}"
+                )
+        self.path, self.parts, self.answer_form = str(path), parts, answer_form
+        self.prompt, self.match, self.alternatives = prompt, match, alternatives
+        self._parts: dict[Split, list[Problem]] | None = None
+
+    def skills(self) -> Mapping[str, tuple[str, ...]]:
+        return dict.fromkeys(SKILLS, KINDS)
+
+    def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
+        check_skills(self, skills)
+        found = []
+        for skill in skills or self.skills():
+            own = [problem for problem in self._load()[split] if problem.skill == skill]
+            order = Seeds(seed).derive(self.name, split, skill).generator().permutation(len(own))
+            found += [own[place] for place in take(order.tolist(), per_skill, self, split, skill)]
+        return found
+
+    def score(self, problem: Problem, completion: Completion) -> Score | Failure:
+        """Compare the plan in a response with the published one."""
+        labels, said = MATCHES[self.match], extract_plan(completion.text, self.answer_form)
+        plans = [read_nodes(plan) for plan in self._accepted(problem)]
+        right = any(labels(said) == labels(plan) for plan in plans)
+        tools = any(metrics.tool_labels(said) == metrics.tool_labels(plan) for plan in plans)
+        outcome = "right" if right else "no_plan" if not said else "wrong_arguments" if tools else "wrong_tools"
+        evidence = {
+            "outcome": outcome,
+            "answer": "; ".join(labels(said))[:300],
+            "expected": "; ".join(labels(plans[0]))[:300],
+        }
+        return Score(float(right), evidence)
+
+    def metrics(self, attempts: Sequence[Attempt]) -> Mapping[str, Mean]:
+        """The measures of the benchmark, against the published plan."""
+        scored = [attempt for attempt in attempts if isinstance(attempt.outcome, Score)]
+        pairs = [
+            (read_nodes(one.problem.metadata["plan"]), extract_plan(one.completion.text, self.answer_form))
+            for one in scored
+            if one.completion is not None
+        ]
+        return metrics.measure(pairs, [cluster_of(one.problem) for one in scored if one.completion is not None])
+
+    def shown(self, skill: str, count: int) -> list[Example]:
+        """The first plans of the train part."""
+        return [self._taught(problem) for problem in self._load()[Split.TRAIN] if problem.skill == skill][:count]
+
+    def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
+        """Published plans of the train part, in any order; all of them before one comes again."""
+        check_skills(self, [skill])
+        if subskill and subskill not in KINDS:
+            raise UnknownNameError(f"subskill of {skill}", subskill, KINDS)
+        own = [problem for problem in self._load()[Split.TRAIN] if problem.skill == skill]
+        own = [problem for problem in own if problem.subskill == subskill] or own
+        if not own:
+            raise TaskError(f"{self.name} has no train plans of the skill '{skill}'; let a language model write")
+        places: list[int] = []
+        while len(places) < count:
+            places += generator.permutation(len(own)).tolist()
+        return [self._taught(own[place]) for place in places[:count]]
+
+    def brief(self) -> str:
+        return writing.brief()
+
+    def example_of(self, datum: writing.MnmsDatum, skill: str, subskill: str) -> Example:
+        nodes = writing.plan_of(datum)
+        reference = json.dumps([node.to_data() for node in nodes], ensure_ascii=False)
+        question = Message("user", self._ask(datum.request.strip()))
+        return Example((question,), write_plan(nodes, self.answer_form), skill, subskill, reference)
+
+    def problem_of(self, example: Example) -> Problem | None:
+        """The problem that an example poses: its own plan is the one to find."""
+        nodes = extract_plan(example.reference or example.response, "json" if example.reference else self.answer_form)
+        if not nodes or not example.messages:
+            return None
+        plan = [node.to_data() for node in nodes]
+        identity = hashlib.blake2b(example.messages[-1].text.encode(), digest_size=8).hexdigest()
+        return Problem(
+            f"mnms/example/{identity}",
+            example.messages,
+            json.dumps(plan),
+            example.skill,
+            example.subskill,
+            {"plan": plan, "alternatives": []},
+        )
+
+    def executes(self, example: Example) -> Score | Failure | None:
+        """Whether the plan of an example could be carried out: its tools, arguments and references exist."""
+        nodes = extract_plan(example.response, self.answer_form)
+        try:
+            check_plan(nodes)
+        except ValueError as error:
+            return Score(0.0, {"detail": str(error)})
+        return Score(float(bool(nodes)), {} if nodes else {"detail": "there is no plan"})
+
+    def _accepted(self, problem: Problem) -> list[Any]:
+        return [problem.metadata["plan"], *(problem.metadata["alternatives"] if self.alternatives else ())]
+
+    def _ask(self, request: str) -> str:
+        if self.prompt == "short":
+            tools = "\n".join(tool.signature for tool in TOOLS.values())
+        else:
+            tools = "\n".join(f"{tool.signature}: {tool.description}" for tool in TOOLS.values())
+        return f"Tools:\n{tools}\n\nRequest: {request}\n\n{_HOW[self.answer_form]}"
+
+    def _taught(self, problem: Problem) -> Example:
+        response = write_plan(read_nodes(problem.metadata["plan"]), self.answer_form)
+        return Example(problem.messages, response, problem.skill, problem.subskill, problem.reference)
+
+    def _load(self) -> dict[Split, list[Problem]]:
+        if self._parts is None:
+            self._parts = self._read()
+        return self._parts
+
+    def _read(self) -> dict[Split, list[Problem]]:
+        place = locate(self.source, self.path)
+        names = [FILTERED, VERIFIED, RAW]
+        if isinstance(place, Path):
+            names = [name for name in names if has_split(place, name)] or [FILTERED]
+        if self.parts == "published":
+            names = names[:1]
+        found: dict[Split, list[Problem]] = {split: [] for split in Split}
+        known: set[str] = set()
+        for order, name in enumerate(names):
+            for where, row in read_rows(self.source, self.path, name):
+                problem = self._problem(row, where, generated=name == RAW)
+                # The files contain each other, by id; a request may also be in one of them twice.
+                if problem is None or {problem.id, problem.messages[0].text} & known:
+                    continue
+                known |= {problem.id, problem.messages[0].text}
+                found[self._part(problem.id, order, names)].append(problem)
+        return found
+
+    def _part(self, identity: str, order: int, names: Sequence[str]) -> Split:
+        """The part of a plan that is in file `order` of `names` and in none before it."""
+        if self.parts == "published" or (order == 0 and len(names) > 1):
+            return Split.TEST
+        by_hash = part_by_hash(identity)
+        if len(names) == 1:
+            return by_hash
+        if len(names) == 2:
+            return Split.TRAIN if by_hash is Split.TRAIN else Split.VALIDATION
+        return Split.VALIDATION if order == 1 else Split.TRAIN
+
+    def _problem(self, row: Mapping[str, Any], where: str, *, generated: bool) -> Problem | None:
+        """A row as a problem; none for a generated plan that cannot be read."""
+        number, request = field(row, where, "id"), str(field(row, where, "user_request"))
+        try:
+            nodes = read_published(field(row, where, "plan_str", "plan"))
+            others = read_literal(row.get("alt_plans_str") or row.get("alt_plans") or [])
+            alternatives = [[node.to_data() for node in read_nodes(plan)] for plan in others]
+        except (ValueError, TypeError) as error:
+            if generated:
+                return None
+            raise TaskError(f"{where}: {error}") from None
+        plan = [node.to_data() for node in nodes]
+        kind = kind_of(nodes)
+        metadata = {"plan": plan, "alternatives": alternatives, "level": str(len(plan)), "type": kind}
+        reference = json.dumps(plan, ensure_ascii=False)
+        skill = SKILLS[min(len(plan), len(SKILLS)) - 1]
+        return Problem(f"mnms/{number}", (Message("user", self._ask(request)),), reference, skill, kind, metadata)
+
+
+def kind_of(nodes: Nodes) -> str:
+    """The kind of the tools of a plan; `mixed` where there are several, or an unknown one."""
+    kinds = {TOOLS[node.name].kind if node.name in TOOLS else "" for node in nodes}
+    return kinds.pop() if len(kinds) == 1 and kinds <= set(KINDS) else "mixed"
