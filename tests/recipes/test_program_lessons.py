@@ -90,7 +90,7 @@ def test_plans_are_evaluated_with_the_measures_of_their_benchmark(tmp_path: Path
 
     with Server(answer) as server:
         found = evaluate(
-            out=tmp_path / "run", task="mnms", task_options=(f"path={data}", "parts=published"), model=server.model,
+            out=tmp_path / "run", task="mnms", task_options=(f"path={data}",), model=server.model,
         )  # fmt: skip
     assert found.report.accuracy == 0.5
     assert {"tool F1", "argument name F1", "edge F1", "edit distance"} <= set(json.dumps(found.summary).split('"'))

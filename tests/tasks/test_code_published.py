@@ -13,6 +13,8 @@ import pytest
 
 from palaestra.core.errors import SandboxError, SettingsError, TaskError, TooFewProblemsError, UnknownNameError
 from palaestra.core.records import Completion, Problem, Score, Split
+from palaestra.recipes import evaluate
+from palaestra.recipes.evaluate import EvaluateSettings
 from palaestra.sandbox import make_sandbox
 from palaestra.tasks.base import EVERY, GenerativeTask, make_task
 from palaestra.tasks.code.drafts import make_tests
@@ -205,3 +207,13 @@ def test_a_drawn_method_does_what_the_drawn_function_does() -> None:
             exec(ask_as_method(draft)[1], scope)
             tests = make_tests(draft.solution, draft.name, draft.inputs)
             exec(tests.code.replace(f"{draft.name}(", f"Solution().{draft.name}("), scope)  # type: ignore[union-attr]
+
+
+@needs("humaneval")
+def test_an_evaluation_asks_a_benchmark_as_it_was_published() -> None:
+    def asked(*options: str, split: str = "test") -> int:
+        chosen = (f"path={DATA / 'humaneval'}", *options)
+        settings = EvaluateSettings(task="humaneval", task_options=chosen, split=split)  # type: ignore[arg-type]
+        return len(evaluate._asked(settings)[1])
+
+    assert (asked(), asked("parts=auto"), asked(split="train")) == (164, 98, 35)

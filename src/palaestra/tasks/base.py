@@ -37,7 +37,7 @@ TASKS.register(
 TASKS.register(
     "humaneval",
     "palaestra.tasks.code.task:HumanEval",
-    "HumanEval: functions to complete, in parts by hash (parts=published: all 164 are test); hub or folder",
+    "HumanEval: functions to complete; evaluate asks all 164, teach divides them by hash; hub or folder",
 )
 TASKS.register("mbpp", "palaestra.tasks.code.task:MBPP", "MBPP: short functions, the sanitised part; hub or folder")
 TASKS.register(
