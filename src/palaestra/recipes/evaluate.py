@@ -12,6 +12,7 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Problem, Report, Split, StopReason
 from palaestra.core.statistics import cuts_of, report_on
+from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import at_least, given, named_values, of_run, require, setting, to_plain
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.records import to_data
@@ -144,6 +145,7 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
     from palaestra.tasks.evaluate import evaluate as ask
     from palaestra.tasks.evaluate import measures, outcomes
 
+    record_run(run, settings.model)
     task, problems = _asked(settings)
     _asked.cache_clear()  # Whoever evaluates again finds the data as it is then.
     phase = f"0/{settings.split}"

@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 from palaestra.core.errors import RunError, SettingsError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.seeding import Seeds
+from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.settings import at_least, given, require, setting, to_plain
-from palaestra.runs.files import write_folder
+from palaestra.runs.files import write_folder, write_json
 from palaestra.runs.guard import guarded
+from palaestra.runs.provenance import PROVENANCE, extend_provenance, read_provenance
 
 if TYPE_CHECKING:
     from palaestra.learn.reward_data import Comparison
@@ -128,6 +130,8 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
     fingerprint = _fingerprint(settings, train, validation)
     progress = out.with_name(out.name + ".training") if out is not None else None
     state = _found(settings, progress, fingerprint)
+    earlier = read_provenance(progress) if progress is not None and state is not None else None
+    provenance = extend_provenance(earlier, hash_models(settings.model_name))
 
     listener(Event("evaluate before", 0, len(held_out)))
     before = model.evaluate(held_out)
@@ -144,10 +148,21 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
         listener(Event("validate", report.count, report.count, number, figures))
         epoch = number + 1
 
+    def write_progress(state: RewardState) -> Callable[[Path], None]:
+        def write(folder: Path) -> None:
+            _write_state(folder / STATE, state, fingerprint)
+            write_json(folder / PROVENANCE, provenance)
+
+        return write
+
+    def write_model(folder: Path) -> None:
+        model.save(folder)
+        write_json(folder / PROVENANCE, provenance)
+
     def keep(state: RewardState) -> None:
         nonlocal last
         if progress is not None and time.monotonic() - last >= settings.checkpoint_seconds:
-            write_folder(progress, lambda folder: _write_state(folder / STATE, state, fingerprint))
+            write_folder(progress, write_progress(state))
             last = time.monotonic()
 
     history = train_reward_model(
@@ -177,7 +192,7 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
         "seconds": round(time.perf_counter() - started, 1),
     }
     if out is not None:
-        write_folder(out, model.save)
+        write_folder(out, write_model)
         assert progress is not None
         shutil.rmtree(progress, ignore_errors=True)
     return model

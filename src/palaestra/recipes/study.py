@@ -25,10 +25,12 @@ from palaestra.core.events import Listener, ignore
 from palaestra.core.paired import holm, t_test
 from palaestra.core.statistics import Mean, mean_interval
 from palaestra.recipes import teach
+from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.settings import build, to_plain
 from palaestra.recipes.teach import TeachSettings
 from palaestra.runs.files import read_json, write_json
 from palaestra.runs.guard import guarded
+from palaestra.runs.provenance import record_provenance
 from palaestra.runs.run import Run, new_folder
 
 SEVERAL = ("teacher", "state", "writer", "learning", "start", "keep")
@@ -142,6 +144,7 @@ def study(
     with guarded(folder, "making the study's folder"):
         folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / PLAN, {"recipe": "study", "seeds": list(every), "arms": arms, "settings": common})
+    record_provenance(folder, hash_models(settings.student), ended=(folder / "summary.json").exists())
     for seed in every:
         for name, one in zip(names, made, strict=True):
             _run(replace(one, seed=seed), folder / f"{name}-seed{seed}", listener)

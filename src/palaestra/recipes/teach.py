@@ -12,6 +12,7 @@ from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Attempt, Completion, Example, Failure, Score, Split, Trajectory
 from palaestra.core.statistics import gain_between, report_on
 from palaestra.recipes.journal import Clock, RunJournal
+from palaestra.recipes.provenance import record_run
 from palaestra.recipes.rewards import plain_rewards, rewards_of, store_rewards
 from palaestra.recipes.settings import at_least, build, given, named_values, of_run, setting, to_plain
 from palaestra.recipes.skills import DISCOVERY, check_discovery, discovered, regroup, taught_task
@@ -248,9 +249,11 @@ def _play(run: Run, settings: TeachSettings, student: Student, started: float, l
     """The episode, from its start. What the store knows already passes in an instant."""
     from palaestra.engines.base import Sampling
     from palaestra.envs.lesson import LessonEnv
-    from palaestra.recipes.lessons import lessons_of
+    from palaestra.recipes.lessons import OWN, lessons_of
     from palaestra.tasks.base import longest_answer, make_task
 
+    writers = (settings.writer if settings.writer != OWN else "", settings.planner, settings.discover)
+    record_run(run, settings.student, *writers)
     clock, journal = Clock(run, started), RunJournal(run)
     task = taught_task(run, settings, make_task(settings.task, **settings.options), listener)
     env = LessonEnv(

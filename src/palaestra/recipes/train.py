@@ -13,6 +13,7 @@ from palaestra.core.errors import EnvError, RunError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.learn.algorithms import ALGORITHMS
 from palaestra.recipes.presets import preset
+from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import at_least, given, named_values, of_run, require, setting, to_plain
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run, new_folder
@@ -268,6 +269,7 @@ def _play(
     from palaestra.recipes.journal import Clock
     from palaestra.recipes.trackers import make_trackers
 
+    record_run(run, settings.model if settings.policy == "lm" else "")
     summary = run.summary
     done = load_newest(run.checkpoints, loop)
     run.store.forget_after(done)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from palaestra.recipes.settings import documented
+from palaestra.report.provenance import ProvenancePart, provenance_part
 from palaestra.runs.ledger import LedgerTotal
 from palaestra.runs.run import Run
 
@@ -32,11 +33,12 @@ class SettingRow:
 
 @dataclass(frozen=True, slots=True)
 class Appendix:
-    """Costs by phase with their sum, and the settings."""
+    """Costs by phase with their sum, the settings, and what the run was made with."""
 
     costs: tuple[CostRow, ...]
     total: LedgerTotal
     settings: tuple[SettingRow, ...]
+    provenance: ProvenancePart | None
 
 
 def appendix_of(run: Run, kind: type[Any]) -> Appendix:
@@ -46,7 +48,7 @@ def appendix_of(run: Run, kind: type[Any]) -> Appendix:
         CostRow(phase, cost, cost.seconds / total.seconds if total.seconds else 0.0)
         for phase, cost in run.store.costs().items()
     )
-    return Appendix(costs, total, setting_rows(run.settings, kind))
+    return Appendix(costs, total, setting_rows(run.settings, kind), provenance_part(run.folder))
 
 
 def setting_rows(settings: Mapping[str, Any], kind: type[Any]) -> tuple[SettingRow, ...]:
