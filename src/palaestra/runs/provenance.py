@@ -23,7 +23,7 @@ from palaestra.version import __version__
 
 PROVENANCE = "provenance.json"
 MASK = "***"
-_SECRET_NAME = re.compile(r"(api[_-]?key|apikey|token|secret|passw(or)?d|credential|auth)s?$", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"(apikey|(^|[_-])(key|token|secret|passw(or)?d|credentials?|auth))$", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"\b(sk-|hf_|ghp_|gho_|github_pat_|xox[a-z]-|AKIA|AIza|glpat-)[A-Za-z0-9_\-]{8,}")
 _USER_IN_URL = re.compile(r"(\b[a-zA-Z][a-zA-Z0-9+.\-]*://)[^/@\s#]+@")
 _QUERY_IN_URL = re.compile(r"(\b[a-zA-Z][a-zA-Z0-9+.\-]*://[^?\s#]*\?)([^#\s]*)")
