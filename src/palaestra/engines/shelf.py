@@ -7,6 +7,7 @@ fetched once. Everything else is a folder with a transformers checkpoint, or an 
 from __future__ import annotations
 
 import copy
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from palaestra.core.events import Event, Listener, ignore
 if TYPE_CHECKING:
     from palaestra.engines.transformers import TransformersEngine
 
+ADAPTER = "adapter_config.json"
+"""In a folder with a LoRA adapter of peft instead of a whole model; it names the base model."""
 ASSETS = Path(str(files("palaestra"))) / "assets"
 NANO_VLM = ASSETS / "nano_vlm"
 SHELF: Mapping[str, str] = {
@@ -87,7 +90,7 @@ def locate(name: str, listener: Listener = ignore) -> str:
         return str(fetch(cache_folder(), listener))
     path = Path(name).expanduser()
     if path.is_dir():
-        if not (path / "config.json").exists():
+        if not (path / "config.json").exists() and not (path / ADAPTER).exists():
             raise ModelError(f"the folder {path} holds no transformers checkpoint: it has no config.json")
         return str(path)
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
@@ -114,6 +117,8 @@ def load(name: str, *, device: str = "", dtype: str = "", listener: Listener = i
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     where = locate(name, listener)
+    if (Path(where) / ADAPTER).exists() and not (Path(where) / "config.json").exists():
+        return _load_adapter(name, Path(where), device=device, dtype=dtype, listener=listener)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
     processor: Any = None
@@ -132,6 +137,25 @@ def load(name: str, *, device: str = "", dtype: str = "", listener: Listener = i
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(f"cannot load the model '{name}': {reason}") from error
     return Model(name, weights, tokenizer, processor)
+
+
+def _load_adapter(name: str, folder: Path, *, device: str, dtype: str, listener: Listener) -> Model:
+    """The base model of a LoRA adapter, with the adapter merged into its weights."""
+    if find_spec("peft") is None:
+        raise MissingExtraError("peft", "lora", f"the LoRA adapter {folder}")
+    try:
+        base = str(json.loads((folder / ADAPTER).read_text(encoding="utf-8"))["base_model_name_or_path"] or "")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"cannot load the model '{name}': {folder / ADAPTER} names no base model") from error
+    model = load(base, device=device, dtype=dtype, listener=listener)
+    from peft import PeftModel
+
+    try:
+        merged = PeftModel.from_pretrained(model.weights, str(folder)).merge_and_unload()
+    except Exception as error:  # peft, safetensors and torch each raise their own.
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelError(f"cannot load the model '{name}': {reason}") from error
+    return Model(name, merged.eval(), model.tokenizer, model.processor)
 
 
 def _load_vision(where: str, config: Any, dtype: Any) -> tuple[Any, Any]:

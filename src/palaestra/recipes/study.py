@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import combinations, product
 from pathlib import Path
@@ -50,6 +50,7 @@ class Row:
         ahead: how much that is above the first row's, paired by seed; none for the first row.
         failures: attempts without a score in all its runs, by cause.
         cost: dollars, calls, tokens in and out, and seconds of all its runs.
+        tasks: the mean gain on each test task, where the runs have several.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Row:
     examples: int
     failures: Mapping[str, int]
     cost: Mapping[str, float]
+    tasks: Mapping[str, Mean] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,8 @@ def study(
     made = [build(TeachSettings, {**to_plain(settings), **cell}) for cell in cells]
     for one in made:  # Before the first of them costs anything.
         teach.check(one)
+        for seed in range(settings.seed + 1, settings.seed + seeds) if one.skills_file else ():
+            teach.check(replace(one, seed=seed))  # Other seeds may draw other problems.
     folder = Path(out) if out else new_folder("study")
     names = [_name(cell) or one.teacher for cell, one in zip(cells, made, strict=True)]
     every = range(settings.seed, settings.seed + seeds)
@@ -218,7 +222,12 @@ def _row(name: str, values: Mapping[str, str], runs: Mapping[int, dict[str, Any]
     examples = sum(summary["examples"] for summary in ended.values())
     cost = {name: float(sum(summary[name] for summary in ended.values())) for name in COSTS}
     gain = mean_interval(list(gains.values()))
-    return Row(name, values, runs, gains, gain, ahead, examples, dict(sorted(failures.items())), cost)
+    by_task: dict[str, list[float]] = {}
+    for summary in ended.values():
+        for task, figures in summary.get("test_tasks", {}).items():
+            by_task.setdefault(task, []).extend([] if figures["gain"] is None else [float(figures["gain"])])
+    tasks = {task: mean_interval(several) for task, several in by_task.items()}
+    return Row(name, values, runs, gains, gain, ahead, examples, dict(sorted(failures.items())), cost, tasks)
 
 
 def _differences(first: Mapping[int, float], second: Mapping[int, float]) -> list[float]:
@@ -250,6 +259,7 @@ def _plain(row: Row) -> dict[str, Any]:
         "name": row.name, "values": dict(row.values), "gains": {str(seed): gain for seed, gain in row.gains.items()},
         "gain": _plain_mean(row.gain), "ahead": _plain_mean(row.ahead), "examples": row.examples,
         "failures": dict(row.failures), **row.cost,
+        **({"tasks": {task: _plain_mean(gain) for task, gain in row.tasks.items()}} if row.tasks else {}),
     }  # fmt: skip
 
 
