@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from palaestra.recipes.teach import TeachSettings
     from palaestra.tasks.base import Task
     from palaestra.tasks.group import Member
+
+
+_WORD = re.compile(r'(?:[^\s"]|"[^"]*")+')
+"""A part of an entry. Spaces inside quotes belong to it, and the quotes stay: values are read as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +51,8 @@ def parse_entries(texts: Sequence[str], setting: str) -> list[TaskEntry]:
     """
     entries: list[TaskEntry] = []
     for text in texts:
-        try:
-            # Quotes are kept: the values are read as JSON.
-            words = shlex.split(text, posix=False)
-        except ValueError as error:
-            raise SettingsError(f"setting '{setting}': {text!r}: {str(error).lower()}") from None
+        require(text.count('"') % 2 == 0, f"setting '{setting}': {text!r} has no closing quotation mark")
+        words = _WORD.findall(text)
         require(bool(words), f"setting '{setting}': expected the name of a task; got {text!r}")
         if len(words) == 1:
             entries += [TaskEntry(name, name, {}) for name in words[0].split(",") if name]
