@@ -14,7 +14,6 @@ def test_a_run_killed_at_twenty_random_instants_ends_as_the_one_left_alone(tmp_p
     alone, *disturbed = [{k: v for k, v in s.items() if k != "seconds"} for s in outcome["summaries"]]
     assert alone["examples"] == 48
     assert [row["round"] for row in alone["test_rounds"]] == [0, 1, 2, 3]
-    assert len(alone["test_tasks"]) == len(alone["validation_tasks"]) == 2
     for summary in disturbed:
         assert summary == alone
     with Run.open(tmp_path / "alone") as first:

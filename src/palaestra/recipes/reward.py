@@ -130,8 +130,9 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
     fingerprint = _fingerprint(settings, train, validation)
     progress = out.with_name(out.name + ".training") if out is not None else None
     state = _found(settings, progress, fingerprint)
-    earlier = read_provenance(progress) if progress is not None and state is not None else None
-    provenance = extend_provenance(earlier, hash_models(settings.model_name))
+    provenance = extend_provenance(
+        _find_provenance(settings, progress) if state is not None else None, hash_models(settings.model_name)
+    )
 
     listener(Event("evaluate before", 0, len(held_out)))
     before = model.evaluate(held_out)
@@ -270,6 +271,13 @@ def _found(settings: RewardSettings, progress: Path | None, fingerprint: str) ->
     if progress is not None and (progress / STATE).exists():
         return _read_state(progress / STATE, fingerprint)  # None where another training left it.
     return None
+
+
+def _find_provenance(settings: RewardSettings, progress: Path | None) -> dict[str, Any] | None:
+    """The provenance of the training that goes on, from the folder of its state."""
+    asked = Path(settings.resume_checkpoint).expanduser() if settings.resume_checkpoint else None
+    folders = [progress] if asked is None else [asked, asked.with_name(asked.name + ".training")]
+    return next((found for folder in folders if folder is not None and (found := read_provenance(folder))), None)
 
 
 def _write_state(path: Path, state: RewardState, fingerprint: str) -> None:
