@@ -110,6 +110,14 @@ def test_a_test_task_alone_is_measured_as_by_an_evaluation_of_it(tmp_path: Path)
     assert set(found.summary["by_skill"]) == {f"{label}/geometry"}
 
 
+def test_a_validation_task_that_is_not_taught_is_seen_and_gets_no_lessons(tmp_path: Path) -> None:
+    values = SMALL | {"validation_tasks": ("math-skills", "doubles taught=false")}
+    summary = teach.teach(out=tmp_path / "run", **values).summary
+    assert set(summary["validation_tasks"]) == set(summary["test_tasks"]) == {"math-skills", "doubles"}
+    given = {skill: row["examples"] for skill, row in summary["by_skill"].items()}
+    assert (given["doubles/small"], given["doubles/large"], sum(given.values())) == (0, 0, 16)
+
+
 def test_stopped_at_any_event_and_resumed_a_run_with_several_tasks_ends_the_same(tmp_path: Path) -> None:
     values = SEVERAL | {"test_every_round": True, "checkpoints": "all"}
     events: list[Event] = []
@@ -156,6 +164,7 @@ def test_a_study_and_its_page_show_the_gain_on_every_test_task(tmp_path: Path) -
         ({"test_tasks": ("doubles,doubles",)}, "given twice"),
         ({"test_tasks": ("doubles skills=tiny",)}, "tiny"),
         ({"test_tasks": ("doubles problems=many",)}, "expected a whole number"),
+        ({"validation_tasks": ("doubles taught=no",)}, "expected true or false"),
         ({"test_tasks": ("doubles size",)}, "expected name=value"),
         ({"validation_tasks": ("",)}, "expected the name of a task"),
         ({"validation_tasks": ('doubles word="a',)}, "no closing quotation"),

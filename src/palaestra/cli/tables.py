@@ -71,7 +71,7 @@ def gain_table(summary: dict[str, Any]) -> Table:
 def test_rounds_table(rows: Sequence[dict[str, Any]]) -> Table:
     """The test accuracy after every round, with 95 % intervals and counts."""
     table = Table(
-        title="test accuracy in % after every round, never shown to the teacher", title_justify="left",
+        title="test accuracy in % after every round", title_justify="left",
         box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="underline",
     )  # fmt: skip
     for column in ("round", "data", "accuracy", "problems", "failures"):

@@ -30,6 +30,7 @@ class TaskEntry:
         text: as it was given, with one space between its parts.
         skills: only these skills; all if empty.
         problems: problems a skill; `None` for the run's setting.
+        is_taught: lessons may be written for its skills; of a validation task.
     """
 
     text: str
@@ -37,12 +38,14 @@ class TaskEntry:
     options: dict[str, Any]
     skills: tuple[str, ...] = ()
     problems: int | None = None
+    is_taught: bool = True
 
 
 def parse_entries(texts: Sequence[str], setting: str) -> list[TaskEntry]:
     """The tasks of a setting. An entry is `NAME`, `NAME,NAME`, or `NAME option=value option=value`.
 
-    Beside the options of the task, `problems=N` sets the problems a skill and `skills=A,B` selects skills.
+    Beside the options of the task, `problems=N` sets the problems a skill, `skills=A,B` selects skills, and `taught=false`
+    keeps a validation task out of the lessons: the teacher sees how the student does on it, and orders nothing for it.
 
     >>> [entry.name for entry in parse_entries(["a,b", "c shots=2"], "test_tasks")]
     ['a', 'b', 'c']
@@ -59,12 +62,17 @@ def parse_entries(texts: Sequence[str], setting: str) -> list[TaskEntry]:
             continue
         options = named_values(words[1:], setting)
         problems, skills = options.pop("problems", None), options.pop("skills", ())
+        is_taught = options.pop("taught", True)
+        require(
+            isinstance(is_taught, bool),
+            f"setting '{setting}': taught of {words[0]}: expected true or false; got {is_taught!r}",
+        )
         require(
             problems is None or (isinstance(problems, int) and not isinstance(problems, bool) and problems >= 0),
             f"setting '{setting}': problems of {words[0]}: expected a whole number of at least 0; got {problems!r}",
         )
         chosen = tuple(skills.split(",")) if isinstance(skills, str) else tuple(map(str, skills))
-        entries.append(TaskEntry(" ".join(words), words[0], options, chosen, problems))
+        entries.append(TaskEntry(" ".join(words), words[0], options, chosen, problems, is_taught))
     twice = [text for text, count in Counter(entry.text for entry in entries).items() if count > 1]
     require(not twice, f"setting '{setting}': {', '.join(twice)} is given twice; give each task once")
     return entries
@@ -90,7 +98,7 @@ def make_taught_task(settings: TeachSettings) -> Task:
             task = member.task
             own = isinstance(task, GenerativeTask)
             shaped = isinstance(task, WritableTask) and task.datum is getattr(main, "datum", None)
-            is_taught = own if settings.writer == "task" else shaped
+            is_taught = member.is_taught and (own if settings.writer == "task" else shaped)
             members[label] = Member(task, member.skills, member.problems, is_taught=is_taught)
         else:
             members[label] = member
@@ -158,5 +166,5 @@ def _members(settings: TeachSettings, entries: Sequence[TaskEntry], main: Task) 
         task = make_task(entry.name, **entry.options)
         check_skills(task, entry.skills)
         unique = names[entry.name] == 1 and entry.name != settings.task
-        members[entry.name if unique else entry.text] = Member(task, entry.skills, entry.problems)
+        members[entry.name if unique else entry.text] = Member(task, entry.skills, entry.problems, entry.is_taught)
     return members

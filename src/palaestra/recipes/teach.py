@@ -37,7 +37,7 @@ class TeachSettings:
     validation_tasks: tuple[str, ...] = setting(
         (),
         "Tasks whose validation problems the teacher sees, each NAME or 'NAME option=value ...' (also problems=N, "
-        "skills=A,B), or several names with commas; the task that is taught if none is given.",
+        "skills=A,B, taught=false), or several names with commas; the task that is taught if none is given.",
     )
     test_tasks: tuple[str, ...] = setting(
         (), "Tasks that the gain is measured on, written alike; those of validation if none is given."
