@@ -1,12 +1,15 @@
 """Several validation and test tasks in one run: what the teacher sees, what is measured, and what is refused."""
 
 import json
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import warm
+from chat_server import Server
 from doubles import Doubles, doubling
+from skilled_model import skilled
 from wavering import SKILLS
 
 from palaestra.cli.tables import gain_table, study_table
@@ -24,6 +27,7 @@ from palaestra.runs.run import Run
 from palaestra.tasks.base import TASKS
 from palaestra.teachers.base import TEACHERS
 from palaestra.teachers.open_ended import OpenEnded
+from palaestra.teachers.quality import Inspection
 
 SMALL: dict[str, Any] = {
     "skills": SKILLS, "rounds": 2, "lesson_size": 8, "validation": 5, "test": 6, "teacher": "open_ended",
@@ -118,6 +122,31 @@ def test_a_validation_task_that_is_not_taught_is_seen_and_gets_no_lessons(tmp_pa
     assert (given["doubles/small"], given["doubles/large"], sum(given.values())) == (0, 0, 16)
 
 
+def test_a_language_model_writes_for_the_skills_of_every_task_that_has_its_shape_of_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    further = "math-skills skills=geometry problems=4"
+    monkeypatch.setattr(STUDENTS._entries["wavering"], "plan", defaultdict(lambda: 0.8, {0: 0.3}))
+    with Server(skilled) as server:
+        values = SMALL | {
+            "skills": ("addition",), "rounds": 1, "validation": 4, "test": 2, "validation_tasks": ("math-skills", further, "doubles"),
+            "teacher": "no_state", "writer": server.model, "cache": str(tmp_path / "calls.sqlite"),
+            "checks": ("readable", "scorer"), "lesson_size": 12,
+        }  # fmt: skip
+        own = teach.teach(out=tmp_path / "own", **values).summary
+        without = values | {"validation_tasks": ("math-skills", further), "teacher": "skill_list"}
+        found = teach.teach(out=tmp_path / "found", discover=server.model, categories=2, **without).summary
+    with Run.open(tmp_path / "own", read_only=True) as run:
+        (inspection,), lesson = run.store.inspections(Inspection).values(), run.store.lesson(1)
+        assert lesson is not None
+        # Doubles has no data for a language model: it is seen, and not taught.
+        assert {example.skill for example in lesson.examples} == {"addition", f"{further}/geometry"}
+        assert (inspection.check("scorer").not_judged, inspection.check("scorer").failed) == (0, 0)
+    assert set(own["validation_tasks"]) == {"math-skills", further, "doubles"}
+    assert set(found["by_skill"]) == set(found["discovery"]["categories"]) == {"numbers", "shapes"}
+    assert {name: row["problems"] for name, row in found["test_tasks"].items()} == {"math-skills": 2, further: 4}
+
+
 def test_stopped_at_any_event_and_resumed_a_run_with_several_tasks_ends_the_same(tmp_path: Path) -> None:
     values = SEVERAL | {"test_every_round": True, "checkpoints": "all"}
     events: list[Event] = []
@@ -127,7 +156,7 @@ def test_stopped_at_any_event_and_resumed_a_run_with_several_tasks_ends_the_same
     class Stop(Exception):
         """The process ends here."""
 
-    for stop in range(2, len(events), 5):
+    for stop in range(2, len(events), 7):
         seen: list[Event] = []
 
         def listener(event: Event, seen: list[Event] = seen, stop: int = stop) -> None:
@@ -200,7 +229,7 @@ def test_entries_are_read_with_their_options() -> None:
 
 def test_the_command_takes_several_tasks_and_tests_every_round(tmp_path: Path) -> None:
     done = warm.command(
-        "teach", "--skill", "addition", "--rounds", "1", "--lesson-size", "8", "--validation", "2", "--test", "3",
+        "teach", "--skill", "addition", "--rounds", "1", "--lesson-size", "4", "--validation", "1", "--test", "2",
         "--epochs", "1", "--threads", "1", "--test-every-round", "--checkpoints", "all", "--teacher", "no_state",
         "--validation-task", "math-skills", "--test-task", "math-skills", "--test-task",
         "math-skills skills=percent,geometry", "--out", tmp_path / "run", cwd=tmp_path,
