@@ -355,16 +355,14 @@ def _summary(
         "calls": sum(cost.calls for phase, cost in run.store.costs().items() if phase.endswith(("/lesson", DISCOVERY))),
         **_checked(run),
         **({"discovery": discovery} if discovery else {}),
-        **_by_task(run, settings, rounds, before, after),
+        **_by_task(run, settings, before, after),
         **({"test_rounds": measured_rounds(run, Split.TEST)} if settings.test_every_round else {}),
         "weights_sha256": weights_sha256,
         "by_skill": by_skill,
     }
 
 
-def _by_task(
-    run: Run, settings: TeachSettings, rounds: int, before: Sequence[Attempt], after: Sequence[Attempt]
-) -> dict[str, Any]:
+def _by_task(run: Run, settings: TeachSettings, before: Sequence[Attempt], after: Sequence[Attempt]) -> dict[str, Any]:
     """Test figures and validation accuracies by task, where a run has several."""
     from palaestra.tasks.group import divide_attempts
 
