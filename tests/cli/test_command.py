@@ -99,7 +99,7 @@ def test_models_lists_the_shelf() -> None:
         (["teech"], "teech"),
         (["resume"], "RUN"),
         (["teach", "--out", "x" * 300], "x" * 300),
-        (["teach", "--device", "nowhere"], "cannot load the model"),
+        (["teach", "--device", "nowhere"], "torch cannot compute on 'nowhere'"),
         (["evaluate", "--split", "tests"], "setting 'split'"),
         (["teach", "--rounds", "0"], "expected at least 1; got 0"),
         (["teach", "--settings", "missing.json"], "no settings file"),
@@ -218,22 +218,39 @@ def test_train_leaves_a_run_with_summary_report_and_policy(trained: Path) -> Non
         (["train", "--env", "CartPol-v1"], "unknown environment 'CartPol-v1'; did you mean 'CartPole-v1'"),
         (["train", "--env", "CartPole-v1", "--policy", "lm"], "policy 'lm' does not fit CartPole-v1"),
         (["train", "--algorithm", "sarsa"], "unknown algorithm 'sarsa'"),
-        (["train", "--env-option", "nonsense=1"], "CoTEnv-v0 does not take these options"),
+        (["train", "--env-option", "nonsense=1"], "CoTEnv-v0 has no option 'nonsense'"),
+        (["train", "--env-option", "task=nonsense"], "unknown task 'nonsense'"),
+        (["train", "--gamma", "1.5"], "setting 'gamma': expected 0 to 1; got 1.5"),
+        (["train", "--learning-rate", "inf"], "setting 'learning_rate': expected a finite number; got inf"),
+        (["teach", "--learning-rate", "nan"], "setting 'learning_rate': expected a finite number; got nan"),
+        (["teach", "--student-option", "size=1"], "student 'supervised' has no option 'size'; it takes none"),
+        (["teach", "--task", "vision-skills"], "the problems have pictures, and the model 'nano' reads text only"),
+        (["evaluate", "--task", "vision-skills"], "the problems have pictures, and the model 'nano' reads text only"),
+        (["evaluate", "--device", "nonsense"], "setting 'device': torch cannot compute on 'nonsense'"),
+        (["train", "--out", "settings.json/run"], "settings.json is a file, not a folder"),
+        (["teach", "--out", "/proc/run"], "/proc/run"),
         (["train", "--env-option", 'skills=["clok"]'], "did you mean 'clock'"),
         (["train-reward", "--datasets-path", "nowhere.jsonl"], "nowhere.jsonl"),
     ],
 )
-def test_bad_training_input_is_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
-    assert message in refused(palaestra(*arguments, cwd=tmp_path))
+def test_bad_training_input_is_one_line_before_a_model_is_loaded(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "settings.json").touch()
+    result = palaestra(*arguments, cwd=tmp_path)
+    assert message in refused(result)
+    assert "load" not in result.stdout
     assert not (tmp_path / "runs").exists()
 
 
-def test_train_reward_prints_accuracy_before_and_after(tmp_path: Path) -> None:
+def test_train_reward_prints_accuracy_before_and_after_and_saves_the_model(tmp_path: Path) -> None:
     rows = [{"prompt": f"say {k}", "chosen": f"{k} {k} yes", "rejected": f"{k} no"} for k in range(40)]
     (tmp_path / "pairs.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     result = palaestra(
-        "train-reward", "--datasets-path", tmp_path / "pairs.jsonl", "--reward-model-path", tmp_path / "model", "--epochs", "1", "--threads", "1"
-    )  # fmt: skip
+        "train-reward", "--datasets-path", "pairs.jsonl", "--epochs", "1", "--threads", "1", cwd=tmp_path
+    )
     assert result.returncode == 0, result.stderr
     assert "accuracy" in result.stdout
-    assert (tmp_path / "model" / "config.json").exists()
+    last = result.stdout.strip().splitlines()[-1]
+    assert last.startswith("model: runs/reward-")
+    assert (tmp_path / last.removeprefix("model: ") / "config.json").exists()

@@ -1,4 +1,5 @@
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -96,25 +97,30 @@ def test_the_checkpoint_scores_as_the_model_did(trained: tuple[Any, Path, list[E
     assert not folder.with_name("reward_model.training").exists()
 
 
-@pytest.mark.parametrize("explicit", [False, True])
-def test_a_killed_training_goes_on_to_the_same_weights(
-    trained: tuple[Any, Path, list[Event]], backbone: str, data: Path, tmp_path: Path, explicit: bool
+@pytest.mark.parametrize("how", ["killed", "killed, and gone on with elsewhere", "terminated"])
+def test_a_stopped_training_goes_on_to_the_same_weights(
+    trained: tuple[Any, Path, list[Event]], backbone: str, data: Path, tmp_path: Path, how: str
 ) -> None:
     model, whole, _ = trained
-    out, seen = tmp_path / "killed", []
+    out, seen = tmp_path / "stopped", []
 
-    def die(event: Event) -> None:
+    def stop(event: Event) -> None:
         if event.phase == "train" and event.done == 8:
-            raise KeyboardInterrupt
+            if how == "terminated":  # What was done is saved then, whatever time has passed since the last save.
+                signal.raise_signal(signal.SIGTERM)
+            else:
+                raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        train_reward(backbone, data, out, listener=die, checkpoint_seconds=0.0, **SMALL)
+    seconds = 3600.0 if how == "terminated" else 0.0
+    with pytest.raises(KeyboardInterrupt) as raised:
+        train_reward(backbone, data, out, listener=stop, checkpoint_seconds=seconds, **SMALL)
+    assert raised.value.__notes__ == [f"the same command, with --reward-model-path {out}"]
     assert not out.exists()
     more = {}
-    if explicit:
+    if "elsewhere" in how:
         more, out = {"resume_checkpoint": out}, tmp_path / "elsewhere"
     again = train_reward(backbone, data, out, listener=seen.append, **more, **SMALL)
-    assert next(event.done for event in seen if event.phase == "train") == 8
+    assert next(event.done for event in seen if event.phase == "train") == (9 if how == "terminated" else 8)
     assert same_weights(out, whole)
     provenance = json.loads((out / "provenance.json").read_text())
     assert provenance["started"]["models"][str(backbone)]["files"]["model.safetensors"]
@@ -185,11 +191,17 @@ def test_one_best_of_four_and_held_out_data_of_its_own(backbone: str, tmp_path: 
     assert model.report.mean_reciprocal_rank >= model.report.accuracy
 
 
-def test_nano_is_the_default_backbone_and_learns_at_its_own_rate(data: Path) -> None:
+def test_nano_is_the_default_backbone_and_learns_at_its_own_rate(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     model = train_reward(datasets_path=data, epochs=1, batch_size=8, patience=0, threads=1, device=torch.device("cpu"))
     assert model.metrics["settings"]["learning_rate"] == 5e-4
     assert model.report is not None
     assert model.report.accuracy > 0.9
+    assert model.folder is not None  # It is saved below runs/ where nobody says where.
+    assert str(model.folder).startswith("runs/reward-")
+    assert load_reward_model(model.folder).metrics == json.loads(json.dumps(model.metrics))
 
 
 @pytest.mark.parametrize(

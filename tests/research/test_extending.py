@@ -16,6 +16,7 @@ import pytest
 from number_task import number_task
 
 from palaestra.core.errors import SettingsError
+from palaestra.core.plugins import load_plugins
 from palaestra.core.records import FailureCause, Message
 from palaestra.recipes.research import research
 from palaestra.research.agents import AGENTS
@@ -23,7 +24,6 @@ from palaestra.research.agents.history import HISTORIES
 from palaestra.research.commands import COMMANDS, Command, CommandError, load_commands
 from palaestra.research.env import ResearchEnv
 from palaestra.research.evaluation import Judge
-from palaestra.research.loading import load_plugins
 from palaestra.research.parsing import PARSERS
 from palaestra.research.places import sandbox_for
 from palaestra.research.records import Unusable

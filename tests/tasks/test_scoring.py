@@ -68,7 +68,8 @@ def test_answers_are_scored_side_by_side_and_in_order() -> None:
 def test_other_scorers_have_one_caller_and_what_they_raise_is_a_failure_of_that_answer() -> None:
     problems = Alone().problems(Split.TEST, 4, 0)
     outcomes = score_all(Alone(), [(p, Completion("break" if p.id == "2" else p.id)) for p in problems])
-    assert outcomes[2] == Failure(FailureCause.SCORER, "RuntimeError: it broke")
+    line = Alone.score.__code__.co_firstlineno + 2
+    assert outcomes[2] == Failure(FailureCause.SCORER, f"RuntimeError: it broke (test_scoring.py, line {line})")
     assert [outcome.value for outcome in outcomes if isinstance(outcome, Score)] == [1.0, 1.0, 1.0]
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text, TextType
 
 from palaestra.cli.progress import rate
-from palaestra.core.events import Event
+from palaestra.core.events import NOTICE, Event
 from palaestra.core.records import Report
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -54,6 +54,9 @@ class TrainProgress:
             self._live.stop()
 
     def __call__(self, event: Event) -> None:
+        if event.phase == NOTICE:
+            self._print(event.figures["text"])
+            return
         report = event.figures.get("report")
         if isinstance(report, Report):
             self._held_out = f"held-out accuracy after {event.round}: {rate(report)}"
@@ -76,8 +79,10 @@ class TrainProgress:
 
     def _line(self, text: str) -> None:
         if not self._live:
-            said = f"[{time.monotonic() - self._start:6.1f} s] {text}"
-            self.console.print(said, markup=False, emoji=False, highlight=False)
+            self._print(f"[{time.monotonic() - self._start:6.1f} s] {text}")
+
+    def _print(self, text: str) -> None:
+        self.console.print(text, markup=False, emoji=False, highlight=False)
 
     def _panel(self) -> Table:
         f = self._figures

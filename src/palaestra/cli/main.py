@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from traceback import print_exception
 from typing import Annotated, Any
 
 import typer
@@ -15,8 +16,9 @@ from palaestra.cli import research as research_commands
 from palaestra.cli.listing import KINDS, entries
 from palaestra.cli.options import from_settings
 from palaestra.cli.progress import quiet
-from palaestra.cli.terminal import INTERRUPTED, Commands, StoppedError, terminal
-from palaestra.core.errors import PalaestraError, UnknownNameError
+from palaestra.cli.terminal import INTERRUPTED, TRACEBACK, Commands, StoppedError, explain, terminal
+from palaestra.core.errors import RunError, UnknownNameError
+from palaestra.core.interrupts import raise_on_sigterm
 
 app = typer.Typer(
     cls=Commands,
@@ -51,6 +53,8 @@ def _finish_teach(result: Any) -> None:
         soft_wrap=True,
     )
     console.print(f"run: {result.folder}", soft_wrap=True)
+    if s["gain"] is None:
+        raise RunError(f"no gain could be measured: {_causes(s)}")
 
 
 def _finish_evaluate(result: Any) -> None:
@@ -67,6 +71,14 @@ def _finish_evaluate(result: Any) -> None:
         soft_wrap=True,
     )
     console.print(f"run: {result.folder}", soft_wrap=True)
+    if result.report.accuracy is None:
+        raise RunError(f"no answer could be scored: {_causes(s)}")
+
+
+def _causes(summary: Mapping[str, Any]) -> str:
+    """What failed, how often, and what the first of each said."""
+    said = summary["first_failures"]
+    return "; ".join(f"{count} x {cause}: {said.get(cause, '')}" for cause, count in summary["failures"].items())
 
 
 def _teach(
@@ -162,8 +174,8 @@ def _train_reward(settings: Any) -> None:
     with RunProgress(console) as progress:
         model = train_reward(settings=settings, listener=progress)
     console.print(reward_table(model))
-    if settings.reward_model_path and not settings.dry_run:
-        console.print(f"checkpoint: {settings.reward_model_path}", soft_wrap=True)
+    if model.folder is not None:
+        console.print(f"model: {model.folder}", soft_wrap=True)
 
 
 def _pretrain(settings: Any) -> None:
@@ -317,28 +329,36 @@ def models_get(name: Annotated[str, typer.Argument(help="A name of the shelf, or
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    traceback: Annotated[
+        bool, typer.Option(TRACEBACK, help="Print the traceback of an error too. Any command takes it.")
+    ] = False,
+) -> None:
     if version:
         console.print(__version__)
         raise typer.Exit
 
 
 def main() -> None:
-    """Run the command. Errors that a user can act on are one line and exit code 2."""
+    """Run the command. An error is one line: exit code 2 if a user can act on it, 1 if not.
+
+    `--traceback`, anywhere in the command line, prints the traceback before that line.
+    """
+    raise_on_sigterm()
+    arguments = [argument for argument in sys.argv[1:] if argument != TRACEBACK]
+    show = len(arguments) < len(sys.argv) - 1
     try:
         # Typer draws a box around its own errors unless it is told to leave them to us.
-        status = app(standalone_mode=False)
-    except PalaestraError as error:
-        _end(f"error: {error}", 2)
+        status = app(arguments, standalone_mode=False)
     except StoppedError as stopped:
-        _end(str(stopped), INTERRUPTED)
+        _end(str(stopped), stopped.status)
     except (KeyboardInterrupt, typer.Abort):
         _end("stopped", INTERRUPTED)
     except Exception as error:
-        # Typer's usage errors know how to say themselves; everything else is a bug of ours.
-        if not hasattr(error, "format_message"):
-            raise
-        _end(f"error: {' '.join(error.format_message().split())}; see palaestra --help", 2)
+        if show:
+            print_exception(error)
+        _end(*explain(error))
     else:
         sys.exit(status if isinstance(status, int) else 0)
 

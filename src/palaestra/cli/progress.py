@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text, TextType
 
-from palaestra.core.events import Event
+from palaestra.core.events import NOTICE, Event
 from palaestra.core.records import Report
 from palaestra.engines.retry import AGAIN
 
@@ -51,6 +51,9 @@ class RunProgress:
             self._live.stop()
 
     def __call__(self, event: Event) -> None:
+        if event.phase == NOTICE:
+            self._tell(event.figures["text"])
+            return
         report = event.figures.get("report")
         if isinstance(report, Report):
             self._line(f"round {event.round}: {event.phase}: {rate(report)}")

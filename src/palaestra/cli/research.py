@@ -15,7 +15,7 @@ from palaestra.cli.options import from_settings
 from palaestra.cli.progress import RunProgress, quiet
 from palaestra.cli.standings import figure, standings_tables
 from palaestra.cli.terminal import INTERRUPTED, terminal
-from palaestra.core.errors import SettingsError
+from palaestra.core.errors import RunError, SettingsError
 from palaestra.core.events import Event
 
 app = typer.Typer(
@@ -114,9 +114,6 @@ def finish(result: Any) -> None:
     console.print(table)
     if is_silent(s):
         console.print(SILENT, soft_wrap=True, highlight=False)
-    if s["failure"]:
-        said = f"failed: {s['failure']['cause']}: {s['failure']['message']}"
-        console.print(said, soft_wrap=True, highlight=False)
     again = f" ({s['calls_again']} made again)" if s.get("calls_again") else ""
     console.print(
         f"{s['steps']} messages, {s['validations']} validations, {s['calls']} calls{again}, {s['prompt_tokens']} tokens in, "
@@ -126,6 +123,8 @@ def finish(result: Any) -> None:
     console.print(f"run: {result.folder}", soft_wrap=True)
     if s["stop_reason"] == "interrupted":
         raise typer.Exit(INTERRUPTED)
+    if s["failure"]:
+        raise RunError(f"the run failed: {s['failure']['cause']}: {s['failure']['message']}")
 
 
 def finish_bench(result: Any) -> None:
@@ -137,6 +136,10 @@ def finish_bench(result: Any) -> None:
             console.print(table, highlight=False)
     console.print(f"{len(result.episodes)} runs; report: {write_report(result.folder)}", soft_wrap=True)
     console.print(f"bench: {result.folder}", soft_wrap=True)
+    failures = [episode.summary["failure"] for episode in result.episodes if episode.summary]
+    if failures and all(failures):
+        first = failures[0]
+        raise RunError(f"all {len(failures)} runs failed; the first: {first['cause']}: {first['message']}")
 
 
 def _research(settings: Any, caller: typer.Context, out: Out = "") -> None:

@@ -2,7 +2,7 @@
 
 Every one of them is the user's to solve: its message is one line that names what was expected,
 what came, and what to do. The command line prints that line and exits with code 2. Anything else
-that escapes is a bug of ours and keeps its traceback.
+that escapes is a bug, of ours or of a user's own code: the command line names its place and exits with code 1.
 """
 
 from __future__ import annotations

@@ -25,6 +25,19 @@ class Event:
     figures: Mapping[str, Any] = field(default_factory=dict)
 
 
+NOTICE = "notice"
+"""The phase of an event that is a line for the user: its text is in `figures["text"]`."""
+
+
+def notice(text: str) -> Event:
+    """An event that tells the user something, whatever is being done.
+
+    >>> notice("stopping after this iteration").figures["text"]
+    'stopping after this iteration'
+    """
+    return Event(NOTICE, figures={"text": text})
+
+
 Listener = Callable[[Event], None]
 
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from numbers import Real
 from typing import Any, Literal
 
+from palaestra.core.checks import short
 from palaestra.core.text import clean_fields
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -126,6 +128,10 @@ class Message:
             return self.content
         return "".join(part.text for part in self.content if isinstance(part, TextPart))
 
+    @property
+    def has_image(self) -> bool:
+        return not isinstance(self.content, str) and any(isinstance(part, ImagePart) for part in self.content)
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -208,9 +214,15 @@ class Score:
     evidence: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.value, Real) or not 0.0 <= self.value <= 1.0:
+            raise ValueError(f"a score is a number between 0 and 1; got {short(self.value)}")
+        if not isinstance(self.evidence, Mapping) or not all(
+            isinstance(text, str) for entry in self.evidence.items() for text in entry
+        ):
+            raise TypeError(f"the evidence of a score is a mapping of texts to texts; got {short(self.evidence)}")
+        if type(self.value) is not float:  # A truth value or a number of NumPy.
+            object.__setattr__(self, "value", float(self.value))
         clean_fields(self, "evidence")
-        if not 0.0 <= self.value <= 1.0:
-            raise ValueError(f"a score lies between 0 and 1; got {self.value}")
 
 
 @dataclass(frozen=True, slots=True)

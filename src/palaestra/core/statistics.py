@@ -230,6 +230,15 @@ def _report(attempts: Sequence[Attempt], name: str, levels: tuple[str, ...]) -> 
     )
 
 
+def first_failures(attempts: Iterable[Attempt]) -> dict[str, str]:
+    """The message of the first failure of each cause, by cause."""
+    found: dict[str, str] = {}
+    for attempt in attempts:
+        if isinstance(attempt.outcome, Failure):
+            found.setdefault(str(attempt.outcome.cause), attempt.outcome.message)
+    return dict(sorted(found.items()))
+
+
 @dataclass(frozen=True, slots=True)
 class Mean:
     """A mean with its 95 % interval over `count` values; the interval of fewer than two is unbounded."""

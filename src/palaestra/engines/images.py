@@ -57,7 +57,7 @@ def along_tokens(tensor: torch.Tensor, length: int) -> bool:
 
 
 def has_image(messages: Sequence[Message]) -> bool:
-    return any(isinstance(part, ImagePart) for m in messages if not isinstance(m.content, str) for part in m.content)
+    return any(message.has_image for message in messages)
 
 
 def load_image(url: str) -> Image.Image:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from palaestra.core.errors import SettingsError
 from palaestra.core.events import Listener, ignore
+from palaestra.core.records import Problem
 from palaestra.engines.base import Engine
 from palaestra.engines.budget import Budget
 from palaestra.engines.cached import CachedEngine
@@ -23,6 +26,19 @@ def check_model(name: str) -> None:
         from palaestra.engines import shelf
 
         shelf.check(name)
+
+
+def check_reads(name: str, problems: Iterable[Problem]) -> None:
+    """Raise now, before anything is loaded, if problems have pictures and a model on this machine reads text only."""
+    from palaestra.engines import shelf
+
+    if is_remote(name) or shelf.reads_images(name) is not False:
+        return
+    if any(message.has_image for problem in problems for message in problem.messages):
+        raise SettingsError(
+            f"the problems have pictures, and the model '{name}' reads text only; take one that reads images"
+            f"{', for example nano-vlm' if 'nano-vlm' in shelf.SHELF else ''}"
+        )
 
 
 def open_engine(name: str, *, device: str = "", listener: Listener = ignore, **service: Any) -> Engine:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import MissingExtraError, ModelError, SettingsError, UnknownNameError
 from palaestra.core.events import Event, Listener, ignore
+from palaestra.runs.files import read_json
 
 if TYPE_CHECKING:
     from palaestra.engines.transformers import TransformersEngine
@@ -104,6 +105,31 @@ def check(name: str) -> None:
     """Raise now, before anything is written, if `name` cannot be a model."""
     if name not in SHELF:
         locate(name)
+
+
+def check_device(device: str) -> None:
+    """Raise now, before anything is loaded, if torch cannot compute on `device`; empty is always right."""
+    if not device:
+        return
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise SettingsError(
+            f"setting 'device': torch cannot compute on '{device}': {str(error).strip().splitlines()[0]}"
+        ) from error
+
+
+def reads_images(name: str) -> bool | None:
+    """Whether a model reads images, by its `config.json`; `None` if it is not on this machine."""
+    if name == "smollm2":  # Not fetched for this.
+        return False
+    folder = Path(locate(name))
+    if not folder.is_dir():
+        return None
+    config = read_json(folder / "config.json")
+    return isinstance(config, dict) and config.get("vision_config") is not None
 
 
 def load(name: str, *, device: str = "", dtype: str = "", listener: Listener = ignore) -> Model:

@@ -12,7 +12,8 @@ from typing import Any, Literal
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from palaestra.core.errors import EnvError, SettingsError, UnknownNameError
+from palaestra.core.errors import EnvError, SettingsError, UnknownNameError, suggest
+from palaestra.envs.problems import task_of
 from palaestra.envs.token.base import TokenVectorEnv
 from palaestra.envs.token.judging import cause_of
 from palaestra.envs.token.single import TokenEnv
@@ -20,6 +21,7 @@ from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.vector import TurnVectorEnv
 from palaestra.envs.wrappers.plain_tokens import PlainTokenVectorEnv, is_plain_token_env
 from palaestra.envs.wrappers.slots import SlotVectorEnv
+from palaestra.tasks.base import check_skills
 
 
 def spec_of(env_id: str) -> Any:
@@ -73,6 +75,25 @@ def kind_of(env_id: str, options: Mapping[str, Any]) -> Literal["token", "turn",
         return "token" if isinstance(env.unwrapped, TokenEnv) or is_plain_token_env(env) else "control"
     finally:
         env.close()
+
+
+def check_options(env_id: str, options: Mapping[str, Any]) -> None:
+    """Raise for an option that a language model's environment does not take, or an unknown task or skill among them.
+
+    Nothing is made and no model loaded for this.
+    """
+    kind = _token_class(spec := spec_of(env_id)) or _turn_class(spec)
+    known = None if kind is None else _parameters(kind)
+    if known is None:
+        return
+    for option in options:
+        if option not in known:
+            raise SettingsError(f"setting 'env_options': {env_id} has no option '{option}'; {suggest(option, known)}")
+    given = {**spec.kwargs, **options}
+    if isinstance(given.get("task"), str) and "task_options" in known:
+        task = task_of(given["task"], given.get("task_options"))
+        skills = given.get("skills", ())
+        check_skills(task, [skills] if isinstance(skills, str) else skills)
 
 
 def is_token_env(env_id: str, options: Mapping[str, Any]) -> bool:
@@ -205,6 +226,22 @@ def _taken(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
     parameters = inspect.signature(kind).parameters
     everything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     return {name: value for name, value in given.items() if everything or name in parameters}
+
+
+def _parameters(kind: type) -> list[str] | None:
+    """The arguments that making a `kind` takes, those that it hands on to its base classes included.
+
+    `None` if a class that does not inherit its constructor from another takes any.
+    """
+    found: list[str] = []
+    for one in kind.__mro__:
+        if "__init__" not in vars(one):
+            continue
+        parameters = list(inspect.signature(vars(one)["__init__"]).parameters.values())[1:]
+        found += [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return list(dict.fromkeys(found))
+    return None
 
 
 def _loaded(spec: Any, entry: Any) -> Any:

@@ -9,6 +9,7 @@ from palaestra.core.checks import short, whole
 from palaestra.core.errors import EnvError, TooFewProblemsError
 from palaestra.core.records import Problem, Split
 from palaestra.tasks.base import EVERY, Task, check_skills, is_drawn, make_task
+from palaestra.tasks.checks import draw_problems
 
 ENOUGH = 200
 """Problems of a skill, where nobody says how many."""
@@ -60,7 +61,7 @@ def problems_of(
     elif whole("problems", per_skill) < 0 or (per_skill == EVERY and is_drawn(task)):
         raise EnvError(f"problems is how many a skill, at least 1 for {task.name}; got {per_skill}")
     else:
-        found = task.problems(Split(split), per_skill, seed, skills)
+        found = draw_problems(task, Split(split), per_skill, seed, skills)
     if not found:
         raise EnvError(f"task {task.name} has no {split} problems")
     return found
@@ -71,10 +72,10 @@ def _up_to(most: int, task: Task, split: Split, seed: int, skills: Sequence[str]
     found: list[Problem] = []
     for skill in skills or task.skills():
         try:
-            found += task.problems(split, most, seed, [skill])
+            found += draw_problems(task, split, most, seed, [skill])
         except TooFewProblemsError as error:
             if error.available:
-                found += task.problems(split, error.available, seed, [skill])
+                found += draw_problems(task, split, error.available, seed, [skill])
             elif skills:
                 raise
     return found

@@ -176,7 +176,7 @@ class PractisingStudent(ModelStudent):
                 missed = 1.0 - sum(rollout.episode_returns) / len(rollout.episode_returns)
                 curve.append((iteration, missed))
                 on_step(iteration, total, missed)
-                if keep is not None and iteration < total:
+                if keep is not None:
                     weights = {n: p.detach() for n, p in self._trained.named_parameters() if p.requires_grad}
                     keep(TrainingState(iteration, weights, {0: algorithm.optimizer.state()}, curve))
         finally:

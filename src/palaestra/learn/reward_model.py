@@ -73,6 +73,8 @@ class RewardModel:
         """What is in `reward_metrics.json`: before, after, counts, settings. Empty if nobody measured."""
         self.report: RewardReport | None = None
         """The held-out comparisons after training; None for a model that was loaded."""
+        self.folder: Path | None = None
+        """Where the training saved it; None if nothing was saved."""
 
     @property
     def device(self) -> torch.device:

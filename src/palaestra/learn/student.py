@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from palaestra.core.errors import LessonError, RunError, SettingsError
+from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.records import Completion, Example, Failure, Score
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Engine
@@ -159,11 +160,13 @@ class ModelStudent(ABC):
         if self.supervision.method == "lora" and self._adapted is None:
             self._adapt(seeds)
         self.figures = {}
-        keep, state = None, None
-        if progress is not None:
-            keep, state = self._keeper(progress, mark), load_state(progress, mark)
         try:
-            return self._train(examples, seeds, on_step, state, keep)
+            if progress is None:
+                return self._train(examples, seeds, on_step, None, None)
+            with HeldInterrupts() as held:
+                return self._train(
+                    examples, seeds, on_step, load_state(progress, mark), self._keeper(progress, mark, held)
+                )
         except BaseException:
             if self.start == "last":
                 self._put_back(before) if before else self.restore()
@@ -241,14 +244,16 @@ class ModelStudent(ABC):
             self._model.load_state_dict(loaded.state_dict())
         return list(strangers)
 
-    def _keeper(self, folder: Path, mark: str) -> Keep:
+    def _keeper(self, folder: Path, mark: str, held: HeldInterrupts) -> Keep:
+        """Write the state every so often, and before an interrupt ends the training."""
         last = time.monotonic()
 
         def keep(state: TrainingState) -> None:
             nonlocal last
-            if time.monotonic() - last >= self.keep_every:
+            if held.pending or time.monotonic() - last >= self.keep_every:
                 save_state(folder, state, mark)
                 last = time.monotonic()
+            held.release()
 
         return keep
 

@@ -7,7 +7,7 @@ registration: here, in `STUDENTS` of a program, or through the entry point group
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,27 @@ STUDENTS.register(
 STUDENTS.register(
     "practice", "palaestra.learn.practice:PractisingStudent", "tries the problems itself, rewarded by the scorer (GRPO)"
 )
+
+
+def check_student(kind: str, options: Mapping[str, Any]) -> None:
+    """Raise for a way of learning that does not exist, an option that it does not have, or a value that it refuses.
+
+    Raises:
+        UnknownNameError: no student learns that way.
+        SettingsError: it has no such option, or not with that value.
+    """
+    settings = getattr(STUDENTS.get(kind), "Settings", None)
+    known = [field.name for field in fields(settings)] if settings is not None else []
+    for option in options:
+        if option not in known:
+            raise SettingsError(
+                f"student '{kind}' has no option '{option}'; {suggest(option, known) if known else 'it takes none'}"
+            )
+    try:
+        if settings is not None:
+            settings(**options)
+    except TypeError as error:
+        raise SettingsError(f"student '{kind}' has an option of the wrong type: {error}") from error
 
 
 def make_student(
@@ -59,12 +80,9 @@ def make_student(
     from palaestra.learn.supervised import supervision_for
 
     made = STUDENTS.get(kind)
-    known = [field.name for field in fields(made.Settings)] if getattr(made, "Settings", None) is not None else []
-    for option in options:
-        if option not in known:
-            raise SettingsError(f"student '{kind}' has no option '{option}'; {suggest(option, known)}")
+    check_student(kind, options)
     offered = {
-        "settings": made.Settings(**options) if known else None,
+        "settings": made.Settings(**options) if getattr(made, "Settings", None) is not None else None,
         "start": start,
         "score": score,
         "environment": environment,

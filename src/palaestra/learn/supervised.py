@@ -176,7 +176,7 @@ def optimise(
         optimizer.zero_grad(set_to_none=True)
         curve.append((step + 1, value))
         on_step(step + 1, len(batches), value)
-        if keep_state is not None and step + 1 < len(batches):
+        if keep_state is not None:
             weights = {name: p.detach() for name, p in trainable.items()}
             keep_state(TrainingState(step + 1, weights, optimizer.state_dict()["state"], curve))
     model.eval()

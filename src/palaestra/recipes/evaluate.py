@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.events import Event, Listener, ignore
+from palaestra.core.plugins import load_plugins
 from palaestra.core.records import Problem, Report, Split, StopReason
-from palaestra.core.statistics import cuts_of, report_on
+from palaestra.core.statistics import cuts_of, first_failures, report_on
 from palaestra.recipes.provenance import record_run
-from palaestra.recipes.settings import at_least, given, named_values, of_run, require, setting, to_plain
+from palaestra.recipes.settings import at_least, finite, given, named_values, of_run, require, setting, to_plain
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.records import to_data
 from palaestra.runs.run import Run, new_folder
@@ -29,6 +30,7 @@ RECIPE = "evaluate"
 class EvaluateSettings:
     """What an evaluation asks."""
 
+    plugins: tuple[str, ...] = setting((), "Files (my_task.py) or modules of one's own that register tasks.")
     task: str = setting("math-skills", "What is asked; `palaestra list tasks` names them.")
     task_options: tuple[str, ...] = setting((), "Options of the task, each as name=value, for example path=FOLDER.")
     model: str = setting(
@@ -53,6 +55,7 @@ class EvaluateSettings:
     seed: int = setting(0, "Seed of problems and sampling.")
 
     def __post_init__(self) -> None:
+        finite(self)
         at_least(self, 1, "samples", "engine_batch")
         require(0 < self.top_p <= 1, f"setting 'top_p': expected above 0 and at most 1; got {self.top_p}")
         at_least(self, 0, "problems", "limit", "shots", "max_tokens", "temperature", "seed")
@@ -89,9 +92,11 @@ def evaluate(
         >>> evaluate(model="nano", problems=10).report.accuracy         # doctest: +SKIP
     """
     settings = given(EvaluateSettings, settings, values)
+    folder = Path(out) if out else new_folder(RECIPE)
+    Run.check_new(folder)
     check(settings)
     engine = _load(settings, listener)
-    with Run.create(Path(out) if out else new_folder(RECIPE), RECIPE, to_plain(settings)) as run:
+    with Run.create(folder, RECIPE, to_plain(settings)) as run:
         return _play(run, settings, lambda: engine, listener)
 
 
@@ -105,13 +110,18 @@ def resume(run: Run, *, listener: Listener = ignore) -> EvaluateResult:
 def check(settings: EvaluateSettings) -> None:
     """Raise for every name that does not exist and a task that cannot be scored, before anything is loaded or written."""
     from palaestra.engines.endpoints import is_remote
-    from palaestra.engines.opening import check_model
+    from palaestra.engines.opening import check_model, check_reads
+    from palaestra.engines.shelf import check_device
     from palaestra.tasks.scoring import check_scoring
 
+    load_plugins(settings.plugins)
     check_model(settings.model)
+    check_device(settings.device)
     if is_remote(settings.model) and settings.prompt == "plain":
         raise SettingsError(f"{settings.model} applies its own chat template; leave the prompt at 'chat'")
-    check_scoring(_asked(settings)[0])
+    task, problems = _asked(settings)
+    check_reads(settings.model, problems)
+    check_scoring(task)
 
 
 @lru_cache(maxsize=1)
@@ -179,6 +189,7 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
         "outcomes": outcomes(attempts),
         "truncated": sum(a.completion.stop_reason is StopReason.LENGTH for a in attempts if a.completion),
         "failures": dict(report.failures),
+        "first_failures": first_failures(attempts),
         "seconds": round(total.seconds, 1),
         "prompt_tokens": total.prompt_tokens,
         "completion_tokens": total.completion_tokens,

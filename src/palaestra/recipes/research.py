@@ -86,7 +86,7 @@ class ResearchSettings:
     seed: int = setting(0, "Seed of the agent's random choices.")
 
     def __post_init__(self) -> None:
-        finite(self, "seconds", "max_cost", "temperature", "top_p", "format_penalty")
+        finite(self)
         at_least(self, 1, "answer_tokens")
         at_least(self, 0, "steps", "seconds", "max_cost", "max_calls", "max_tokens", "context", "temperature", "seed")
         at_least(self, 0, "format_errors", "format_penalty")
@@ -180,9 +180,9 @@ def settled(settings: ResearchSettings) -> ResearchSettings:
         UnknownNameError: there is no such agent.
         SettingsError: a plugin cannot be imported.
     """
+    from palaestra.core.plugins import load_plugins
     from palaestra.research.agents import settled_agent, settled_path
     from palaestra.research.agents.model import ModelAgent
-    from palaestra.research.loading import load_plugins
     from palaestra.research.task import FILE
 
     load_plugins(settings.plugins)  # One of them may be the agent's.
@@ -206,9 +206,9 @@ def settled(settings: ResearchSettings) -> ResearchSettings:
 
 def _checked(settings: ResearchSettings) -> tuple[Agent, ResearchEnv]:
     """The agent and the environment of a run, before either of them has begun."""
+    from palaestra.core.plugins import load_plugins
     from palaestra.research.agents import make_agent
     from palaestra.research.agents.history import make_history
-    from palaestra.research.loading import load_plugins
     from palaestra.research.parsing import PARSERS
     from palaestra.research.places import sandbox_for
 

@@ -10,19 +10,22 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import RunError, SettingsError
 from palaestra.core.events import Event, Listener, ignore
+from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.seeding import Seeds
 from palaestra.recipes.provenance import hash_models
-from palaestra.recipes.settings import at_least, given, require, setting, to_plain
+from palaestra.recipes.settings import at_least, finite, given, require, setting, to_plain
 from palaestra.runs.files import write_folder, write_json
 from palaestra.runs.guard import guarded
 from palaestra.runs.provenance import PROVENANCE, extend_provenance, read_provenance
+from palaestra.runs.run import check_folder, new_folder
 
 if TYPE_CHECKING:
     from palaestra.learn.reward_data import Comparison
@@ -43,7 +46,7 @@ class RewardSettings:
 
     model_name: str = setting("nano", "The backbone: a name of the shelf, a folder, or a hub id.")
     datasets_path: str = setting("", "The comparisons: .jsonl, .jsonl.gz, .json, a datasets folder, or a hub id.")
-    reward_model_path: str = setting("", "Folder for the reward model; empty saves nothing.")
+    reward_model_path: str = setting("", "Folder for the reward model; a new one below runs/ if not given.")
     held_out_path: str = setting("", "Comparisons to measure on; empty holds back a share of the data.")
     test_size: float = setting(0.2, "Share of the comparisons that is held out.")
     validation_size: float = setting(0.1, "Share of the rest that early stopping looks at; unused without patience.")
@@ -63,6 +66,7 @@ class RewardSettings:
     resume_checkpoint: str = setting("", "A training to go on with; empty finds the one that the same call left.")
 
     def __post_init__(self) -> None:
+        finite(self)
         at_least(self, 1, "batch_size", "epochs")
         at_least(self, 0, "warmup_steps", "weight_decay", "learning_rate", "centre", "patience", "max_length")
         at_least(self, 0, "threads", "checkpoint_seconds", "seed")
@@ -88,8 +92,8 @@ def train_reward(
         listener: is told of the progress.
 
     Returns:
-        The model, with `report` (the held-out comparisons after training) and `metrics` (before and
-        after, counts, curves, settings: what is in the checkpoint's `reward_metrics.json`).
+        The model, with `folder` (where it was saved), `report` (the held-out comparisons after training) and
+        `metrics` (before and after, counts, curves, settings: what is in the checkpoint's `reward_metrics.json`).
 
     A training that was killed goes on when the same call is made again.
 
@@ -124,6 +128,9 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
     seeds = Seeds(settings.seed)
     listener(Event("read"))
     train, validation, held_out, identical = _parts(settings, seeds)
+    if out is not None:
+        with guarded(out, "making the folder of the reward model"):
+            out.parent.mkdir(parents=True, exist_ok=True)
     listener(Event("load"))
     model = make_reward_model(settings.model_name, seeds, device=settings.device, max_length=settings.max_length)
     training = _training(settings, model)
@@ -162,14 +169,16 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
 
     def keep(state: RewardState) -> None:
         nonlocal last
-        if progress is not None and time.monotonic() - last >= settings.checkpoint_seconds:
+        if progress is not None and (held.pending or time.monotonic() - last >= settings.checkpoint_seconds):
             write_folder(progress, write_progress(state))
             last = time.monotonic()
+        held.release()
 
-    history = train_reward_model(
-        model, train, validation, training, seeds,
-        on_step=on_step, on_epoch=on_epoch, state=state, keep_state=keep if progress is not None else None,
-    )  # fmt: skip
+    with _resumable(out), HeldInterrupts() as held:
+        history = train_reward_model(
+            model, train, validation, training, seeds,
+            on_step=on_step, on_epoch=on_epoch, state=state, keep_state=keep if progress is not None else None,
+        )  # fmt: skip
     listener(Event("evaluate after", 0, len(held_out)))
     after = model.evaluate(held_out)
     listener(Event("evaluate after", len(held_out), len(held_out), figures={"accuracy": after.accuracy}))
@@ -194,9 +203,21 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
     }
     if out is not None:
         write_folder(out, write_model)
+        model.folder = out
         assert progress is not None
         shutil.rmtree(progress, ignore_errors=True)
     return model
+
+
+@contextmanager
+def _resumable(out: Path | None) -> Iterator[None]:
+    """Tell whoever stops the training how to go on with it."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if out is not None:
+            error.add_note(f"the same command, with --reward-model-path {out}")
+        raise
 
 
 def _folder(settings: RewardSettings) -> Path | None:
@@ -205,13 +226,12 @@ def _folder(settings: RewardSettings) -> Path | None:
 
     if not settings.datasets_path:
         raise SettingsError("setting 'datasets_path': expected a file, a folder or a hub id with comparisons; got none")
-    if not settings.reward_model_path or settings.dry_run:
+    if settings.dry_run:
         return None
-    out = Path(settings.reward_model_path).expanduser()
+    out = Path(settings.reward_model_path).expanduser() if settings.reward_model_path else new_folder(RECIPE)
     if out.exists() and not (out / METRICS).exists() and not (out.is_dir() and not any(out.iterdir())):
         raise RunError(f"{out} exists already and is no reward model of ours; choose another reward_model_path")
-    with guarded(out, "making the folder of the reward model"):
-        out.parent.mkdir(parents=True, exist_ok=True)
+    check_folder(out)
     return out
 
 

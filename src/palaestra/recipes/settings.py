@@ -115,11 +115,19 @@ def named_values(texts: Sequence[str], name: str) -> dict[str, Any]:
     return found
 
 
-def finite(settings: Any, *names: str) -> None:
-    """Raise `SettingsError` for the first of the named settings that is infinite, or no number."""
+def finite(settings: Any) -> None:
+    """Raise `SettingsError` for the first setting that is infinite, or no number."""
+    for f in fields(settings):
+        value = getattr(settings, f.name)
+        if isinstance(value, float):
+            require(math.isfinite(value), f"setting '{f.name}': expected a finite number; got {value}")
+
+
+def within(settings: Any, least: float, most: float, *names: str) -> None:
+    """Raise `SettingsError` for the first of the named settings that is below `least` or above `most`."""
     for name in names:
         value = getattr(settings, name)
-        require(math.isfinite(value), f"setting '{name}': expected a finite number; got {value}")
+        require(least <= value <= most, f"setting '{name}': expected {least} to {most}; got {value}")
 
 
 def at_least(settings: Any, minimum: int, *names: str) -> None:

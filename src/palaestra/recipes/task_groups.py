@@ -126,9 +126,11 @@ def check_tasks(settings: TeachSettings, taught: Task, tested: Task | None) -> N
     Raises:
         SettingsError: the teacher would see a test problem, as a validation problem of another task.
     """
+    from palaestra.engines.opening import check_reads
     from palaestra.tasks.scoring import check_scoring
 
     validation, test = measured_problems(settings, taught, tested)
+    check_reads(settings.student, [*validation, *test])
     for task in (taught, tested):
         if task is not None:
             check_scoring(task)
@@ -146,10 +148,12 @@ def measured_problems(
     settings: TeachSettings, taught: Task, tested: Task | None
 ) -> tuple[list[Problem], list[Problem]]:
     """The validation and the test problems of a run."""
-    validation = taught.problems(Split.VALIDATION, settings.validation, settings.seed, settings.own_skills)
+    from palaestra.tasks.checks import draw_problems
+
+    validation = draw_problems(taught, Split.VALIDATION, settings.validation, settings.seed, settings.own_skills)
     if tested is not None:
-        return validation, tested.problems(Split.TEST, settings.test, settings.seed)
-    return validation, taught.problems(Split.TEST, settings.test, settings.seed, settings.own_skills)
+        return validation, draw_problems(tested, Split.TEST, settings.test, settings.seed)
+    return validation, draw_problems(taught, Split.TEST, settings.test, settings.seed, settings.own_skills)
 
 
 def _members(settings: TeachSettings, entries: Sequence[TaskEntry], main: Task) -> dict[str, Member]:

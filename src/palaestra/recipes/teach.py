@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from palaestra.core.events import Event, Listener, ignore
+from palaestra.core.plugins import load_plugins
 from palaestra.core.records import Attempt, Completion, Example, Failure, Score, Split, Trajectory
-from palaestra.core.statistics import gain_between, report_on
+from palaestra.core.statistics import first_failures, gain_between, report_on
 from palaestra.recipes.export import write_lessons
 from palaestra.recipes.journal import Clock, RunJournal
 from palaestra.recipes.provenance import record_run
 from palaestra.recipes.rewards import plain_rewards, rewards_of, store_rewards
-from palaestra.recipes.settings import at_least, build, given, named_values, of_run, setting, to_plain
+from palaestra.recipes.settings import at_least, build, finite, given, named_values, of_run, setting, to_plain
 from palaestra.recipes.skills import DISCOVERY, check_discovery, discovered, has_skills, label_tasks, regroup
 from palaestra.recipes.task_groups import check_tasks, make_taught_task, make_test_task
 from palaestra.runs.records import to_data
@@ -32,6 +33,9 @@ RECIPE = "teach"
 class TeachSettings:
     """What a teach run does. The same as the command line's options and as `settings.json`."""
 
+    plugins: tuple[str, ...] = setting(
+        (), "Files (my_task.py) or modules of one's own that register tasks, teachers and the like."
+    )
     task: str = setting("math-skills", "What is taught; `palaestra list tasks` names them.")
     task_options: tuple[str, ...] = setting((), "Options of the task, each as name=value, for example path=FOLDER.")
     validation_tasks: tuple[str, ...] = setting(
@@ -114,6 +118,7 @@ class TeachSettings:
     seed: int = setting(0, "Seed of problems, lessons and training.")
 
     def __post_init__(self) -> None:
+        finite(self)
         at_least(
             self,
             1,
@@ -176,10 +181,12 @@ def teach(
         >>> result.summary["gain"]                                            # doctest: +SKIP
     """
     settings = given(TeachSettings, settings, values)
+    folder = Path(out) if out else new_folder(RECIPE)
+    Run.check_new(folder)
     check(settings)
     started = time.perf_counter()
     student = _load(settings, listener)
-    with Run.create(Path(out) if out else new_folder(RECIPE), RECIPE, to_plain(settings)) as run:
+    with Run.create(folder, RECIPE, to_plain(settings)) as run:
         return _play(run, settings, student, started, listener)
 
 
@@ -207,17 +214,19 @@ def resume(run: Run, *, listener: Listener = ignore, categories: int | None = No
 def check(settings: TeachSettings) -> None:
     """Raise for every name that does not exist and a task that cannot be scored, before anything is loaded or written."""
     from palaestra.engines import shelf
-    from palaestra.learn.students import STUDENTS
+    from palaestra.learn.students import check_student
     from palaestra.recipes.lessons import check_writer
     from palaestra.tasks.base import check_skills, make_task
     from palaestra.teachers.base import TEACHERS
 
+    load_plugins(settings.plugins)
     task = make_task(settings.task, **settings.options)
     TEACHERS.check(settings.teacher)
     check_skills(task, settings.skills)
     taught, tested = make_taught_task(settings), make_test_task(settings)
     shelf.check(settings.student)
-    STUDENTS.check(settings.learning)
+    shelf.check_device(settings.device)
+    check_student(settings.learning, named_values(settings.student_options, "student_options"))
     check_discovery(settings, taught, tested)
     check_writer(settings, taught)
     check_tasks(settings, taught, tested)
@@ -256,6 +265,7 @@ def _load(settings: TeachSettings, listener: Listener) -> Student:
 
 def scorer_of(task: Task) -> Scorer:
     """Judges an answer to the question of an example by the task's own scorer, where anything says what is right."""
+    from palaestra.tasks.scoring import score as score_answer
     from palaestra.teachers.quality.base import Context
     from palaestra.teachers.quality.problems import pose
 
@@ -263,7 +273,7 @@ def scorer_of(task: Task) -> Scorer:
 
     def score(example: Example, completion: Completion) -> Score | Failure | None:
         problem = pose(example, context).problem
-        return None if problem is None else task.score(problem, completion)
+        return None if problem is None else score_answer(task, problem, completion)
 
     return score
 
@@ -324,9 +334,12 @@ def _summary(
 ) -> dict[str, Any]:
     before, after = run.store.attempts(f"0/{Split.TEST}"), run.store.attempts(f"{kept}/{Split.TEST}")
     failures: dict[str, int] = {}
+    messages: dict[str, str] = {}
     for phase in run.store.phases():
-        for cause, count in report_on(run.store.attempts(phase)).failures.items():
+        attempts = run.store.attempts(phase)
+        for cause, count in report_on(attempts).failures.items():
             failures[cause] = failures.get(cause, 0) + count
+        messages = first_failures(attempts) | messages
     total, discovery = run.store.total(), discovered(run)
     by_skill, rewards = {}, rewards_of(run, 0, rounds)
     for skill in sorted({*(attempt.problem.skill for attempt in before), *discovery.get("categories", ())}):
@@ -348,6 +361,7 @@ def _summary(
         "examples": examples,
         "rewards": plain_rewards(rewards[""]),
         "failures": failures,
+        "first_failures": messages,
         "seconds": round(total.seconds, 1),
         "prompt_tokens": total.prompt_tokens,
         "completion_tokens": total.completion_tokens,

@@ -106,11 +106,12 @@ class TokenLoop(Loop):
         """Ask the held-out problems greedily, as `palaestra evaluate` does; the attempts go to the store."""
         from palaestra.engines.base import Sampling
         from palaestra.engines.transformers import TransformersEngine
+        from palaestra.tasks.checks import draw_problems
         from palaestra.tasks.evaluate import evaluate
 
         settings, task = self.settings, self.env.task
         skills = sorted({item.skill for item in self.env.items if item.skill in task.skills()})
-        problems = task.problems(Split.TEST, settings.evaluation, settings.seed, skills)
+        problems = draw_problems(task, Split.TEST, settings.evaluation, settings.seed, skills)
         phase = f"{iteration}/{Split.TEST}"
         attempts = evaluate(
             task,

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from palaestra.core.errors import EnvError, RunError
-from palaestra.core.events import Event, Listener, ignore
+from palaestra.core.events import Event, Listener, ignore, notice
+from palaestra.core.interrupts import HeldInterrupts
+from palaestra.core.plugins import load_plugins
 from palaestra.learn.algorithms import ALGORITHMS
 from palaestra.recipes.presets import preset
 from palaestra.recipes.provenance import record_run
-from palaestra.recipes.settings import at_least, given, named_values, of_run, require, setting, to_plain
+from palaestra.recipes.settings import at_least, finite, given, named_values, of_run, require, setting, to_plain, within
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run, new_folder
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 RECIPE = "train"
 AUTO = -1.0
 """Stands for "what suits the environment": see `palaestra.recipes.presets`."""
+STOPPING = "stopping once this iteration is saved; another Ctrl-C stops at once, and goes on from the last checkpoint"
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class TrainSettings:
     Numbers of -1 and empty words mean what suits the environment; a run's `settings.json` has them filled in.
     """
 
+    plugins: tuple[str, ...] = setting((), "Files (my_env.py) or modules of one's own that register environments.")
     env: str = setting("CoTEnv-v0", "The environment: any Gymnasium id; `palaestra list environments` names ours.")
     env_options: tuple[str, ...] = setting((), "Options of the environment, each as name=value (value in JSON).")
     algorithm: str = setting(
@@ -97,6 +101,7 @@ class TrainSettings:
     seed: int = setting(0, "Seed of everything random.")
 
     def __post_init__(self) -> None:
+        finite(self)
         at_least(self, 1, "rank", "group_size", "max_tokens", "width", "layers", "window", "checkpoint_every")
         at_least(self, 0, "entropy", "target_kl", "evaluate_every", "keep_trajectories", "threads", "seed")
         require(self.temperature > 0, f"setting 'temperature': expected above 0; got {self.temperature}")
@@ -105,6 +110,8 @@ class TrainSettings:
             require(
                 value == -1 or value >= 0, f"setting '{name}': expected at least 0, or -1 for what suits; got {value}"
             )
+        within(self, 0, 1, *(name for name in ("gamma", "gae_lambda") if getattr(self, name) != AUTO))
+        within(self, 0, 1, "clip")
         for name in ("iterations", "slots", "episodes", "steps", "epochs", "minibatch", "minibatches"):
             require(getattr(self, name) != 0, f"setting '{name}': expected at least 1; got 0")
 
@@ -174,12 +181,14 @@ def train(
         >>> train(env="CartPole-v1", policy="mlp").summary["return"]          # doctest: +SKIP
     """
     settings = given(TrainSettings, settings, values)
+    folder = Path(out) if out else new_folder(RECIPE)
+    Run.check_new(folder)
     settings = filled(settings)
     check(settings)
     started = time.perf_counter()
     loop = _build(settings, listener)
     settings = loop.settings
-    with closing(loop), Run.create(Path(out) if out else new_folder(RECIPE), RECIPE, to_plain(settings)) as run:
+    with closing(loop), Run.create(folder, RECIPE, to_plain(settings)) as run:
         return _play(run, settings, loop, started, listener, callbacks)
 
 
@@ -196,6 +205,7 @@ def filled(settings: TrainSettings) -> TrainSettings:
     """The settings with everything that was left open set to what suits the environment."""
     from palaestra.envs.making import kind_of
 
+    load_plugins(settings.plugins)
     kind = kind_of(settings.env, settings.options)
     language = kind != "control"
     policy = settings.policy or ("lm" if language else "mlp")
@@ -236,11 +246,13 @@ def filled(settings: TrainSettings) -> TrainSettings:
 def check(settings: TrainSettings) -> None:
     """Raise for every name that does not exist, before anything is loaded or written."""
     from palaestra.engines import shelf
-    from palaestra.envs.making import spec_of
+    from palaestra.envs.making import check_options, spec_of
     from palaestra.recipes.trackers import check_trackers
 
+    load_plugins(settings.plugins)
     spec_of(settings.env)
-    _ = settings.options
+    check_options(settings.env, settings.options)
+    shelf.check_device(settings.device)
     if settings.policy in ("", "lm"):
         shelf.check(settings.model)
     check_trackers(settings.tensorboard, settings.wandb)
@@ -281,36 +293,38 @@ def _play(
     if settings.evaluation and done == 0:
         _evaluate(run, loop, 0, settings, listener)
     iteration = done
-    # A run that was stopped early and killed before its summary has nothing left to do but that.
-    for iteration in range(done + 1, (done if loop.stopped else settings.iterations) + 1):
-        listener(Event("collect", iteration - 1, settings.iterations, iteration))
-        start = time.perf_counter()
-        figures, trajectories = loop.iterate(iteration, 1.0 - (iteration - 1) / settings.iterations, listener)
-        seconds = time.perf_counter() - start
-        cost = LedgerEntry(f"{iteration}/train", settings.model if settings.policy == "lm" else settings.policy,
-                           calls=int(figures.get("episodes", 0)), usage=loop.usage, seconds=seconds)  # fmt: skip
-        run.store.add_iteration(iteration, figures, trajectories, cost)
-        for tracker in trackers:
-            tracker.log(iteration, figures)
-        listener(Event("iteration", iteration, settings.iterations, iteration, figures))
-        told = Iteration(iteration, figures, loop.responses)
-        answers = [callback(told) for callback in callbacks]
-        for more in (answer for answer in answers if isinstance(answer, Mapping)):
-            run.store.add_figures(iteration, more)
+    with HeldInterrupts(lambda: listener(notice(STOPPING))) as held:
+        # A run that was stopped early and killed before its summary has nothing left to do but that.
+        for iteration in range(done + 1, (done if loop.stopped else settings.iterations) + 1):
+            listener(Event("collect", iteration - 1, settings.iterations, iteration))
+            start = time.perf_counter()
+            figures, trajectories = loop.iterate(iteration, 1.0 - (iteration - 1) / settings.iterations, listener)
+            seconds = time.perf_counter() - start
+            cost = LedgerEntry(f"{iteration}/train", settings.model if settings.policy == "lm" else settings.policy,
+                               calls=int(figures.get("episodes", 0)), usage=loop.usage, seconds=seconds)  # fmt: skip
+            run.store.add_iteration(iteration, figures, trajectories, cost)
             for tracker in trackers:
-                tracker.log(iteration, more)
-        loop.stopped = True in answers or (settings.stop_at is not None and loop.recent_return >= settings.stop_at)
-        last = loop.stopped or iteration == settings.iterations
-        every = settings.evaluate_every
-        if settings.evaluation and (last or (every and iteration % every == 0)):
-            held_out = _evaluate(run, loop, iteration, settings, listener)
-            for tracker in trackers:
-                tracker.log(iteration, held_out)
-        if last or iteration % settings.checkpoint_every == 0:
-            save(run.checkpoints, iteration, loop, last)
-            tidy(run.checkpoints, iteration)
-        if loop.stopped:
-            break
+                tracker.log(iteration, figures)
+            listener(Event("iteration", iteration, settings.iterations, iteration, figures))
+            told = Iteration(iteration, figures, loop.responses)
+            answers = [callback(told) for callback in callbacks]
+            for more in (answer for answer in answers if isinstance(answer, Mapping)):
+                run.store.add_figures(iteration, more)
+                for tracker in trackers:
+                    tracker.log(iteration, more)
+            loop.stopped = True in answers or (settings.stop_at is not None and loop.recent_return >= settings.stop_at)
+            last = loop.stopped or iteration == settings.iterations
+            every = settings.evaluate_every
+            if settings.evaluation and (last or (every and iteration % every == 0)):
+                held_out = _evaluate(run, loop, iteration, settings, listener)
+                for tracker in trackers:
+                    tracker.log(iteration, held_out)
+            if last or held.pending or iteration % settings.checkpoint_every == 0:
+                save(run.checkpoints, iteration, loop, last)
+                tidy(run.checkpoints, iteration)
+            if loop.stopped:
+                break
+            held.release()
     clock.lap("rest")
     for tracker in trackers:
         tracker.close()

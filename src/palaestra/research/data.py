@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from palaestra.core.errors import TaskError
+from palaestra.core.plugins import load_file
 from palaestra.core.seeding import Seeds
 from palaestra.engines.shelf import cache_folder
-from palaestra.research.loading import broken, load_file
+from palaestra.research.loading import broken
 from palaestra.research.task import ResearchTask
 from palaestra.runs.guard import guarded
 

@@ -12,11 +12,11 @@ from typing import Any, Literal
 import numpy as np
 
 from palaestra.core.errors import PalaestraError, SandboxError
+from palaestra.core.plugins import told
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
 from palaestra.research.data import TaskData, data_of, function_of
 from palaestra.research.deadline import OverdueError, within
-from palaestra.research.loading import told
 from palaestra.research.places import environment_of, read_only_of
 from palaestra.research.program import Program
 from palaestra.research.records import Grade, Outcome, SubmissionError, Unusable

@@ -5,6 +5,7 @@ store.sqlite      attempts, lessons, curves, costs
 checkpoints/      weights, each folder written beside and renamed
 summary.json      the figures, once the run has ended
 report.html       the same to look at
+traceback.txt     where the run broke off, if it did
 run.lock          held by the process that is at work
 """
 
@@ -13,16 +14,19 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
+from traceback import format_exception
 from types import TracebackType
 from typing import Any
 
-from palaestra.core.errors import RunError
+from palaestra.core.errors import RunError, StorageError
 from palaestra.runs.files import PARTIAL, read_json, write_json
 from palaestra.runs.guard import guarded
 from palaestra.runs.store import Store
 
 FORMAT = 1
+TRACEBACK = "traceback.txt"
 # What a start that was killed before it wrote the settings may have left in its folder.
 _UNFINISHED = {
     "run.lock", "store.sqlite", "store.sqlite-journal", "store.sqlite-wal", "store.sqlite-shm", "settings.json" + PARTIAL
@@ -73,8 +77,10 @@ class Run:
         """Raise now where `create` would, before the work that comes ahead of a run.
 
         Raises:
-            RunError: the folder holds something already.
+            RunError: the folder holds something already, or cannot be one.
+            StorageError: it cannot be written to.
         """
+        check_folder(folder)
         with guarded(folder, "making the run folder"):
             if (folder / "settings.json").exists():
                 raise RunError(
@@ -184,7 +190,38 @@ class Run:
     ) -> None:
         if isinstance(error, KeyboardInterrupt):
             error.add_note(f"palaestra resume {self.folder}")  # How to go on, for whoever stopped it.
+        elif self._lock is not None:
+            self._keep_traceback(error)
         self.close()
+
+    def _keep_traceback(self, error: BaseException | None) -> None:
+        """Write where the run broke off to `traceback.txt`; a run that ends well has none."""
+        path = self.folder / TRACEBACK
+        with suppress(OSError):  # The disk may be full, and that be the error.
+            if error is None:
+                path.unlink(missing_ok=True)
+            else:
+                path.write_text("".join(format_exception(error)), encoding="utf-8")
+                error.add_note(f"traceback: {path}")
+
+
+def check_folder(folder: Path) -> None:
+    """Raise if `folder` cannot be made or written to. Nothing is left behind.
+
+    Raises:
+        RunError: there is a file in its place or above it.
+        StorageError: the disk refuses it.
+    """
+    with guarded(folder, "making the folder"):
+        parent = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+        if not parent.is_dir():
+            raise RunError(f"{parent} is a file, not a folder; choose another place than {folder}")
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise StorageError(f"{parent} is read-only for this user; choose another place than {folder}")
+        missing = [path for path in (folder, *folder.parents) if not path.exists()]
+        folder.mkdir(parents=True, exist_ok=True)  # Only making it shows whether it can be made.
+        for path in missing:
+            path.rmdir()
 
 
 def new_folder(recipe: str, base: Path = Path("runs")) -> Path:

@@ -15,6 +15,7 @@ from palaestra.core.statistics import Mean, by_problem, cluster_of, mean_pass_at
 from palaestra.engines.base import Answer, Engine, Request, Sampling
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.tasks.base import EVERY, Task, is_drawn
+from palaestra.tasks.checks import draw_problems
 from palaestra.tasks.scoring import score_all
 
 CHUNK = 256
@@ -40,7 +41,7 @@ def choose(
     count = len(skills or task.skills())
     if per_skill == EVERY and is_drawn(task):
         per_skill = math.ceil(limit / count) if limit else DRAWN
-    problems = task.problems(split, per_skill, seed, skills)
+    problems = draw_problems(task, split, per_skill, seed, skills)
     if not problems:
         raise TaskError(f"task '{task.name}' has no {split} problems; ask for another split")
     return problems if not 0 < limit < len(problems) else _in_turn(task, problems, limit)

@@ -10,6 +10,7 @@ import numpy as np
 
 from palaestra.core.records import Attempt, Completion, Example, Failure, Problem, Score, Split
 from palaestra.tasks.base import GenerativeTask, Task, check_skills, is_drawn, longest_answer
+from palaestra.tasks.checks import draw_problems
 from palaestra.tasks.scoring import check_scoring, has_concurrent_scoring
 
 OWNER = "task_of_group"
@@ -79,7 +80,7 @@ class TaskGroup:
         for name, member in self.members.items():
             if member.is_taught if split is Split.TRAIN else member.is_measured:
                 count = per_skill if member.problems is None or split is Split.TRAIN else member.problems
-                found += [self.label(p, name) for p in member.task.problems(split, count, seed, member.skills)]
+                found += [self.label(p, name) for p in draw_problems(member.task, split, count, seed, member.skills)]
         return [problem for problem in found if not skills or problem.skill in skills]
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import BoundedSemaphore
 
+from palaestra.core.checks import short
+from palaestra.core.errors import TaskError
 from palaestra.core.records import Completion, Failure, FailureCause, Problem, Score
+from palaestra.core.user_code import describe_location, describe_origin
 from palaestra.tasks.base import Task
 
 THREADS = 2 * (os.cpu_count() or 1)
@@ -25,11 +28,21 @@ def check_scoring(task: Task) -> None:
 
 
 def score(task: Task, problem: Problem, completion: Completion) -> Score | Failure:
-    """Score one answer. A scorer is a plugin: whatever it raises is its failure and no score."""
+    """Score one answer. A scorer is a plugin: whatever it raises is its failure and no score.
+
+    Raises:
+        TaskError: it returned something else than a `Score` or a `Failure`.
+    """
     try:
-        return task.score(problem, completion)
+        outcome: object = task.score(problem, completion)
     except Exception as error:
-        return Failure(FailureCause.SCORER, f"{type(error).__name__}: {error}")
+        return Failure(FailureCause.SCORER, f"{type(error).__name__}: {error}{describe_origin(error)}")
+    if isinstance(outcome, Score | Failure):
+        return outcome
+    raise TaskError(
+        f"{type(task).__name__}.score returned {short(outcome)}{describe_location(task.score)}; "
+        "expected a Score or a Failure"
+    )
 
 
 def score_all(task: Task, answers: Sequence[tuple[Problem, Completion]]) -> list[Score | Failure]:

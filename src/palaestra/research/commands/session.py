@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from palaestra.core.errors import PalaestraError, suggest
+from palaestra.core.plugins import told
 from palaestra.core.text import clean_text
 from palaestra.research.commands.arguments import from_json, from_text
 from palaestra.research.commands.base import (
@@ -27,7 +28,6 @@ from palaestra.research.commands.files import Files, Page, Place
 from palaestra.research.commands.inside import Inside
 from palaestra.research.commands.memory import Memory
 from palaestra.research.commands.window import window
-from palaestra.research.loading import told
 from palaestra.sandbox.base import Shell
 
 PATIENCE = 40.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from palaestra.core.records import Completion, Example, Failure, FailureCause, Score
+from palaestra.tasks.scoring import score
 from palaestra.teachers.quality.base import Context
 from palaestra.teachers.quality.problems import Basis, pose
 from palaestra.teachers.quality.records import KEPT, Ruling, Verdict, dropped, not_judged
@@ -31,9 +32,9 @@ def _judge(example: Example, context: Context) -> Verdict | Failure:
             return not_judged(NOTHING_TO_SCORE_BY)
         if posed.basis is Basis.CLAIMED and not posed.problem.reference:
             return dropped(NO_ANSWER)
-        outcome = context.task.score(posed.problem, Completion(example.response))
-    except Exception as error:  # A scorer is a plugin: whatever it raises is its failure, not a verdict.
+    except Exception as error:  # A task is a plugin: whatever it raises is its failure, not a verdict.
         return Failure(FailureCause.SCORER, f"{type(error).__name__}: {error}")
+    outcome = score(context.task, posed.problem, Completion(example.response))
     if isinstance(outcome, Failure):
         return outcome
     if outcome.value >= 1.0:

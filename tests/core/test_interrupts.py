@@ -1,0 +1,82 @@
+"""The first Ctrl-C or SIGTERM waits for a save; the second does not."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from palaestra.core.interrupts import HeldInterrupts, Terminated, raise_on_sigterm
+
+
+@pytest.fixture(autouse=True)
+def python_handlers():
+    """Background jobs of a shell ignore Ctrl-C; here both signals have the handlers of a program at a terminal."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
+def test_the_first_signal_waits_until_it_is_released(number, kind):
+    told = []
+    with HeldInterrupts(lambda: told.append(True)) as held:
+        assert not held.pending
+        signal.raise_signal(number)
+        assert held.pending
+        with pytest.raises(kind) as raised:
+            held.release()
+        assert not held.pending
+    assert told == [True]
+    assert type(raised.value) is kind
+
+
+def test_a_second_signal_stops_at_once():
+    with HeldInterrupts() as held:
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(Terminated):
+            signal.raise_signal(signal.SIGINT)
+        assert not held.pending
+
+
+def test_what_is_pending_at_the_end_of_the_block_is_raised_there():
+    with pytest.raises(KeyboardInterrupt), HeldInterrupts():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_error_in_the_block_counts_more_than_the_signal():
+    def fail() -> None:
+        with HeldInterrupts():
+            signal.raise_signal(signal.SIGINT)
+            raise ValueError("the error")
+
+    with pytest.raises(ValueError, match="the error"):
+        fail()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_an_ignored_signal_stays_ignored():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with HeldInterrupts() as held:
+        signal.raise_signal(signal.SIGINT)
+        assert not held.pending
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_other_threads_hold_nothing():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(HeldInterrupts().__enter__().pending))
+    thread.start()
+    thread.join()
+    assert found == [False]
+
+
+def test_sigterm_ends_a_program_as_ctrl_c_does():
+    raise_on_sigterm()
+    with pytest.raises(Terminated):
+        signal.raise_signal(signal.SIGTERM)
