@@ -7,7 +7,6 @@ fetched once. Everything else is a folder with a transformers checkpoint, or an 
 from __future__ import annotations
 
 import copy
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -128,6 +127,8 @@ def reads_images(name: str) -> bool | None:
     folder = Path(locate(name))
     if not folder.is_dir():
         return None
+    if base := _read_base(folder):
+        return reads_images(base)
     config = read_json(folder / "config.json")
     return isinstance(config, dict) and config.get("vision_config") is not None
 
@@ -143,8 +144,8 @@ def load(name: str, *, device: str = "", dtype: str = "", listener: Listener = i
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     where = locate(name, listener)
-    if (Path(where) / ADAPTER).exists() and not (Path(where) / "config.json").exists():
-        return _load_adapter(name, Path(where), device=device, dtype=dtype, listener=listener)
+    if base := _read_base(Path(where)):
+        return _merge_adapter(name, Path(where), load(base, device=device, dtype=dtype, listener=listener))
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
     processor: Any = None
@@ -165,15 +166,25 @@ def load(name: str, *, device: str = "", dtype: str = "", listener: Listener = i
     return Model(name, weights, tokenizer, processor)
 
 
-def _load_adapter(name: str, folder: Path, *, device: str, dtype: str, listener: Listener) -> Model:
-    """The base model of a LoRA adapter, with the adapter merged into its weights."""
+def _read_base(folder: Path) -> str:
+    """The base model of a folder with a LoRA adapter; empty for every other folder.
+
+    Raises:
+        ModelError: the adapter names no base model.
+    """
+    if not (folder / ADAPTER).exists() or (folder / "config.json").exists():
+        return ""
+    adapter = read_json(folder / ADAPTER)
+    base = adapter.get("base_model_name_or_path") if isinstance(adapter, dict) else None
+    if not isinstance(base, str) or not base:
+        raise ModelError(f"cannot load the model '{folder}': {folder / ADAPTER} names no base model")
+    return base
+
+
+def _merge_adapter(name: str, folder: Path, model: Model) -> Model:
+    """A base model with a LoRA adapter merged into its weights."""
     if find_spec("peft") is None:
         raise MissingExtraError("peft", "lora", f"the LoRA adapter {folder}")
-    try:
-        base = str(json.loads((folder / ADAPTER).read_text(encoding="utf-8"))["base_model_name_or_path"] or "")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"cannot load the model '{name}': {folder / ADAPTER} names no base model") from error
-    model = load(base, device=device, dtype=dtype, listener=listener)
     from peft import PeftModel
 
     try:
