@@ -26,7 +26,7 @@ from palaestra.runs.run import Run
 
 SETTINGS = teach.TeachSettings(
     skills=("geometry", "percent", "addition"), rounds=3, lesson_size=16, validation=4, test=5, epochs=2, threads=1, seed=0,
-    checkpoint_seconds=0.1, keep="best",
+    checkpoint_seconds=0.1, keep="best", test_every_round=True, checkpoints="all",
 )  # fmt: skip
 
 

@@ -57,6 +57,8 @@ def test_a_good_solution_is_ranked_above_submit_the_baseline(number: str, tmp_pa
         ("baseline", False), ("reference", True),
     ]  # fmt: skip
     page = write_report(tmp_path / "bench").read_text()
+    assert len(list((tmp_path / "bench").rglob("provenance.json"))) == 5  # Of the bench and of each run.
+    assert 'id="provenance"' in page
     assert "2 agents on 2 tasks" in page
     assert 'href="prisoners_dilemma/reference-seed0/report.html"' in page
     assert all((episode.folder / "report.html").exists() for episode in result.episodes)

@@ -52,6 +52,7 @@ def test_the_summary_holds_what_is_promised(number: Path, tmp_path: Path) -> Non
     told: list[Event] = []
     result = research(task=str(number), agent="reference", seed=3, out=tmp_path / "run", listener=told.append)
     assert set(result.summary) >= FIELDS
+    assert json.loads((tmp_path / "run" / "provenance.json").read_text())["started"]["models"] == {}
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == result.summary
     assert {name: result.summary[name] for name in FIELDS - {"seconds"}} == {
         "task": "number", "agent": "reference", "metric": "value", "direction": "higher", "baseline": 6.0,

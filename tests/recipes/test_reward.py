@@ -122,6 +122,9 @@ def test_a_stopped_training_goes_on_to_the_same_weights(
     again = train_reward(backbone, data, out, listener=seen.append, **more, **SMALL)
     assert next(event.done for event in seen if event.phase == "train") == (9 if how == "terminated" else 8)
     assert same_weights(out, whole)
+    provenance = json.loads((out / "provenance.json").read_text())
+    assert provenance["started"]["models"][str(backbone)]["files"]["model.safetensors"]
+    assert [entry["changed"] for entry in provenance["resumed"]] == [{}]
     for name in ("curve", "validation", "before", "after", "best_epoch"):
         assert again.metrics[name] == model.metrics[name]
 

@@ -22,6 +22,7 @@ from palaestra.core.errors import (
 from palaestra.envs.token import TokenVectorEnv
 from palaestra.recipes.settings import build, documented, to_plain
 from palaestra.recipes.train import Iteration, TrainResult, TrainSettings, filled, resume, train
+from palaestra.report import write_report
 from palaestra.runs.run import Run
 
 TOKEN = {"env": "CoTEnv-v0", "env_options": ("problems=10", 'skills=["clock", "percent"]'), "iterations": 4, "episodes": 16,
@@ -56,6 +57,9 @@ def token_run(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
 
 def test_a_run_leaves_figures_trajectories_attempts_checkpoints_and_a_model(token_run: TrainResult) -> None:
     summary = token_run.summary
+    started = json.loads((token_run.folder / "provenance.json").read_text())["started"]
+    assert started["models"]["nano"]["sha256"]
+    assert started["palaestra"]["version"] in write_report(token_run.folder).read_text()
     assert (summary["iterations"], summary["episodes"], summary["problems"]) == (4, 64, 8)
     with Run.open(token_run.folder, read_only=True) as opened:
         figures = opened.store.figures()

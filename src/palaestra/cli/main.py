@@ -36,10 +36,12 @@ console = terminal()
 
 
 def _finish_teach(result: Any) -> None:
-    from palaestra.cli.tables import gain_table
+    from palaestra.cli.tables import gain_table, test_rounds_table
     from palaestra.report import write_report
 
     console.print(gain_table(result.summary))
+    if "test_rounds" in result.summary:
+        console.print(test_rounds_table(result.summary["test_rounds"]))
     page = write_report(result.folder)
     s = result.summary
     failures = sum(s["failures"].values())

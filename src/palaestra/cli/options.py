@@ -80,6 +80,8 @@ def _flag(name: str) -> str:
         "skills": "skill",
         "env_options": "env-option",
         "task_options": "task-option",
+        "validation_tasks": "validation-task",
+        "test_tasks": "test-task",
         "teacher_options": "teacher-option",
         "student_options": "student-option",
         "checks": "check",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -55,16 +55,32 @@ def gain_table(summary: dict[str, Any]) -> Table:
     closed = any(row.get("majority") for row in (*summary["by_skill"].values(), summary))
     for column in ("data", "before", "after", "gain in points", *(("majority class",) if closed else ())):
         table.add_column(column, justify="right", no_wrap=True)
-    for name, row in {**summary["by_skill"], "all": summary}.items():
-        digits = 1 if name == "all" else 0
+    tasks = {f"task {name}": row | {"examples": "-"} for name, row in summary.get("test_tasks", {}).items()}
+    for name, row in {**summary["by_skill"], **tasks, "all": summary}.items():
+        digits = 1 if name == "all" or name in tasks else 0
         gain = "-"
         if row["gain"] is not None:
             gain = f"{row['gain']:+.{digits}f} [{row['gain_low']:+.{digits}f}, {row['gain_high']:+.{digits}f}]"
-        if name == "all":
+        if name == next(iter(tasks), "all"):
             table.add_row()
         cells = (str(row["examples"]), _interval(row, "test_before"), _interval(row, "test_after"))
         baseline = (_majority(row.get("majority")),) if closed else ()
         table.add_row(name, *cells, gain, *baseline, style="bold" if name == "all" else None)
+    return table
+
+
+def test_rounds_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """The test accuracy after every round, with 95 % intervals and counts."""
+    table = Table(
+        title="test accuracy in % after every round", title_justify="left",
+        box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="underline",
+    )  # fmt: skip
+    for column in ("round", "data", "accuracy", "problems", "failures"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        accuracy = "-" if row["accuracy"] is None else f"{row['accuracy']:.1f} [{row['low']:.1f}, {row['high']:.1f}]"
+        failures = sum(row["failures"].values())
+        table.add_row(str(row["round"]), str(row["examples"]), accuracy, str(row["problems"]), str(failures))
     return table
 
 
@@ -148,6 +164,8 @@ def study_table(result: StudyResult) -> Table:
         cells = [str(row.examples), f"{row.cost['seconds']:.0f} s"]
         cells += [describe_cost(row.cost)] if paid else []
         table.add_row(row.name, _mean(row.gain), _mean(row.ahead), _chance(chances.get(row.name)), *cells)
+        for task, gain in row.tasks.items():
+            table.add_row(f"  task {task}", _mean(gain))
     return table
 
 

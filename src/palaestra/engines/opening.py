@@ -14,8 +14,8 @@ from palaestra.engines.budget import Budget
 from palaestra.engines.cached import CachedEngine
 from palaestra.engines.endpoints import Endpoint, is_remote
 from palaestra.engines.prices import Prices
+from palaestra.engines.weights import hash_files
 from palaestra.runs.cache import Cache, digest
-from palaestra.runs.files import sha256_of
 
 
 def check_model(name: str) -> None:
@@ -87,5 +87,4 @@ def _weights(name: str) -> str:
     folder = Path(shelf.locate(name))
     if not folder.is_dir():
         return f"hub:{name}"
-    files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".json", ".jinja"))
-    return digest({path.name: sha256_of(path) for path in files})
+    return digest(hash_files(folder))

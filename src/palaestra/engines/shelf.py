@@ -22,6 +22,8 @@ from palaestra.runs.files import read_json
 if TYPE_CHECKING:
     from palaestra.engines.transformers import TransformersEngine
 
+ADAPTER = "adapter_config.json"
+"""In a folder with a LoRA adapter of peft instead of a whole model; it names the base model."""
 ASSETS = Path(str(files("palaestra"))) / "assets"
 NANO_VLM = ASSETS / "nano_vlm"
 SHELF: Mapping[str, str] = {
@@ -88,7 +90,7 @@ def locate(name: str, listener: Listener = ignore) -> str:
         return str(fetch(cache_folder(), listener))
     path = Path(name).expanduser()
     if path.is_dir():
-        if not (path / "config.json").exists():
+        if not (path / "config.json").exists() and not (path / ADAPTER).exists():
             raise ModelError(f"the folder {path} holds no transformers checkpoint: it has no config.json")
         return str(path)
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
@@ -125,6 +127,8 @@ def reads_images(name: str) -> bool | None:
     folder = Path(locate(name))
     if not folder.is_dir():
         return None
+    if base := _read_base(folder):
+        return reads_images(base)
     config = read_json(folder / "config.json")
     return isinstance(config, dict) and config.get("vision_config") is not None
 
@@ -148,6 +152,8 @@ def load(
     from palaestra.engines.families import check_causal, check_trainable
 
     where = locate(name, listener)
+    if base := _read_base(Path(where)):
+        return _merge_adapter(name, Path(where), load(base, device=device, dtype=dtype, listener=listener))
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
     processor: Any = None
@@ -167,6 +173,35 @@ def load(
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(f"cannot load the model '{name}': {reason}") from error
     return Model(name, weights, tokenizer, processor)
+
+
+def _read_base(folder: Path) -> str:
+    """The base model of a folder with a LoRA adapter; empty for every other folder.
+
+    Raises:
+        ModelError: the adapter names no base model.
+    """
+    if not (folder / ADAPTER).exists() or (folder / "config.json").exists():
+        return ""
+    adapter = read_json(folder / ADAPTER)
+    base = adapter.get("base_model_name_or_path") if isinstance(adapter, dict) else None
+    if not isinstance(base, str) or not base:
+        raise ModelError(f"cannot load the model '{folder}': {folder / ADAPTER} names no base model")
+    return base
+
+
+def _merge_adapter(name: str, folder: Path, model: Model) -> Model:
+    """A base model with a LoRA adapter merged into its weights."""
+    if find_spec("peft") is None:
+        raise MissingExtraError("peft", "lora", f"the LoRA adapter {folder}")
+    from peft import PeftModel
+
+    try:
+        merged = PeftModel.from_pretrained(model.weights, str(folder)).merge_and_unload()
+    except Exception as error:  # peft, safetensors and torch each raise their own.
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelError(f"cannot load the model '{name}': {reason}") from error
+    return Model(name, merged.eval(), model.tokenizer, model.processor)
 
 
 def _load_vision(where: str, config: Any, dtype: Any) -> tuple[Any, Any]:

@@ -30,6 +30,7 @@ from palaestra.recipes import research
 from palaestra.recipes.calls import CALL_TIMEOUT, Engines, open_cache
 from palaestra.recipes.outcome import is_silent
 from palaestra.recipes.playing import Stopped
+from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.research import ResearchSettings
 from palaestra.recipes.settings import build, require, to_plain
 from palaestra.research.scores import RunScore, Standings, TaskScale
@@ -38,6 +39,7 @@ from palaestra.research.task import Direction
 from palaestra.runs.files import PARTIAL, read_json, write_json, write_text
 from palaestra.runs.guard import guarded
 from palaestra.runs.ledger import Spending
+from palaestra.runs.provenance import record_provenance
 from palaestra.runs.run import Run, new_folder
 
 if TYPE_CHECKING:
@@ -204,6 +206,8 @@ def standings_of(episodes: Sequence[Episode]) -> Standings | None:
 def _play(folder: Path, listener: Listener) -> BenchResult:
     found = read_bench(folder)
     waiting = deque(episode for episode in found.episodes if episode.summary is None)
+    models = hash_models(str(found.settings.get("model", "")), *map(research.name_model, found.agents))
+    record_provenance(folder, models, ended=not waiting)
     if waiting:
         try:
             _Work(found, waiting, listener).run()

@@ -72,6 +72,8 @@ def _side(folder: Path) -> Side:
         phases = run.store.phases()
         tested = [phase for phase in phases if phase.rpartition("/")[2] == Split.TEST]
         chosen = phases if run.recipe == "evaluate" else tested[-1:]
+        if ended and run.recipe == "teach":  # Every round may have been tested; the one that is kept counts.
+            chosen = [f"{(run.summary or {})['kept_round']}/{Split.TEST}"]
         attempts = tuple(attempt for phase in chosen for attempt in run.store.attempts(phase))
         if not attempts:
             raise RunError(f"{folder} holds no answers to compare: the {run.recipe} run has not tested its model")

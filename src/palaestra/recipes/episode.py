@@ -66,6 +66,8 @@ def run_episode(
         lesson = data_generation_agent.write(state, min(data_per_iteration, left), generator)
         state, _, terminated, truncated, info = environment.step(lesson)
         reports[iteration] = {"validation": info["report"]}
+        if "test" in info and not (terminated or truncated):
+            reports[iteration]["test"] = info["test"]
         _keep(io_provider, iteration, lesson, reports[iteration])
         over = terminated or truncated
         if over or (limit is not None and state.examples >= limit):

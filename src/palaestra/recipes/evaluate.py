@@ -25,6 +25,7 @@ from palaestra.recipes.calls import (
     open_cache,
     service_options,
 )  # fmt: skip
+from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import at_least, build, finite, given, named_values, of_run, require, setting, to_plain
 from palaestra.runs.ledger import LedgerEntry, Spending
 from palaestra.runs.records import to_data
@@ -178,6 +179,7 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
     from palaestra.tasks.evaluate import evaluate as ask
     from palaestra.tasks.evaluate import measures, outcomes
 
+    record_run(run, settings.model)
     task, problems = _asked(settings)
     _asked.cache_clear()  # Whoever evaluates again finds the data as it is then.
     phase = f"0/{settings.split}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from palaestra.core.errors import RunError
 from palaestra.core.records import Attempt
-from palaestra.runs.files import write_folder
+from palaestra.runs.files import PARTIAL, write_folder
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run
 
@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 
 
 class RunJournal:
-    """A lesson episode's memory in a run folder."""
+    """A lesson episode's memory in a run folder.
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    Arguments:
+        keep_all: keep the weights of every round, not only of those that may still be needed.
+    """
+
+    def __init__(self, run: Run, *, keep_all: bool = False) -> None:
+        self.run, self.keep_all = run, keep_all
 
     def attempts(self, phase: str) -> list[Attempt]:
         return self.run.store.attempts(phase)
@@ -50,7 +54,8 @@ class RunJournal:
         """Remove all weights but those of `rounds`, and the state of a training that is over."""
         wanted = {self._folder(round_) for round_ in rounds}
         for folder in self.run.checkpoints.iterdir() if self.run.checkpoints.is_dir() else ():
-            if folder not in wanted:
+            is_round = folder.name.startswith("round-") and not folder.name.endswith(PARTIAL)
+            if folder not in wanted and not (self.keep_all and is_round):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def load(self, round_: int, student: Student) -> None:

@@ -130,7 +130,7 @@ def lessons_of(run: Run, settings: TeachSettings, task: Task, listener: Listener
     options = named_values(settings.teacher_options, "teacher_options")
     checks = checks_of(settings)
     if settings.writer == OWN and not settings.planner:
-        yield Lessons(run, settings, make_teacher(settings.teacher, task, settings.skills, **options), checks)
+        yield Lessons(run, settings, make_teacher(settings.teacher, task, settings.chosen_skills, **options), checks)
         return
     from palaestra.teachers.model_writer import ModelWriter
     from palaestra.teachers.prompts import Prompts
@@ -212,4 +212,4 @@ def check_writer(settings: TeachSettings, task: Task) -> None:
     if settings.planner:
         check_model(settings.planner)
         options = planning(settings, nobody, prompts) | options
-    make_teacher(settings.teacher, task, settings.skills, writer=writer, **options)
+    make_teacher(settings.teacher, task, settings.chosen_skills, writer=writer, **options)

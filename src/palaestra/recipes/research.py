@@ -21,6 +21,7 @@ from palaestra.recipes.calls import (
     check_call_timeout,
     check_prices,
 )  # fmt: skip
+from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import at_least, build, finite, given, named_values, of_run, require, setting, to_plain
 from palaestra.runs.files import write_json
 from palaestra.runs.run import Run, new_folder
@@ -245,6 +246,15 @@ def _measured(settings: ResearchSettings, listener: Listener) -> ResearchEnv:
     return env
 
 
+def name_model(agent: str) -> str:
+    """The model that an agent names itself; empty if it names none.
+
+    >>> name_model("best_of:4:model:nano"), name_model("baseline")
+    ('nano', '')
+    """
+    return agent.rpartition("model:")[2] if "model:" in agent else ""
+
+
 def task_of(settings: ResearchSettings) -> ResearchTask:
     """The task of the settings: one of ours, of a folder, or of a checkout of MLGym."""
     from palaestra.research.task import load_task
@@ -340,6 +350,7 @@ def _play(
     from palaestra.recipes.playing import Player
     from palaestra.research.agents import make_agent
 
+    record_run(run, settings.model, name_model(settings.agent))
     # What a run has spent ends its episode, and with it the run: there is nothing to go on with.
     with calls_of(run, settings, within, resumable=False) as calls:
         outfit = outfit_of(settings, env.task, calls, engines, lambda: env.baseline, listener)

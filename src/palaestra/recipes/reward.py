@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +20,11 @@ from palaestra.core.errors import RunError, SettingsError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.seeding import Seeds
+from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.settings import at_least, finite, given, require, setting, to_plain
-from palaestra.runs.files import write_folder
+from palaestra.runs.files import write_folder, write_json
 from palaestra.runs.guard import guarded
+from palaestra.runs.provenance import PROVENANCE, extend_provenance, read_provenance
 from palaestra.runs.run import check_folder, new_folder
 
 if TYPE_CHECKING:
@@ -135,6 +137,9 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
     fingerprint = _fingerprint(settings, train, validation)
     progress = out.with_name(out.name + ".training") if out is not None else None
     state = _found(settings, progress, fingerprint)
+    provenance = extend_provenance(
+        _find_provenance(settings, progress) if state is not None else None, hash_models(settings.model_name)
+    )
 
     listener(Event("evaluate before", 0, len(held_out)))
     before = model.evaluate(held_out)
@@ -151,10 +156,21 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
         listener(Event("validate", report.count, report.count, number, figures))
         epoch = number + 1
 
+    def write_progress(state: RewardState) -> Callable[[Path], None]:
+        def write(folder: Path) -> None:
+            _write_state(folder / STATE, state, fingerprint)
+            write_json(folder / PROVENANCE, provenance)
+
+        return write
+
+    def write_model(folder: Path) -> None:
+        model.save(folder)
+        write_json(folder / PROVENANCE, provenance)
+
     def keep(state: RewardState) -> None:
         nonlocal last
         if progress is not None and (held.pending or time.monotonic() - last >= settings.checkpoint_seconds):
-            write_folder(progress, lambda folder: _write_state(folder / STATE, state, fingerprint))
+            write_folder(progress, write_progress(state))
             last = time.monotonic()
         held.release()
 
@@ -186,7 +202,7 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
         "seconds": round(time.perf_counter() - started, 1),
     }
     if out is not None:
-        write_folder(out, model.save)
+        write_folder(out, write_model)
         model.folder = out
         assert progress is not None
         shutil.rmtree(progress, ignore_errors=True)
@@ -275,6 +291,13 @@ def _found(settings: RewardSettings, progress: Path | None, fingerprint: str) ->
     if progress is not None and (progress / STATE).exists():
         return _read_state(progress / STATE, fingerprint)  # None where another training left it.
     return None
+
+
+def _find_provenance(settings: RewardSettings, progress: Path | None) -> dict[str, Any] | None:
+    """The provenance of the training that goes on, from the folder of its state."""
+    asked = Path(settings.resume_checkpoint).expanduser() if settings.resume_checkpoint else None
+    folders = [progress] if asked is None else [asked, asked.with_name(asked.name + ".training")]
+    return next((found for folder in folders if folder is not None and (found := read_provenance(folder))), None)
 
 
 def _write_state(path: Path, state: RewardState, fingerprint: str) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import PalaestraError, RunError, SettingsError, TaskError
 from palaestra.core.events import Event, Listener, ignore
-from palaestra.core.records import Problem, Split, Usage
+from palaestra.core.records import Split, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.recipes.calls import calls_of
 from palaestra.runs.ledger import LedgerEntry
@@ -30,25 +31,49 @@ DISCOVERY = "skill discovery"
 """What the calls are booked under."""
 
 
-def taught_task(run: Run, settings: TeachSettings, task: Task, listener: Listener = ignore) -> Task:
-    """The task as it is taught: `task` itself, or under the skills that the run discovers, or has discovered.
+def label_tasks(
+    run: Run, settings: TeachSettings, taught: Task, tested: Task | None, listener: Listener = ignore
+) -> tuple[Task, Task | None]:
+    """The taught and the tested task under the skills that a run goes by: their own, discovered ones, or those of a file.
+
+    Discovered skills and those of a file are written to `skills.json` in the run folder, which another run can read.
 
     Raises:
         BudgetSpentError: the calls do not fit; what was answered is stored.
         TaskError: the model gave nothing that can be taught by; says what it said.
     """
-    if not settings.discover:
-        return task
-    from palaestra.teachers.skills import Discovered
+    if not settings.discover and not settings.skills_file:
+        return taught, tested
+    from palaestra.recipes.lessons import OWN
+    from palaestra.teachers.skills import Discovered, GenerativeDiscovered
+    from palaestra.teachers.skills.files import SKILLS_FILE, write_skills
 
-    return Discovered(task, _found(run, settings, task, listener), settings.skills)
+    found = _found(run, settings, taught, tested, listener)
+    if not (run.folder / SKILLS_FILE).exists():
+        write_skills(run.folder / SKILLS_FILE, found)
+    kind = GenerativeDiscovered if settings.writer == OWN else Discovered
+    return kind(taught, found, settings.own_skills), None if tested is None else Discovered(tested, found)
 
 
-def check_discovery(settings: TeachSettings, task: Task) -> None:
-    """Raise for a discovery that cannot be, before anything is loaded or written."""
+def has_skills(run: Run) -> bool:
+    """Whether the store of a run holds all of its discovered skills, or those of its skills file."""
+    from palaestra.teachers.skills import SkillMap
+    from palaestra.teachers.skills.overview import TEST
+
+    return TEST in run.store.skills(SkillMap)
+
+
+def check_discovery(settings: TeachSettings, task: Task, tested: Task | None = None) -> None:
+    """Raise for a discovery or a skills file that cannot be, before anything is loaded or written."""
     from palaestra.engines.opening import check_model
     from palaestra.recipes.lessons import OWN
 
+    if settings.skills_file:
+        if settings.discover:
+            raise SettingsError(
+                "the settings 'discover' and 'skills_file' both say where skills come from; leave one of them out"
+            )
+        read_skills_file(settings, task, tested)
     if not settings.discover:
         for name in ("categories", "discover_train"):
             if getattr(settings, name):
@@ -64,7 +89,44 @@ def check_discovery(settings: TeachSettings, task: Task) -> None:
         )
     check_model(settings.discover)
     if settings.discover_train:
-        task.problems(Split.TRAIN, settings.discover_train, settings.seed, settings.skills)
+        task.problems(Split.TRAIN, settings.discover_train, settings.seed, settings.own_skills)
+
+
+def read_skills_file(settings: TeachSettings, task: Task, tested: Task | None) -> tuple[SkillMap, SkillMap]:
+    """The skills file of a run, cut to the run's problems: of the validation problems, and of all.
+
+    Only skills of validation problems are taught.
+
+    Raises:
+        SettingsError: the file cannot be read, a problem of the run is not in it, or the task's generators are to write and
+            do not know one of its skills.
+    """
+    from palaestra.recipes.lessons import OWN
+    from palaestra.recipes.task_groups import measured_problems
+    from palaestra.teachers.skills.files import read_skills
+
+    file, skills = settings.skills_file, read_skills(Path(settings.skills_file))
+    validation, test = measured_problems(settings, task, tested)
+    for split, problems in ((Split.VALIDATION, validation), (Split.TEST, test)):
+        if missing := skills.missing(problems):
+            raise SettingsError(
+                f"the skills file {file} has no entry for {len(missing)} of {len(problems)} {split} problems of "
+                f"'{task.name}', {missing[0].id} for one; null stands for a problem without a skill"
+            )
+    seen = {skills.skill(problem.id) for problem in validation} - {""}
+    if not seen:
+        raise SettingsError(f"the skills file {file} gives no validation problem of '{task.name}' a skill")
+    skills = replace(skills, categories=tuple(one for one in skills.categories if one.name in seen))
+    if settings.writer == OWN:
+        own = task.skills()
+        for one in skills.categories:
+            strange = one.name if one.name not in own else next((m for m in one.members if m not in own[one.name]), "")
+            if strange:
+                raise SettingsError(
+                    f"the generators of task '{task.name}' cannot write for '{strange}' of the skills file {file}; let a "
+                    "language model write, by the setting 'writer', or name the task's own skills"
+                )
+    return skills.select(problem.id for problem in validation), skills.select(p.id for p in (*validation, *test))
 
 
 def regroup(run: Run, settings: TeachSettings, categories: int) -> None:
@@ -86,43 +148,65 @@ def regroup(run: Run, settings: TeachSettings, categories: int) -> None:
             f"which names nothing again: palaestra teach --settings {run.folder / 'settings.json'} "
             f"--categories {categories}"
         )
+    from palaestra.teachers.skills.files import SKILLS_FILE
     from palaestra.teachers.skills.overview import OWN
 
     run.store.forget_skills(keep=("names", OWN))
+    (run.folder / SKILLS_FILE).unlink(missing_ok=True)
 
 
 def discovered(run: Run) -> dict[str, Any]:
     """What was discovered, for a summary; empty where the skills are the task's own."""
     from palaestra.teachers.skills import SkillMap, overview
 
-    found = overview(run.store.skills(SkillMap))
-    return found.plain() if found is not None else {}
+    found, file = overview(run.store.skills(SkillMap)), run.settings.get("skills_file")
+    return ({"file": file} if file else {}) | found.plain() if found is not None else {}
 
 
-def _found(run: Run, settings: TeachSettings, task: Task, listener: Listener) -> SkillMap:
-    """The skill map of a run, as far as it is known from the store, and otherwise by asking."""
-    from palaestra.teachers.skills import SkillMap
-    from palaestra.teachers.skills.overview import TEST, last_stage
+def _found(run: Run, settings: TeachSettings, task: Task, tested: Task | None, listener: Listener) -> SkillMap:
+    """The skill map of a run: from the store, from its skills file, or by asking."""
+    from palaestra.teachers.skills import SkillMap, by_gold
+    from palaestra.teachers.skills.overview import OWN, TEST, last_stage
 
     stages = run.store.skills(SkillMap)
     if TEST in stages:
         return stages[TEST]  # From here on the student is asked: what could not be placed stays so.
+    if settings.skills_file:
+        from palaestra.recipes.task_groups import measured_problems
+
+        shaping, found = read_skills_file(settings, task, tested)
+        if len(task.skills()) > 1:
+            run.store.add_skills(
+                OWN, by_gold(task, [p for part in measured_problems(settings, task, tested) for p in part])
+            )
+        run.store.add_skills("assignment", shaping)
+        run.store.add_skills(TEST, found)
+        return found
     known = stages.get(last_stage(stages))
     with calls_of(run, settings, listener=listener) as calls:
         engine = calls.engine(settings.discover).at(DISCOVERY)
-        return _Stages(run, settings, task, engine, listener).discover(known)
+        return _Stages(run, settings, task, tested, engine, listener).discover(known)
 
 
 class _Stages:
     """The discovery of one run, from wherever it stands."""
 
-    def __init__(self, run: Run, settings: TeachSettings, task: Task, engine: CachedEngine, listener: Listener) -> None:
+    def __init__(
+        self,
+        run: Run,
+        settings: TeachSettings,
+        task: Task,
+        tested: Task | None,
+        engine: CachedEngine,
+        listener: Listener,
+    ) -> None:
         self.run, self.settings, self.task, self.engine, self.listener = run, settings, task, engine, listener
+        from palaestra.recipes.task_groups import measured_problems
+
         # Teachers see validation problems, and lessons may hold train problems: these may shape what is taught.
-        self.shaping = self._problems(Split.VALIDATION, settings.validation)
+        self.shaping, self.test = measured_problems(settings, task, tested)
         if settings.discover_train:
-            self.shaping += self._problems(Split.TRAIN, settings.discover_train)
-        self.test = self._problems(Split.TEST, settings.test)
+            self.shaping += task.problems(Split.TRAIN, settings.discover_train, settings.seed, settings.own_skills)
         self.started = time.perf_counter()
 
     def discover(self, known: SkillMap | None) -> SkillMap:
@@ -154,9 +238,6 @@ class _Stages:
         self._store(TEST, found)
         self._tell(TEST, len(self.test), len(self.test))
         return found
-
-    def _problems(self, split: Split, count: int) -> list[Problem]:
-        return self.task.problems(split, count, self.settings.seed, self.settings.skills)
 
     def _keep(self, stage: str, found: SkillMap) -> None:
         from palaestra.teachers.skills import by_gold

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import combinations, product
 from pathlib import Path
@@ -25,10 +25,12 @@ from palaestra.core.events import Listener, ignore
 from palaestra.core.paired import holm, t_test
 from palaestra.core.statistics import Mean, mean_interval
 from palaestra.recipes import teach
+from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.settings import build, to_plain
 from palaestra.recipes.teach import TeachSettings
 from palaestra.runs.files import read_json, write_json
 from palaestra.runs.guard import guarded
+from palaestra.runs.provenance import record_provenance
 from palaestra.runs.run import Run, new_folder
 
 SEVERAL = ("teacher", "state", "writer", "learning", "start", "keep")
@@ -48,6 +50,7 @@ class Row:
         ahead: how much that is above the first row's, paired by seed; none for the first row.
         failures: attempts without a score in all its runs, by cause.
         cost: dollars, calls, tokens in and out, and seconds of all its runs.
+        tasks: the mean gain on each test task, where the runs have several.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Row:
     examples: int
     failures: Mapping[str, int]
     cost: Mapping[str, float]
+    tasks: Mapping[str, Mean] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,8 @@ def study(
     made = [build(TeachSettings, {**to_plain(settings), **cell}) for cell in cells]
     for one in made:  # Before the first of them costs anything.
         teach.check(one)
+        for seed in range(settings.seed + 1, settings.seed + seeds) if one.skills_file else ():
+            teach.check(replace(one, seed=seed))  # Other seeds may draw other problems.
     folder = Path(out) if out else new_folder("study")
     names = [_name(cell) or one.teacher for cell, one in zip(cells, made, strict=True)]
     every = range(settings.seed, settings.seed + seeds)
@@ -142,6 +148,7 @@ def study(
     with guarded(folder, "making the study's folder"):
         folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / PLAN, {"recipe": "study", "seeds": list(every), "arms": arms, "settings": common})
+    record_provenance(folder, hash_models(settings.student), ended=(folder / "summary.json").exists())
     for seed in every:
         for name, one in zip(names, made, strict=True):
             _run(replace(one, seed=seed), folder / f"{name}-seed{seed}", listener)
@@ -215,7 +222,12 @@ def _row(name: str, values: Mapping[str, str], runs: Mapping[int, dict[str, Any]
     examples = sum(summary["examples"] for summary in ended.values())
     cost = {name: float(sum(summary.get(name, 0) for summary in ended.values())) for name in COSTS}
     gain = mean_interval(list(gains.values()))
-    return Row(name, values, runs, gains, gain, ahead, examples, dict(sorted(failures.items())), cost)
+    by_task: dict[str, list[float]] = {}
+    for summary in ended.values():
+        for task, figures in summary.get("test_tasks", {}).items():
+            by_task.setdefault(task, []).extend([] if figures["gain"] is None else [float(figures["gain"])])
+    tasks = {task: mean_interval(several) for task, several in by_task.items()}
+    return Row(name, values, runs, gains, gain, ahead, examples, dict(sorted(failures.items())), cost, tasks)
 
 
 def _differences(first: Mapping[int, float], second: Mapping[int, float]) -> list[float]:
@@ -247,6 +259,7 @@ def _plain(row: Row) -> dict[str, Any]:
         "name": row.name, "values": dict(row.values), "gains": {str(seed): gain for seed, gain in row.gains.items()},
         "gain": _plain_mean(row.gain), "ahead": _plain_mean(row.ahead), "examples": row.examples,
         "failures": dict(row.failures), **row.cost,
+        **({"tasks": {task: _plain_mean(gain) for task, gain in row.tasks.items()}} if row.tasks else {}),
     }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,10 +13,13 @@ from palaestra.core.plugins import load_plugins
 from palaestra.core.records import Attempt, Completion, Example, Failure, Score, Split, Trajectory
 from palaestra.core.statistics import first_failures, gain_between, report_on
 from palaestra.recipes.calls import CALL_TIMEOUT, CALL_TIMEOUT_HELP, check_call_timeout, check_prices
+from palaestra.recipes.export import write_lessons
 from palaestra.recipes.journal import Clock, RunJournal
+from palaestra.recipes.provenance import record_run
 from palaestra.recipes.rewards import plain_rewards, rewards_of, store_rewards
 from palaestra.recipes.settings import at_least, build, finite, given, named_values, of_run, setting, to_plain
-from palaestra.recipes.skills import DISCOVERY, check_discovery, discovered, regroup, taught_task
+from palaestra.recipes.skills import DISCOVERY, check_discovery, discovered, has_skills, label_tasks, regroup
+from palaestra.recipes.task_groups import check_tasks, make_taught_task, make_test_task
 from palaestra.runs.records import to_data
 from palaestra.runs.run import Run, new_folder
 
@@ -36,6 +39,14 @@ class TeachSettings:
     )
     task: str = setting("math-skills", "What is taught; `palaestra list tasks` names them.")
     task_options: tuple[str, ...] = setting((), "Options of the task, each as name=value, for example path=FOLDER.")
+    validation_tasks: tuple[str, ...] = setting(
+        (),
+        "Tasks whose validation problems the teacher sees, each NAME or 'NAME option=value ...' (also problems=N, "
+        "skills=A,B, taught=false), or several names with commas; the task that is taught if none is given.",
+    )
+    test_tasks: tuple[str, ...] = setting(
+        (), "Tasks that the gain is measured on, written alike; those of validation if none is given."
+    )
     student: str = setting("nano", "The model that learns: a name of the shelf, a folder, or a hub id.")
     learning: str = setting("supervised", "How it learns; `palaestra list students` names the ways.")
     student_options: tuple[str, ...] = setting((), "Options of that way of learning, each as name=value.")
@@ -46,6 +57,9 @@ class TeachSettings:
     keep: Literal["last", "best"] = setting(
         "last",
         "Which student is kept and tested: the last round's, or the best round's on validation, the base included.",
+    )
+    checkpoints: Literal["kept", "all"] = setting(
+        "kept", "Which weights stay in the run folder: those of the student that is kept, or those of every round."
     )
     teacher: str = setting("skill_tree", "Who teaches; `palaestra list teachers` names them.")
     teacher_options: tuple[str, ...] = setting((), "Options of the teacher, each as name=value.")
@@ -69,6 +83,11 @@ class TeachSettings:
         "",
         "Who says which skill a problem needs: empty, the task; or a model that discovers skills, named as a writer.",
     )
+    skills_file: str = setting(
+        "",
+        "A file that says which skill a problem exercises: JSON or JSON Lines of problem ids and skills, or the "
+        "skills.json of a run with discover.",
+    )
     categories: int = setting(0, "How many skills it makes of the names that it gave; 0: as many as it likes.")
     discover_train: int = setting(0, "Train problems a skill that it names beside those of validation.")
     rounds: int = setting(3, "Rounds of lesson, training and evaluation.")
@@ -76,6 +95,7 @@ class TeachSettings:
     budget: int = setting(0, "Most examples in all; 0 means rounds times lesson size.")
     validation: int = setting(12, "Validation problems a skill: what the teacher sees.")
     test: int = setting(25, "Test problems a skill: what the gain is measured on.")
+    test_every_round: bool = setting(False, "Test the student after every round; the teacher never sees it.")
     accumulate: int = setting(1, "Times that the teacher is called for one lesson.")
     answer_tokens: int = setting(0, "Most tokens of the student's answer; 0: as many as the task needs.")
     max_cost: float = setting(0.0, "Most dollars for calls of models (writer, planner, discover); 0: no limit.")
@@ -128,7 +148,12 @@ class TeachSettings:
     @property
     def chosen_skills(self) -> tuple[str, ...]:
         """Those that a teacher is held to. Discovered ones are all meant: they come from the problems of `skills`."""
-        return () if self.discover else self.skills
+        return () if self.discover or self.skills_file else self.own_skills
+
+    @property
+    def own_skills(self) -> tuple[str, ...]:
+        """The skills to ask the taught task for. A group of tasks selects them by itself."""
+        return () if self.validation_tasks else self.skills
 
     @property
     def data_budget(self) -> int:
@@ -184,7 +209,8 @@ def resume(run: Run, *, listener: Listener = ignore, categories: int | None = No
             regroup(run, settings, categories)
         settings = other
         run.write_settings(to_plain(settings))
-    check(settings)
+    # A run that has stored its skills does not need the file any more.
+    check(settings if not has_skills(run) else replace(settings, skills_file=""))
     started = time.perf_counter()
     return _play(run, settings, _load(settings, listener), started, listener)
 
@@ -192,12 +218,9 @@ def resume(run: Run, *, listener: Listener = ignore, categories: int | None = No
 def check(settings: TeachSettings) -> None:
     """Raise for every name that does not exist and a task that cannot be scored, before anything is loaded or written."""
     from palaestra.engines import shelf
-    from palaestra.engines.opening import check_reads
     from palaestra.learn.students import check_student
     from palaestra.recipes.lessons import check_writer
     from palaestra.tasks.base import check_skills, make_task
-    from palaestra.tasks.checks import draw_problems
-    from palaestra.tasks.scoring import check_scoring
     from palaestra.teachers.base import TEACHERS
 
     load_plugins(settings.plugins)
@@ -205,14 +228,13 @@ def check(settings: TeachSettings) -> None:
     task = make_task(settings.task, **settings.options)
     TEACHERS.check(settings.teacher)
     check_skills(task, settings.skills)
+    taught, tested = make_taught_task(settings), make_test_task(settings)
     shelf.check(settings.student)
     shelf.check_device(settings.device)
     check_student(settings.learning, named_values(settings.student_options, "student_options"))
-    check_discovery(settings, task)
-    check_writer(settings, task)
-    for split, count in ((Split.VALIDATION, settings.validation), (Split.TEST, settings.test)):
-        check_reads(settings.student, draw_problems(task, split, count, settings.seed, settings.skills))
-    check_scoring(task)
+    check_discovery(settings, taught, tested)
+    check_writer(settings, taught)
+    check_tasks(settings, taught, tested)
 
 
 def _load(settings: TeachSettings, listener: Listener) -> Student:
@@ -220,7 +242,7 @@ def _load(settings: TeachSettings, listener: Listener) -> Student:
     from palaestra.envs.token import TokenVectorEnv
     from palaestra.learn.students import STUDENTS, make_student
     from palaestra.learn.supervised import supervision_for
-    from palaestra.tasks.base import longest_answer, make_task
+    from palaestra.tasks.base import longest_answer
 
     if settings.threads:
         import torch
@@ -236,7 +258,7 @@ def _load(settings: TeachSettings, listener: Listener) -> Student:
         learning_rate=settings.learning_rate,
         rank=settings.rank,
     )
-    task = make_task(settings.task, **settings.options)
+    task = make_taught_task(settings)
     options = named_values(settings.student_options, "student_options")
     if hasattr(getattr(STUDENTS.get(settings.learning), "Settings", None), "max_tokens"):
         options.setdefault("max_tokens", settings.answer_tokens or longest_answer(task))
@@ -265,11 +287,12 @@ def _play(run: Run, settings: TeachSettings, student: Student, started: float, l
     """The episode, from its start. What the store knows already passes in an instant."""
     from palaestra.engines.base import Sampling
     from palaestra.envs.lesson import LessonEnv
-    from palaestra.recipes.lessons import lessons_of
-    from palaestra.tasks.base import longest_answer, make_task
+    from palaestra.recipes.lessons import OWN, lessons_of
 
-    clock, journal = Clock(run, started), RunJournal(run)
-    task = taught_task(run, settings, make_task(settings.task, **settings.options), listener)
+    writers = (settings.writer if settings.writer != OWN else "", settings.planner, settings.discover)
+    record_run(run, settings.student, *writers)
+    clock, journal = Clock(run, started), RunJournal(run, keep_all=settings.checkpoints == "all")
+    task, test_task = label_tasks(run, settings, make_taught_task(settings), make_test_task(settings), listener)
     env = LessonEnv(
         task,
         student,
@@ -278,10 +301,12 @@ def _play(run: Run, settings: TeachSettings, student: Student, started: float, l
         validation=settings.validation,
         test=settings.test,
         skills=settings.chosen_skills,
-        sampling=Sampling(max_tokens=settings.answer_tokens or longest_answer(task)),
+        sampling=Sampling(max_tokens=settings.answer_tokens) if settings.answer_tokens else None,
         show_state=settings.state == "on",
         show_references=settings.references,
         keep=settings.keep,
+        test_task=test_task,
+        test_every_round=settings.test_every_round,
         journal=journal,
         listener=listener,
     )
@@ -301,6 +326,7 @@ def _play(run: Run, settings: TeachSettings, student: Student, started: float, l
     clock.lap("rest")
     journal.tidy(env.trained_round)
     summary = _summary(run, settings, state.round, state.examples, env.kept_round, info["kept_sha256"])
+    write_lessons(run)
     run.write_summary(summary)
     trajectory = Trajectory(
         "palaestra/Lesson-v0", settings.seed, tuple(rewards), (), terminated, truncated, tuple(infos)
@@ -348,9 +374,52 @@ def _summary(
         "calls": sum(cost.calls for phase, cost in run.store.costs().items() if phase.endswith(("/lesson", DISCOVERY))),
         **_checked(run),
         **({"discovery": discovery} if discovery else {}),
+        **_by_task(run, settings, before, after),
+        **({"test_rounds": measured_rounds(run, Split.TEST)} if settings.test_every_round else {}),
         "weights_sha256": weights_sha256,
         "by_skill": by_skill,
     }
+
+
+def _by_task(run: Run, settings: TeachSettings, before: Sequence[Attempt], after: Sequence[Attempt]) -> dict[str, Any]:
+    """Test figures and validation accuracies by task, where a run has several."""
+    from palaestra.tasks.group import divide_attempts
+
+    if not settings.validation_tasks and not settings.test_tasks:
+        return {}
+    first, second = divide_attempts(before, settings.task), divide_attempts(after, settings.task)
+    validation = divide_attempts(run.store.attempts(f"0/{Split.VALIDATION}"), settings.task)
+    return {
+        "test_tasks": {name: _figures(attempts, second.get(name, ())) for name, attempts in first.items()},
+        "validation_tasks": {name: measured_rounds(run, Split.VALIDATION, name) for name in validation},
+    }
+
+
+def measured_rounds(run: Run, split: Split, task: str = "") -> list[dict[str, Any]]:
+    """Accuracy with interval, counts and failures after each round that was measured; of one task only, if given."""
+    from palaestra.tasks.group import divide_attempts
+
+    rows = []
+    sizes = {round_: sum(parts.values()) for round_, parts in run.store.allocation().items()}
+    phases = run.store.phases()
+    for round_ in sorted(int(p.split("/")[0]) for p in phases if p.endswith(f"/{split}")):
+        attempts: Sequence[Attempt] = run.store.attempts(f"{round_}/{split}")
+        if task:
+            attempts = divide_attempts(attempts, run.settings["task"]).get(task, [])
+        report, taught = report_on(attempts, split), sum(n for r, n in sizes.items() if r <= round_)
+        rows.append(
+            {
+                "round": round_,
+                "examples": taught,
+                "accuracy": _points(report.accuracy),
+                "low": _points(report.low),
+                "high": _points(report.high),
+                "problems": report.count,
+                "correct": report.correct,
+                "failures": dict(report.failures),
+            }
+        )
+    return rows
 
 
 def _checked(run: Run) -> dict[str, Any]:
@@ -376,19 +445,20 @@ def _figures(before: Sequence[Attempt], after: Sequence[Attempt]) -> dict[str, A
     """Before, after and gain in points, with intervals, on the same problems."""
     first, second, gain = report_on(before), report_on(after), gain_between(before, after)
 
-    def points(value: float | None) -> float | None:
-        return None if value is None else round(100 * value, 2)
-
     return {
-        "test_before": points(first.accuracy),
-        "test_before_low": points(first.low),
-        "test_before_high": points(first.high),
-        "test_after": points(second.accuracy),
-        "test_after_low": points(second.low),
-        "test_after_high": points(second.high),
+        "test_before": _points(first.accuracy),
+        "test_before_low": _points(first.low),
+        "test_before_high": _points(first.high),
+        "test_after": _points(second.accuracy),
+        "test_after_low": _points(second.low),
+        "test_after_high": _points(second.high),
         "gain": round(gain.points, 2) if gain.count else None,
         "gain_low": round(gain.low, 2) if gain.count else None,
         "gain_high": round(gain.high, 2) if gain.count else None,
         "problems": gain.count,
         "majority": None if first.majority is None else to_data(first.majority),
     }
+
+
+def _points(value: float | None) -> float | None:
+    return None if value is None else round(100 * value, 2)

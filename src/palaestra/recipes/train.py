@@ -15,6 +15,7 @@ from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.plugins import load_plugins
 from palaestra.learn.algorithms import ALGORITHMS
 from palaestra.recipes.presets import preset
+from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import at_least, finite, given, named_values, of_run, require, setting, to_plain, within
 from palaestra.recipes.signals import describe_no_signal
 from palaestra.runs.ledger import LedgerEntry
@@ -281,6 +282,7 @@ def _play(
     from palaestra.recipes.journal import Clock
     from palaestra.recipes.trackers import make_trackers
 
+    record_run(run, settings.model if settings.policy == "lm" else "")
     summary = run.summary
     done = load_newest(run.checkpoints, loop)
     run.store.forget_after(done)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from palaestra.recipes.settings import documented
+from palaestra.report.provenance import ProvenancePart, provenance_part
 from palaestra.runs.ledger import LedgerTotal, describe_cost
 from palaestra.runs.run import Run
 
@@ -32,11 +33,12 @@ class SettingRow:
 
 @dataclass(frozen=True, slots=True)
 class Appendix:
-    """Costs by phase with their sum, and the settings."""
+    """Costs by phase with their sum, the settings, and what the run was made with."""
 
     costs: tuple[CostRow, ...]
     total: LedgerTotal
     settings: tuple[SettingRow, ...]
+    provenance: ProvenancePart | None
     unpriced: int = 0
     """Calls of services whose price is not known: the money does not include them."""
 
@@ -53,7 +55,7 @@ def appendix_of(run: Run, kind: type[Any]) -> Appendix:
         for phase, cost in run.store.costs().items()
     )
     unpriced = int((run.summary or {}).get("unpriced_calls") or 0)
-    return Appendix(costs, total, setting_rows(run.settings, kind), unpriced)
+    return Appendix(costs, total, setting_rows(run.settings, kind), provenance_part(run.folder), unpriced)
 
 
 def setting_rows(settings: Mapping[str, Any], kind: type[Any]) -> tuple[SettingRow, ...]:

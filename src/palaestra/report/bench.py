@@ -12,6 +12,7 @@ from palaestra.recipes.outcome import is_silent
 from palaestra.recipes.research import ResearchSettings
 from palaestra.report.appendix import SettingRow, setting_rows
 from palaestra.report.profiles import ProfilesPart, profiles_part
+from palaestra.report.provenance import ProvenancePart, provenance_part
 from palaestra.research.scores import BASELINE, Area, Measure
 
 COSTS = ("seconds", "calls", "calls_again", "prompt_tokens", "completion_tokens", "cost", "unpriced_calls")
@@ -58,6 +59,7 @@ class BenchPage:
     failures: dict[str, int]
     costs: Mapping[str, float]
     settings: tuple[SettingRow, ...]
+    provenance: ProvenancePart | None
 
 
 def bench_page(result: BenchResult) -> BenchPage:
@@ -84,6 +86,7 @@ def bench_page(result: BenchResult) -> BenchPage:
         failures=dict(sorted(failures.items())),
         costs={name: sum(row.costs[name] for row in agents) for name in COSTS},
         settings=setting_rows(result.settings, ResearchSettings),
+        provenance=provenance_part(result.folder),
     )
 
 

@@ -34,14 +34,14 @@ class Moment:
     report: Report
 
 
-def accuracy_curve(moments: Sequence[Moment], kept: Moment | None = None) -> Markup:
+def accuracy_curve(moments: Sequence[Moment], kept: Moment | None = None, split: str = "validation") -> Markup:
     """Accuracy in percent with its interval as a band, by the examples so far; a ring around the round that is kept."""
     known = [moment for moment in moments if moment.report.accuracy is not None]
     low, high = _accuracy_range(known)
     x = Scale(0, max([moment.examples for moment in known] + [1]), LEFT, WIDTH - RIGHT)
     y = Scale(low, high, HEIGHT - BOTTOM, TOP)
     grid = frame(
-        x, y, _example_ticks(known, x), ticks(low, high, 5), "training examples so far", "validation accuracy (%)"
+        x, y, _example_ticks(known, x), ticks(low, high, 5), "training examples so far", f"{split} accuracy (%)"
     )
     labels = [
         text(
@@ -55,9 +55,11 @@ def accuracy_curve(moments: Sequence[Moment], kept: Moment | None = None) -> Mar
         if len(known) <= 8
     ]
     ring = []
-    if kept is not None and kept.report.accuracy is not None:
-        ring = [circle((x(kept.examples), y(100 * kept.report.accuracy)), 8, "kept", f"kept: round {kept.round}")]
-    label = "validation accuracy by examples: " + "; ".join(_said(moment) for moment in known)
+    for moment in known:
+        if kept is not None and moment.round == kept.round:
+            place = (x(moment.examples), y(100 * (moment.report.accuracy or 0.0)))
+            ring = [circle(place, 8, "kept", f"kept: round {kept.round}")]
+    label = f"{split} accuracy by examples: " + "; ".join(_said(moment) for moment in known)
     return drawing(WIDTH, HEIGHT, label, *grid, *_band(known, x, y), *ring, *labels, class_="chart")
 
 

@@ -34,6 +34,7 @@ class DiscoveryPart:
 
     Arguments:
         under_way: how far the discovery is, where it is not over.
+        file: the skills file that they come from; empty where a model discovered them.
         saw: what the model was shown of a problem.
         has_own: the task has skills of its own to compare with.
         troubles: what the model could not do, in words.
@@ -41,6 +42,7 @@ class DiscoveryPart:
 
     found: Overview
     under_way: str
+    file: str
     saw: str
     has_own: bool
     agreements: tuple[AgreementRow, ...]
@@ -57,6 +59,7 @@ def discovery_part(run: Run) -> DiscoveryPart | None:
     return DiscoveryPart(
         found=found,
         under_way="" if found.stage == TEST else STAGE_NAMES[found.stage],
+        file=str(run.settings.get("skills_file") or ""),
         saw="questions with their expected answers" if run.settings.get("references") else "questions",
         has_own=OWN in stages,
         agreements=tuple(_row(name, figures) for name, figures in pairs if figures is not None),

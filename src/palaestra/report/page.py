@@ -13,6 +13,7 @@ from palaestra.core.errors import RunError
 from palaestra.recipes.bench import PLAN as BENCH
 from palaestra.recipes.bench import read_bench
 from palaestra.recipes.compare import CompareResult
+from palaestra.recipes.export import write_lessons
 from palaestra.recipes.study import PLAN, read_study
 from palaestra.report import figures, lines
 from palaestra.report.bench import bench_page
@@ -33,6 +34,8 @@ _PAGES: dict[str, Callable[[Run], Any]] = {
 
 def write_report(folder: Path) -> Path:
     """Write `report.html` into the folder of a run, a study or a bench and return its path.
+
+    A teach run also gets its lessons as `lessons.jsonl`.
 
     The page needs no network and no other file. The run may still be going on: then the page shows
     what there is, and says that the run has not ended. The page of a study or a bench leads to those of its runs,
@@ -56,6 +59,8 @@ def write_report(folder: Path) -> Path:
                 f"there is no report for recipe {run.recipe!r} ({folder}); there is one for: {', '.join(_PAGES)}"
             )
         page = _PAGES[run.recipe](run)
+        if run.recipe == "teach":
+            write_lessons(run)
         template = _environment().get_template(f"{run.recipe}.html.j2")
         text = template.render(page=page, folder=folder.resolve().name, version=__version__)
     path = folder / "report.html"

@@ -15,6 +15,7 @@ from palaestra.recipes.study import COSTS, Pair, Row, StudyResult
 from palaestra.recipes.teach import TeachSettings
 from palaestra.report.appendix import SettingRow, setting_rows
 from palaestra.report.arms import difference_axis, difference_bar, difference_scale, seed_points, series
+from palaestra.report.provenance import ProvenancePart, provenance_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class StudyPage:
     costs: Mapping[str, float]
     examples: int
     settings: tuple[SettingRow, ...]
+    provenance: ProvenancePart | None
 
 
 def study_page(result: StudyResult) -> StudyPage:
@@ -110,6 +112,7 @@ def study_page(result: StudyResult) -> StudyPage:
         costs={name: sum(row.cost[name] for row in result.rows) for name in COSTS},
         examples=sum(row.examples for row in result.rows),
         settings=setting_rows(result.settings, TeachSettings),
+        provenance=provenance_part(result.folder),
     )
 
 

@@ -21,6 +21,7 @@ from palaestra.report.rewards import RewardRow, RoundDecisions, decisions_by_rou
 from palaestra.report.samples import Group, compare
 from palaestra.report.tree import area_legend, draw_tree, grow
 from palaestra.runs.run import Run
+from palaestra.tasks.group import divide_attempts
 from palaestra.teachers.quality import Inspection
 
 
@@ -51,6 +52,8 @@ class TeachPage:
     """Everything on the page of a teach run. Pictures are there only where there is something to draw.
 
     Arguments:
+        tasks: the test tasks, where a run has several; `validation_tasks` are those of validation with their rounds.
+        test_moments: the test after each round, where it was asked for.
         kept: where the best round's student is kept: the round, or as long as the run goes on, the best so far.
     """
 
@@ -70,6 +73,10 @@ class TeachPage:
     kept: Moment | None
     overall: SkillRow
     skills: tuple[SkillRow, ...]
+    tasks: tuple[SkillRow, ...]
+    validation_tasks: tuple[tuple[str, tuple[Moment, ...]], ...]
+    test_moments: tuple[Moment, ...]
+    test_curve: Markup | None
     axis: Markup
     moments: tuple[Moment, ...]
     curve: Markup | None
@@ -97,7 +104,8 @@ def teach_page(run: Run) -> TeachPage:
     phases = {phase: run.store.attempts(phase) for phase in run.store.phases()}
     whole = {phase: attempts for phase, attempts in phases.items() if len(attempts) >= _asked(phases, phase)}
     allocation = run.store.allocation()
-    moments = _moments(whole, allocation)
+    moments, tests = _moments(whole, allocation), _moments(whole, allocation, Split.TEST)
+    tests = tests if run.settings.get("test_every_round") else ()
     done = moments[-1].round if moments else 0
     measured = [whole[f"{moment.round}/{Split.VALIDATION}"] for moment in moments]
     kept = moments[best_place(measured)] if moments and run.settings.get("keep") == "best" else None
@@ -130,6 +138,10 @@ def teach_page(run: Run) -> TeachPage:
         kept=kept,
         overall=_row("all skills", before, after, sum(n for parts in allocation.values() for n in parts.values())),
         skills=_rows(skills, before, after, allocation),
+        tasks=_task_rows(run, before, after, allocation),
+        validation_tasks=_validation_tasks(run, whole, allocation),
+        test_moments=tests,
+        test_curve=accuracy_curve(tests, kept, "test") if tests else None,
         axis=axis(),
         moments=moments,
         curve=accuracy_curve(moments, kept) if moments else None,
@@ -172,14 +184,16 @@ def _weights_sha256(run: Run, round_: int) -> str:
     return next((found for found in known if found), "")
 
 
-def _moments(phases: dict[str, list[Attempt]], allocation: Allocation) -> tuple[Moment, ...]:
-    rounds = sorted(int(phase.split("/")[0]) for phase in phases if phase.endswith(f"/{Split.VALIDATION}"))
+def _moments(
+    phases: dict[str, list[Attempt]], allocation: Allocation, split: Split = Split.VALIDATION
+) -> tuple[Moment, ...]:
+    rounds = sorted(int(phase.split("/")[0]) for phase in phases if phase.endswith(f"/{split}"))
     sizes = {round_: sum(parts.values()) for round_, parts in allocation.items()}
     return tuple(
         Moment(
             r,
             sum(n for k, n in sizes.items() if k <= r),
-            report_on(phases[f"{r}/{Split.VALIDATION}"], Split.VALIDATION),
+            report_on(phases[f"{r}/{split}"], split),
         )
         for r in rounds
     )
@@ -204,6 +218,46 @@ def _rows(
         return ()
     rows = [_row(skill, of(before, skill), of(after, skill), examples_of(allocation, skill)) for skill in skills]
     return tuple(sorted(rows, key=lambda row: (-(row.gain.points if row.gain else 0.0), row.name)))
+
+
+def _has_several_tasks(run: Run) -> bool:
+    return bool(run.settings.get("validation_tasks") or run.settings.get("test_tasks"))
+
+
+def _task_rows(
+    run: Run, before: Sequence[Attempt], after: Sequence[Attempt], allocation: Allocation
+) -> tuple[SkillRow, ...]:
+    """A row for each test task of a run that has several."""
+    if not _has_several_tasks(run):
+        return ()
+    main = str(run.settings.get("task", ""))
+    first, second = divide_attempts(before, main), divide_attempts(after, main)
+    further = [name for name in first if name != main]
+    rows = []
+    for name, attempts in first.items():
+        # A skill of a further task begins with its name.
+        given = sum(
+            count
+            for parts in allocation.values()
+            for (skill, _), count in parts.items()
+            if next((one for one in further if skill.startswith(f"{one}/")), main) == name
+        )
+        rows.append(_row(name, attempts, second.get(name, []), given))
+    return tuple(rows)
+
+
+def _validation_tasks(
+    run: Run, phases: dict[str, list[Attempt]], allocation: Allocation
+) -> tuple[tuple[str, tuple[Moment, ...]], ...]:
+    if not _has_several_tasks(run):
+        return ()
+    main = str(run.settings.get("task", ""))
+    parts = {phase: divide_attempts(attempts, main) for phase, attempts in phases.items()}
+    names = parts.get(f"0/{Split.VALIDATION}", {})
+    return tuple(
+        (name, _moments({phase: part[name] for phase, part in parts.items() if name in part}, allocation))
+        for name in names
+    )
 
 
 def _multiples(skills: Sequence[str], moments: Sequence[Moment]) -> tuple[Multiple, ...]:

@@ -32,6 +32,7 @@ from palaestra.learn.supervised import supervision_for
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.tasks.base import Task, longest_answer, make_task
 from palaestra.tasks.evaluate import evaluate
+from palaestra.tasks.group import divide_problems
 
 UNKNOWN = -1
 """Which round's weights are in memory after a training that broke off."""
@@ -48,8 +49,8 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
     - the reward: the change of validation accuracy since the last round, from -1 to 1,
     - `terminated`: the data budget is spent,
     - `truncated`: the last round is over,
-    - `info`: `report` (validation), `test` (the test report, at the start and at the end only, and
-      never part of an observation), `loss`, `weights_sha256`, and `compared`: the problems that were scored
+    - `info`: `report` (validation), `test` (the test report, at the start and at the end, with `test_every_round` after
+      every round, and never part of an observation), `loss`, `weights_sha256`, and `compared`: the problems that were scored
       both times and that the reward rests on. Where that is 0, a reward of 0 says nothing. At the end also
       `kept_round` and `kept_sha256`: the round whose student is kept, and the hash of its weights.
 
@@ -69,6 +70,8 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         show_state: let the observation hold how the student does; without, only rounds and amounts of data.
         show_references: let it hold the expected answers of validation problems too.
         keep: the student of which round is kept and tested at the end: of the `"last"`, or of the `"best"`.
+        test_task: the task that test problems come from; `task` if not given.
+        test_every_round: test the student after every round. Nothing of it reaches an observation or a reward.
         journal: what an episode remembers; see `palaestra.envs.lesson.journal`.
         listener: is told of the progress.
 
@@ -95,6 +98,8 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         show_state: bool = True,
         show_references: bool = False,
         keep: Literal["last", "best"] = "last",
+        test_task: Task | str | None = None,
+        test_every_round: bool = False,
         journal: Journal | None = None,
         listener: Listener = ignore,
         render_mode: str | None = None,
@@ -103,7 +108,10 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self.student: Student = _student(student) if isinstance(student, str) else student
         self.rounds, self.budget, self.skills = rounds, budget, skills
         self.validation, self.test = validation, test
+        self.test_task = make_task(test_task) if isinstance(test_task, str) else test_task or self.task
+        self.test_every_round = test_every_round
         self.sampling = sampling or Sampling(max_tokens=longest_answer(self.task))
+        self._given_sampling = sampling
         if keep not in ("last", "best"):
             raise SettingsError(f"the student that is kept is that of the 'last' or the 'best' round; got {keep!r}")
         self.show_state, self.show_references, self.keep = show_state, show_references, keep
@@ -121,7 +129,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self._data: list[Example] = []
         self._history: list[Round] = []
         self._attempts: list[Attempt] = []
-        self._tested: list[Attempt] = []
+        self._tested: dict[int, list[Attempt]] = {}
         self._best: _Standing
         self._before: Report
         self._report: Report
@@ -135,16 +143,20 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         super().reset(seed=seed)
         root = seed if seed is not None else int(self.np_random.integers(2**31))
         self._seeds = Seeds(root)
-        counts = {Split.VALIDATION: self.validation, Split.TEST: self.test}
-        self._problems = {s: self.task.problems(s, n, root, self.skills) for s, n in counts.items()}
+        # The skills are those of `task`: another task is tested whole.
+        skills = self.skills if self.test_task is self.task else ()
+        self._problems = {
+            Split.VALIDATION: self.task.problems(Split.VALIDATION, self.validation, root, self.skills),
+            Split.TEST: self.test_task.problems(Split.TEST, self.test, root, skills),
+        }
         self._data, self._history, self._round, self._over = [], [], 0, False
         self.student.restore()
         self.kept_round = self.trained_round = self._in_memory = 0
         self._attempts = self._evaluate(Split.VALIDATION)
         self._best = _Standing(0, 0, self._attempts)
         self._before = self._report = report_on(self._attempts, Split.VALIDATION)
-        self._tested = self._evaluate(Split.TEST)
-        return self._state(), {"report": self._report, "test": report_on(self._tested, Split.TEST)}
+        self._tested = {0: self._evaluate(Split.TEST)}
+        return self._state(), {"report": self._report, "test": report_on(self._tested[0], Split.TEST)}
 
     def step(self, action: Lesson) -> tuple[StudentState, float, bool, bool, dict[str, Any]]:
         if self._over:
@@ -170,6 +182,8 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         truncated = self._round >= self.rounds
         info: dict[str, Any] = {"report": self._report, "loss": loss, "compared": gain.count}
         info["weights_sha256"] = self._weights_sha256()
+        if self.test_every_round:
+            info["test"] = report_on(self._test(round_), Split.TEST)
         if terminated or truncated:
             info |= self.finish()
         return self._state(), gain.points / 100, terminated, truncated, info
@@ -185,10 +199,8 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self._over, self.kept_round = True, self._round
         if self.keep == "best":
             self.kept_round, self.trained_round = self._best.round, self._best.trained_round
-        # The untaught student has been tested: to ask it once more would tell nothing new.
-        tested = self._evaluate(Split.TEST, self.kept_round) if self.kept_round else self._tested
         return {
-            "test": report_on(tested, Split.TEST),
+            "test": report_on(self._test(self.kept_round), Split.TEST),
             "kept_round": self.kept_round,
             "kept_sha256": self._weights_sha256(),
         }
@@ -249,22 +261,35 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self.trained_round = self._in_memory = round_
         return curve[-1][1]
 
+    def _test(self, round_: int) -> list[Attempt]:
+        """The test attempts of a round. A round that was tested is not tested again."""
+        if round_ not in self._tested:
+            self._tested[round_] = self._evaluate(Split.TEST, round_)
+        return self._tested[round_]
+
     def _evaluate(self, split: Split, round_: int | None = None) -> list[Attempt]:
-        """Ask the student that counts; the attempts are those of `round_`, by default of this one."""
+        """Ask the student that counts; the attempts are those of `round_`, by default of this one.
+
+        Several tasks are asked one after the other, each as it would be asked alone.
+        """
         round_ = self._round if round_ is None else round_
         phase = f"{round_}/{split}"
-        attempts = evaluate(
-            self.task,
-            self._problems[split],
-            self.engine,
-            sampling=self.sampling,
-            seed=self._seeds.derive("evaluate").integer(),
-            phase=phase,
-            round_=round_,
-            known=self.journal.attempts(phase),
-            keep=lambda made, cost: self.journal.add_attempts(phase, made, cost),
-            listener=self.listener,
-        )
+        task = self.test_task if split is Split.TEST else self.task
+        known, attempts = self.journal.attempts(phase), list[Attempt]()
+        for name, problems in divide_problems(self._problems[split], getattr(task, "main", "")).items():
+            at = len(attempts)
+            attempts += evaluate(
+                task,
+                problems,
+                self.engine,
+                sampling=self._given_sampling or Sampling(max_tokens=_answer_length(task, name)),
+                seed=self._seeds.derive("evaluate").integer(),
+                phase=phase,
+                round_=round_,
+                known=known[at : at + len(problems)],
+                keep=lambda made, cost: self.journal.add_attempts(phase, made, cost),
+                listener=self.listener,
+            )
         report = report_on(attempts, split)
         self.listener(Event(f"evaluated {split}", len(attempts), len(attempts), round_, {"report": report}))
         return attempts
@@ -305,6 +330,12 @@ class _Standing:
     round: int
     trained_round: int
     attempts: Sequence[Attempt]
+
+
+def _answer_length(task: Task, name: str) -> int:
+    """The most tokens of an answer to a problem of the task `name`, which may be one of a group."""
+    lengths: Mapping[str, int] = getattr(task, "answer_lengths", {})
+    return lengths[name] if name in lengths else longest_answer(task)
 
 
 def _student(name: str) -> Student:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from palaestra.core.records import Example, Problem
 from palaestra.tasks.base import Task
+from palaestra.tasks.group import TaskGroup
 from palaestra.teachers.quality.base import Context
 from palaestra.teachers.quality.texts import digest, pictures
 
@@ -45,7 +46,11 @@ class Posed:
 
 def pose(example: Example, context: Context) -> Posed:
     """The problem that `example` poses, and what its reference rests on."""
-    task = bare(context.task)
+    task = _undress(context.task)
+    if isinstance(task, TaskGroup):
+        name, plain = task.resolve_example(example)
+        posed = pose(plain, replace(context, task=task.members[name].task))
+        return replace(posed, problem=None if posed.problem is None else task.label(posed.problem, name))
     own = getattr(task, "problem_of", None)
     if own is not None:
         problem: Problem | None = own(example)
@@ -64,7 +69,15 @@ def pose(example: Example, context: Context) -> Posed:
 
 
 def bare(task: Task) -> Task:
-    """A task without the worked problems that are shown before its questions, and under its own skills."""
+    """A task without the worked problems that are shown before its questions, and under its own skills.
+
+    Of a group it is the main task.
+    """
+    task = _undress(task)
+    return bare(task.members[task.main].task) if isinstance(task, TaskGroup) else task
+
+
+def _undress(task: Task) -> Task:
     from palaestra.tasks.shots import FewShot
     from palaestra.teachers.skills.task import Discovered
 

@@ -5,7 +5,7 @@ from palaestra.teachers.skills.discovery import STAGES, Discovery, Keep
 from palaestra.teachers.skills.gold import by_gold
 from palaestra.teachers.skills.overview import CategoryRow, Overview, overview
 from palaestra.teachers.skills.records import Category, SkillMap
-from palaestra.teachers.skills.task import Discovered, original, relabel
+from palaestra.teachers.skills.task import Discovered, GenerativeDiscovered, original, relabel
 
 __all__ = [
     "STAGES",
@@ -14,6 +14,7 @@ __all__ = [
     "CategoryRow",
     "Discovered",
     "Discovery",
+    "GenerativeDiscovered",
     "Keep",
     "Overview",
     "SkillMap",

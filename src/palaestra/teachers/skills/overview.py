@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,10 +104,12 @@ def overview(stages: Mapping[str, SkillMap]) -> Overview | None:
     if not stage:
         return None
     found, gold = stages[stage], stages.get(OWN)
-    # Stage 1 has asked about every problem that the categories come from, and about no other.
-    source = {*found.names, *found.unnamed}
-    of_source = _part(found, source)
-    of_test = _part(found, {*found.assignment, *found.unassigned} - source)
+    # Stage 1 has asked about every problem that the categories come from, and about no other. Skills of a file have no
+    # stage 1: the stage before the test problems has the problems that they are taught by.
+    shaping = stages.get("assignment", found)
+    source = {*found.names, *found.unnamed} if found.models else {*shaping.assignment, *shaping.unassigned}
+    of_source = found.select(source)
+    of_test = found.select({*found.assignment, *found.unassigned} - source)
     return Overview(
         stage=stage,
         models=found.models,
@@ -122,16 +124,6 @@ def overview(stages: Mapping[str, SkillMap]) -> Overview | None:
         reasked=found.reasked,
         agreement=_compare(of_source, gold),
         agreement_test=_compare(of_test, gold),
-    )
-
-
-def _part(found: SkillMap, wanted: Collection[str]) -> SkillMap:
-    """The map of some problems only, by their ids."""
-    return SkillMap(
-        names={id_: name for id_, name in found.names.items() if id_ in wanted},
-        categories=found.categories,
-        assignment={id_: name for id_, name in found.assignment.items() if id_ in wanted},
-        unassigned={id_: failure for id_, failure in found.unassigned.items() if id_ in wanted},
     )
 
 
@@ -153,7 +145,7 @@ def _compare(found: SkillMap, gold: SkillMap | None) -> Agreement | None:
     """How far they agree over the problems of `found`; nothing where the task's own skills do not divide them."""
     if gold is None or not found.assignment:
         return None
-    compared = agreement(found, _part(gold, {*found.assignment, *found.unassigned}))
+    compared = agreement(found, gold.select({*found.assignment, *found.unassigned}))
     return compared if compared.gold > 1 else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from palaestra.core.records import Failure, Problem
 
@@ -65,3 +65,14 @@ class SkillMap:
     def missing(self, problems: Iterable[Problem]) -> list[Problem]:
         """The problems that nobody has asked about yet."""
         return [p for p in problems if p.id not in self.assignment and p.id not in self.unassigned]
+
+    def select(self, problems: Iterable[str]) -> SkillMap:
+        """The same map for some problems only, by their ids."""
+        ids = set(problems)
+        return replace(
+            self,
+            names={id_: name for id_, name in self.names.items() if id_ in ids},
+            assignment={id_: skill for id_, skill in self.assignment.items() if id_ in ids},
+            unnamed={id_: failure for id_, failure in self.unnamed.items() if id_ in ids},
+            unassigned={id_: failure for id_, failure in self.unassigned.items() if id_ in ids},
+        )

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import numpy as np
+
 from palaestra.core.errors import TaskError
-from palaestra.core.records import Attempt, Completion, Failure, Problem, Score, Split
-from palaestra.tasks.base import Task, check_skills
+from palaestra.core.records import Attempt, Completion, Example, Failure, Problem, Score, Split
+from palaestra.tasks.base import GenerativeTask, Task, check_skills
 from palaestra.teachers.skills.records import SkillMap
 
 GOLD = "gold_skill"
@@ -99,3 +101,11 @@ class Discovered:
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         return self.task.score(original(problem), completion)
+
+
+class GenerativeDiscovered(Discovered):
+    """The same for skills that the task's own generators know: those of a skills file that uses the task's names."""
+
+    def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
+        assert isinstance(self.task, GenerativeTask)
+        return self.task.write_examples(skill, subskill, count, generator)

@@ -1,0 +1,73 @@
+"""Hashes of the files of a model, cached for large files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from palaestra.core.errors import PalaestraError
+from palaestra.engines.shelf import cache_folder, locate
+from palaestra.runs.files import sha256_of, write_json
+
+SUFFIXES = (".safetensors", ".bin", ".json", ".jinja")
+"""Files of a checkpoint that its answers depend on: weights, configuration, tokenizer, chat template."""
+CACHED_FROM = 64 * 1024 * 1024
+"""Bytes from which the hash of a file is cached."""
+
+
+def hash_model(name: str) -> dict[str, Any] | None:
+    """The SHA-256 of every file of a local model, and one hash of them all; `None` if its files are not on this machine.
+
+    Arguments:
+        name: of the shelf, a folder, or a hub id whose files are in the hub's cache.
+    """
+    try:
+        folder = Path(locate(name))
+        if not folder.is_dir():
+            from huggingface_hub import snapshot_download
+
+            folder = Path(snapshot_download(name, local_files_only=True))
+        files = hash_files(folder)
+    except (PalaestraError, OSError, ValueError):  # The hub raises several of its own for a model that is not there.
+        return None
+    lines = "".join(f"{digest}  {file}\n" for file, digest in files.items())
+    return {"sha256": hashlib.sha256(lines.encode()).hexdigest(), "files": files}
+
+
+def hash_files(folder: Path) -> dict[str, str]:
+    """The SHA-256 of the files of a checkpoint by name.
+
+    Hashes of large files are cached by path, size and time of change.
+    """
+    paths = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
+    store = cache_folder() / "hashes.json"
+    known = _read(store) if any(path.stat().st_size >= CACHED_FROM for path in paths) else {}
+    fresh: dict[str, Any] = {}
+    hashes: dict[str, str] = {}
+    for path in paths:
+        state = path.stat()
+        key, mark = str(path.resolve()), [state.st_size, state.st_mtime_ns]
+        entry = known.get(key)
+        if isinstance(entry, list) and entry[:2] == mark and len(entry) == 3:
+            hashes[path.name] = str(entry[2])
+            continue
+        hashes[path.name] = sha256_of(path)
+        if state.st_size >= CACHED_FROM:
+            fresh[key] = [*mark, hashes[path.name]]
+    if fresh:
+        try:
+            store.parent.mkdir(parents=True, exist_ok=True)
+            write_json(store, {**_read(store), **fresh})
+        except (OSError, PalaestraError):
+            pass  # A cache that cannot be written only costs time.
+    return hashes
+
+
+def _read(store: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(store.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

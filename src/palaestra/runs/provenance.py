@@ -1,0 +1,201 @@
+"""What a run was made with: `provenance.json` in the run folder.
+
+It is written when a run starts and never changed, except that every resume of an unfinished run adds an entry with what
+differs from the start. It holds versions, hashes and the command line. Secrets on the command line are masked, and no
+environment variable is written.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from palaestra.core.errors import RunError
+from palaestra.runs.files import read_json, write_json
+from palaestra.version import __version__
+
+PROVENANCE = "provenance.json"
+MASK = "***"
+_SECRET_NAME = re.compile(r"(apikey|(^|[_-])(key|token|secret|passw(or)?d|credentials?|auth))$", re.IGNORECASE)
+_SECRET_VALUE = re.compile(r"\b(sk-|hf_|ghp_|gho_|github_pat_|xox[a-z]-|AKIA|AIza|glpat-)[A-Za-z0-9_\-]{8,}")
+_USER_IN_URL = re.compile(r"(\b[a-zA-Z][a-zA-Z0-9+.\-]*://)[^/@\s#]+@")
+_QUERY_IN_URL = re.compile(r"(\b[a-zA-Z][a-zA-Z0-9+.\-]*://[^?\s#]*\?)([^#\s]*)")
+_GIT_SECONDS = 10
+
+
+def record_provenance(folder: Path, models: Mapping[str, Any], *, ended: bool = False) -> None:
+    """Write `provenance.json` if the folder has none, otherwise add an entry for this resume.
+
+    Arguments:
+        models: the hashes of the base weights by model name.
+        ended: the run has ended, so that nothing is resumed and nothing is added.
+    """
+    known = read_provenance(folder)
+    if known is None or not ended:
+        write_json(folder / PROVENANCE, extend_provenance(known, models))
+
+
+def extend_provenance(known: Mapping[str, Any] | None, models: Mapping[str, Any]) -> dict[str, Any]:
+    """The provenance of a run that starts now, or `known` with an entry for a resume."""
+    now = collect_provenance(models)
+    if known is None:
+        return {"started": now, "resumed": []}
+    entry = {"time": now["time"], "command": now["command"], "changed": find_changes(known["started"], now)}
+    return {**known, "resumed": [*known["resumed"], entry]}
+
+
+def read_provenance(folder: Path) -> dict[str, Any] | None:
+    """The content of `provenance.json`; `None` for a run of an earlier version, which has none.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    path = folder / PROVENANCE
+    if not path.exists():
+        return None
+    data = read_json(path)
+    if (
+        not isinstance(data, dict)
+        or not isinstance(data.get("started"), dict)
+        or not isinstance(data.get("resumed"), list)
+    ):
+        raise RunError(
+            f"the run folder is damaged: {path} lacks started or resumed; delete the file to go on without it"
+        )
+    return data
+
+
+def collect_provenance(models: Mapping[str, Any]) -> dict[str, Any]:
+    """Versions of Palaestra, Python, the platform and all installed packages, with the command line of this process."""
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": mask_secrets(sys.argv, os.environ),
+        "palaestra": {"version": __version__, **read_checkout(Path(__file__).resolve().parents[1])},
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "platform": platform.platform(),
+        "accelerator": _accelerator(),
+        "packages": list_packages(),
+        "models": {mask_secrets([name], os.environ)[0]: hashes for name, hashes in models.items()},
+    }
+
+
+def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """What differs between two provenance records, except time and command, as `[before, now]` by dotted name.
+
+    >>> find_changes({"python": "3.11", "packages": {"numpy": "2.0"}}, {"python": "3.12", "packages": {"numpy": "2.0"}})
+    {'python': ['3.11', '3.12']}
+    """
+    first, second = _flatten(before), _flatten(now)
+    return {
+        name: [first.get(name), second.get(name)]
+        for name in sorted({*first, *second})
+        if name not in ("time", "command") and first.get(name) != second.get(name)
+    }
+
+
+def _flatten(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in record.items():
+        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
+
+
+def read_checkout(package: Path) -> dict[str, Any]:
+    """The git commit of the checkout that holds `package`, and whether it is dirty; both `None` outside of a checkout.
+
+    An installed package inside a repository of the user is not part of a checkout: git does not track its files. Dirty means
+    changed tracked files, or new files in the package.
+    """
+    nothing: dict[str, Any] = {"commit": None, "dirty": None}
+    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return nothing
+    commit = _git(package, "rev-parse", "HEAD")
+    changed = _git(package, "status", "--porcelain", "--untracked-files=no", "--", ":/")
+    added = _git(package, "ls-files", "--others", "--exclude-standard")
+    if commit is None or changed is None or added is None:
+        return nothing
+    return {"commit": commit.strip(), "dirty": bool(changed.strip() or added.strip())}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """The output of a git command that changes nothing; `None` if it fails or there is no git."""
+    # Variables such as GIT_DIR, which git sets in hooks, would point at another repository.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            ["git", "--no-optional-locks", "-C", str(folder), *arguments],
+            capture_output=True, text=True, errors="replace", timeout=_GIT_SECONDS, env=environment, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def list_packages() -> dict[str, str]:
+    """Name and version of every installed package, from the names of the `.dist-info` folders on the import path.
+
+    `importlib.metadata` parses a file for each package, which takes a hundred times as long.
+    """
+    packages: dict[str, str] = {}
+    for entry in sys.path:
+        try:
+            names = [path.name for path in Path(entry or ".").glob("*.dist-info")]
+        except OSError:
+            continue
+        for name in names:
+            package, dash, version = name.removesuffix(".dist-info").partition("-")
+            if dash:
+                packages.setdefault(package, version)
+    return dict(sorted(packages.items(), key=lambda item: item[0].lower()))
+
+
+def mask_secrets(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """A command line without secrets.
+
+    Masked are values of options named like a secret (`--api-key X`, `token=X`), users, passwords and query values in URLs, strings
+    in the form of known API keys, and values of environment variables named like a secret.
+
+    >>> mask_secrets(["--writer", "https://me:pw@host/v1?key=1#m", "--api-key", "abc"], {})
+    ['--writer', 'https://***@host/v1?***#m', '--api-key', '***']
+    """
+    secrets = sorted(
+        (value for name, value in environment.items() if _SECRET_NAME.search(name) and len(value) >= 8),
+        key=len,
+        reverse=True,
+    )
+    masked: list[str] = []
+    for place, argument in enumerate(arguments):
+        before = arguments[place - 1] if place else ""
+        if (
+            before.startswith("-")
+            and "=" not in before
+            and _SECRET_NAME.search(before)
+            and not argument.startswith("-")
+        ):
+            masked.append(MASK)
+            continue
+        name, equals, _ = argument.partition("=")
+        if equals and "://" not in name and _SECRET_NAME.search(name):
+            masked.append(f"{name}={MASK}")
+            continue
+        for secret in secrets:
+            argument = argument.replace(secret, MASK)
+        argument = _USER_IN_URL.sub(rf"\g<1>{MASK}@", argument)
+        argument = _QUERY_IN_URL.sub(rf"\g<1>{MASK}", argument)
+        masked.append(_SECRET_VALUE.sub(MASK, argument))
+    return masked
+
+
+def _accelerator() -> str | None:
+    """The name of the GPU, if torch is loaded and sees one."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_available():
+        return None
+    return str(torch.cuda.get_device_name(0))

@@ -1,0 +1,165 @@
+"""Several tasks as one, for runs that validate or test on more than one task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from palaestra.core.records import Attempt, Completion, Example, Failure, Problem, Score, Split
+from palaestra.tasks.base import GenerativeTask, Task, check_skills, is_drawn, longest_answer
+from palaestra.tasks.checks import draw_problems
+from palaestra.tasks.scoring import check_scoring, has_concurrent_scoring
+
+OWNER = "task_of_group"
+"""Key in the metadata of a problem from a further task. The value is the name of the task, and the problem's own id and skill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A task of a group.
+
+    Arguments:
+        skills: only these skills of the task; all if empty.
+        problems: problems a skill; `None` for as many as the group is asked for.
+        is_taught: lessons may be written for its skills.
+        is_measured: its validation and test problems are asked.
+    """
+
+    task: Task
+    skills: tuple[str, ...] = ()
+    problems: int | None = None
+    is_taught: bool = True
+    is_measured: bool = True
+
+
+class TaskGroup:
+    """Asks the problems of several tasks, and lets the task of each problem score it and each skill's task write for it.
+
+    The main task keeps its names. Problems and skills of every further task have the task's name and a slash in front:
+    `gsm8k/2 steps`. Everything else that a task may have comes from the main task.
+
+    Arguments:
+        members: the tasks by name.
+        main: the name of the main task, which must be one of them.
+    """
+
+    def __init__(self, members: Mapping[str, Member], main: str) -> None:
+        self.members, self.main = dict(members), main
+        self.name = members[main].task.name
+        self.max_tokens = max(longest_answer(member.task) for member in members.values())
+        self.answer_lengths = {name: longest_answer(member.task) for name, member in members.items()}
+        self.drawn = any(is_drawn(member.task) for member in members.values())
+        self.concurrent_scoring = all(has_concurrent_scoring(member.task) for member in members.values())
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("members", "main"):  # Missing in a copy that is being made.
+            raise AttributeError(name)
+        return getattr(self.members[self.main].task, name)
+
+    def check_scoring(self) -> None:
+        for member in self.members.values():
+            check_scoring(member.task)
+
+    def skills(self) -> Mapping[str, tuple[str, ...]]:
+        """The skills of the members that are taught."""
+        return {
+            self._join(name, skill): tuple(parts)
+            for name, member in self.members.items()
+            if member.is_taught
+            for skill, parts in member.task.skills().items()
+            if not member.skills or skill in member.skills
+        }
+
+    def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
+        """Problems of all members, task after task; of the train split those of the members that are taught."""
+        check_skills(self, skills)
+        found: list[Problem] = []
+        for name, member in self.members.items():
+            if member.is_taught if split is Split.TRAIN else member.is_measured:
+                count = per_skill if member.problems is None or split is Split.TRAIN else member.problems
+                found += [self.label(p, name) for p in draw_problems(member.task, split, count, seed, member.skills)]
+        return [problem for problem in found if not skills or problem.skill in skills]
+
+    def score(self, problem: Problem, completion: Completion) -> Score | Failure:
+        name, own = self._resolve(problem)
+        return self.members[name].task.score(own, completion)
+
+    def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
+        name, own = self._split(skill)
+        task = self.members[name].task
+        assert isinstance(task, GenerativeTask), f"{name} is taught and has no generators"
+        return [replace(example, skill=skill) for example in task.write_examples(own, subskill, count, generator)]
+
+    def brief(self) -> str:
+        """What a language model is told of the problems: of each task that is taught."""
+        taught = {name: member.task for name, member in self.members.items() if member.is_taught}
+        if len(taught) == 1:
+            return str(getattr(self.members[self.main].task, "brief")())  # noqa: B009
+        briefs = (f"Skills of {name}: {getattr(task, 'brief')()}" for name, task in taught.items())  # noqa: B009
+        return "\n\n".join(briefs)
+
+    def example_of(self, datum: Any, skill: str, subskill: str) -> Example:
+        name, own = self._split(skill)
+        task: Any = self.members[name].task
+        example: Example = task.example_of(datum, own, subskill)
+        return replace(example, skill=skill)
+
+    def shown(self, skill: str, count: int) -> list[Example]:
+        name, own = self._split(skill)
+        show = getattr(self.members[name].task, "shown", None)
+        return [] if show is None else [replace(example, skill=skill) for example in show(own, count)]
+
+    def label(self, problem: Problem, name: str) -> Problem:
+        """A problem of the member `name` under the names of the group."""
+        if name == self.main:
+            return problem
+        metadata = {**problem.metadata, OWNER: [name, problem.id, problem.skill]}
+        return replace(
+            problem, id=f"{name}/{problem.id}", skill=self._join(name, problem.skill), metadata=metadata
+        )  # fmt: skip
+
+    def resolve_example(self, example: Example) -> tuple[str, Example]:
+        """The member that an example belongs to, and the example under the member's own skill."""
+        name, skill = self._split(example.skill)
+        return name, replace(example, skill=skill)
+
+    def _join(self, name: str, skill: str) -> str:
+        return skill if name == self.main else f"{name}/{skill}"
+
+    def _split(self, skill: str) -> tuple[str, str]:
+        """The member and its own skill; the main task for skills that no member has, for example discovered ones."""
+        for name in self.members:
+            if name != self.main and skill.startswith(f"{name}/"):
+                return name, skill.removeprefix(f"{name}/")
+        return self.main, skill
+
+    def _resolve(self, problem: Problem) -> tuple[str, Problem]:
+        if OWNER not in problem.metadata:
+            return self.main, problem
+        name, id_, skill = problem.metadata[OWNER]
+        metadata = {key: value for key, value in problem.metadata.items() if key != OWNER}
+        return name, replace(problem, id=id_, skill=skill, metadata=metadata)
+
+
+def task_of(problem: Problem, main: str) -> str:
+    """The name of the task that a problem of a group belongs to."""
+    return str(problem.metadata[OWNER][0]) if OWNER in problem.metadata else main
+
+
+def divide_problems(problems: Sequence[Problem], main: str = "") -> dict[str, list[Problem]]:
+    """Problems by the name of their task, in their order."""
+    parts: dict[str, list[Problem]] = {}
+    for problem in problems:
+        parts.setdefault(task_of(problem, main), []).append(problem)
+    return parts
+
+
+def divide_attempts(attempts: Sequence[Attempt], main: str) -> dict[str, list[Attempt]]:
+    """Attempts by the name of their task, in their order."""
+    parts: dict[str, list[Attempt]] = {}
+    for attempt in attempts:
+        parts.setdefault(task_of(attempt.problem, main), []).append(attempt)
+    return parts
