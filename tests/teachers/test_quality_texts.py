@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Example, ImagePart, Lesson, Message, Problem, Split, TextPart
 from palaestra.tasks.math.task import MathSkills
+from palaestra.tasks.texts import Grams, distinct, frequent, grams, is_number, words
 from palaestra.teachers.quality import Context, Inspection, inspect
 from palaestra.teachers.quality.duplicates import EXACT, NEAR, Duplicates
 from palaestra.teachers.quality.minhash import Repeats, jaccard, rows_a_band, signatures
 from palaestra.teachers.quality.overlap import Overlap
-from palaestra.teachers.quality.texts import Grams, distinct, frequent, grams, is_number, words
 
 TASK = MathSkills()
 TEXTS = st.lists(st.sampled_from(["a", "b", "c", "d", "1", "2", "+"]), max_size=14).map(" ".join)
