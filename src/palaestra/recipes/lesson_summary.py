@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import EngineError, PalaestraError, WriterError
 from palaestra.recipes.delivery import Delivery, add_up
+from palaestra.recipes.skills import DISCOVERY
 
 if TYPE_CHECKING:
     from palaestra.runs.run import Run
 
+CALLING = ("/lesson", DISCOVERY)
+"""Endings of the phases in which models are called that may cost money."""
 MODELS = ("writer", "planner", "discover")
 """Settings that name a model which may cost money."""
 
@@ -25,8 +28,14 @@ def summarize_lessons(run: Run) -> dict[str, Any]:
         "withheld": total.withheld,
         "writer_failures": dict(total.failures),
         "ordered_again": total.asked_again,
-        "unpriced": unpriced_models(run.settings) if run.store.total().calls else [],
+        "calls": count_calls(run),
+        "unpriced": unpriced_models(run.settings) if count_calls(run) else [],
     }
+
+
+def count_calls(run: Run) -> int:
+    """The calls of the models that write, plan and discover skills; the student's own answers are not among them."""
+    return sum(cost.calls for phase, cost in run.store.costs().items() if phase.endswith(CALLING))
 
 
 def unpriced_models(settings: Mapping[str, Any]) -> list[str]:

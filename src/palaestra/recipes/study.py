@@ -256,7 +256,7 @@ def _row(name: str, values: Mapping[str, str], runs: Mapping[int, dict[str, Any]
     cost = {name: float(sum(summary[name] for summary in ended.values())) for name in COSTS}
     gain = mean_interval(list(gains.values()))
     lessons = add_up([_lessons(summary) for summary in ended.values()])
-    unpriced = tuple(sorted({model for summary in ended.values() for model in summary["unpriced"]}))
+    unpriced = tuple(sorted({model for summary in ended.values() for model in summary.get("unpriced", ())}))
     none = Counter(
         summary.get("failed") or "no problem was scored both before and after"
         for summary in ended.values()
@@ -267,9 +267,11 @@ def _row(name: str, values: Mapping[str, str], runs: Mapping[int, dict[str, Any]
 
 
 def _lessons(summary: Mapping[str, Any]) -> Delivery:
+    """What a summary says of its lessons; those of older versions only know what was taught."""
+    taught = summary["examples"]
     return Delivery(
-        summary["ordered"], summary["delivered"], summary["dropped"], summary["withheld"], summary["writer_failures"],
-        {}, summary["ordered_again"],
+        summary.get("ordered", taught), summary.get("delivered", taught), summary.get("dropped", {}),
+        summary.get("withheld", 0), summary.get("writer_failures", {}), {}, summary.get("ordered_again", 0),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from palaestra.recipes.journal import Clock, RunJournal
 from palaestra.recipes.lesson_summary import name_failure, summarize_lessons
 from palaestra.recipes.rewards import plain_rewards, rewards_of, store_rewards
 from palaestra.recipes.settings import at_least, build, given, named_values, of_run, setting, to_plain
-from palaestra.recipes.skills import DISCOVERY, check_discovery, discovered, regroup, taught_task
+from palaestra.recipes.skills import check_discovery, discovered, regroup, taught_task
 from palaestra.runs.records import to_data
 from palaestra.runs.run import Run, new_folder
 
@@ -344,7 +344,6 @@ def _summary(
         "prompt_tokens": total.prompt_tokens,
         "completion_tokens": total.completion_tokens,
         "cost": total.money,
-        "calls": sum(cost.calls for phase, cost in run.store.costs().items() if phase.endswith(("/lesson", DISCOVERY))),
         **summarize_lessons(run),
         **({"discovery": discovery} if discovery else {}),
         "weights_sha256": weights_sha256,

@@ -13,11 +13,12 @@ from palaestra.runs.run import Run
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """The cost of a phase, and its share of all seconds."""
+    """The cost of a phase, its share of all seconds, and whether some of its calls have no known price."""
 
     phase: str
     total: LedgerTotal
     share: float
+    unpriced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,20 @@ class Appendix:
     settings: tuple[SettingRow, ...]
 
 
-def appendix_of(run: Run, kind: type[Any]) -> Appendix:
-    """The appendix of a run whose settings are of `kind`, a dataclass."""
+def appendix_of(run: Run, kind: type[Any], unpriced: tuple[str, ...] = ()) -> Appendix:
+    """The appendix of a run whose settings are of `kind`, a dataclass.
+
+    Arguments:
+        unpriced: endings of the phases with calls whose price is not known.
+    """
     total = run.store.total()
     costs = tuple(
-        CostRow(phase, cost, cost.seconds / total.seconds if total.seconds else 0.0)
+        CostRow(
+            phase,
+            cost,
+            cost.seconds / total.seconds if total.seconds else 0.0,
+            bool(cost.calls) and phase.endswith(unpriced),
+        )
         for phase, cost in run.store.costs().items()
     )
     return Appendix(costs, total, setting_rows(run.settings, kind))

@@ -105,6 +105,10 @@ class _Text:
     def numbers(self) -> tuple[str, ...]:
         return tuple(sorted(filter(is_number, self.words)))
 
+    @property
+    def signs(self) -> list[str]:
+        return sorted(filter(_calculates, self.words))
+
 
 class HeldOut:
     """An index of held-out problems.
@@ -140,8 +144,7 @@ class HeldOut:
         """The same, and by example the problem that it mostly copies but for the numbers."""
         asked = [[_read(message) for message in example.messages] for example in examples]
         said = [_Text(normal(example.response)) for example in examples]
-        parts = [(place, text) for place, texts in enumerate(asked) for text in (*texts, said[place])]
-        copied, templates = self._shares(parts, share)
+        copied, templates = self._shares(_number(asked, said), share)
         leaks: list[Leak | None] = []
         for place, (example, texts) in enumerate(zip(examples, asked, strict=True)):
             found, how = self._copy(texts, said[place]), "the question"
@@ -151,6 +154,14 @@ class HeldOut:
                 found, how = self._reworded(example, texts), "the question in other words"
             leaks.append(None if found is None else Leak(self.held[found][0], self.held[found][1].id, how))
         return leaks, templates
+
+    def shares(self, examples: Sequence[Example], least: float = SHARE) -> tuple[Shares, Shares]:
+        """By example the problem of which it holds the largest fraction of grams, where that is at least `least`.
+
+        Once of problems all of whose numbers are in the example, once of the others.
+        """
+        asked = [[_read(message) for message in example.messages] for example in examples]
+        return self._shares(_number(asked, [_Text(normal(example.response)) for example in examples]), least)
 
     # Copies of a whole question
 
@@ -224,6 +235,8 @@ class HeldOut:
     def _is_alike(self, text: _Text, place: int, skill: str) -> bool:
         """Whether two questions with the same numbers and answer are taken for one."""
         question = self.texts[place]
+        if question.signs and text.signs and question.signs != text.signs:
+            return False
         if len(question.numbers) < 2 and not question.pictures and not self._telling[place]:
             return False
         short = len(question.numbers) >= 2 and max(len(text.words), len(question.words)) <= SHORT
@@ -257,13 +270,7 @@ class HeldOut:
         return distinct(own.hashes_G[rare_G], long[own.owners_G[rare_G]])
 
     def _shares(self, parts: Sequence[tuple[int, _Text]], least: float) -> tuple[Shares, Shares]:
-        """The problem of which an example holds the largest fraction, where that is at least `least`, and the fraction.
-
-        Once of problems all of whose numbers are in the example, once of the others.
-
-        Arguments:
-            parts: texts of examples, each with the place of its example.
-        """
+        """See `shares`. Arguments: `parts` are the texts of examples, each with the place of its example."""
         examples_C, problems_C, shares_C = self._compare(parts)
         best: tuple[Shares, Shares] = ({}, {})
         numbers: dict[int, Counter[str]] = {}
@@ -303,6 +310,10 @@ def normal(text: str) -> tuple[str, ...]:
     ('25', 'apples', '1200.5', 'in', 'all')
     """
     return tuple(in_figures(words(text)))
+
+
+def _number(asked: Sequence[Sequence[_Text]], said: Sequence[_Text]) -> list[tuple[int, _Text]]:
+    return [(place, text) for place, texts in enumerate(asked) for text in (*texts, said[place])]
 
 
 def _read(message: Message) -> _Text:
