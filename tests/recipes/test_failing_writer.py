@@ -148,9 +148,11 @@ def test_a_study_shows_no_gain_of_an_arm_whose_writer_failed_and_says_that_data_
 
 
 def test_a_writer_that_stops_answering_in_a_later_round_ends_the_run_where_it_stands(tmp_path: Path) -> None:
-    with Server(lambda call, times: sums(call) if len(server.calls) <= 3 else error(400, "not today")) as server:
-        with pytest.raises(WriterError, match="in round 2"):
-            teach.teach(out=tmp_path / "run", **settings(server, tmp_path, rounds=2))
+    with (
+        Server(lambda call, times: sums(call) if len(server.calls) <= 3 else error(400, "not today")) as server,
+        pytest.raises(WriterError, match="in round 2"),
+    ):
+        teach.teach(out=tmp_path / "run", **settings(server, tmp_path, rounds=2))
     with Run.open(tmp_path / "run", read_only=True) as run:
         assert (run.summary or {})["gain"] is None
         assert ((run.summary or {})["delivered"], (run.summary or {})["rounds"]) == (12, 1)

@@ -44,9 +44,11 @@ class Delivery:
         parts = []
         if self.failures:
             first = next(iter(self.messages.values()), "")
-            parts.append(f"writer failures: {_counts(self.failures)}" + (f" (the first: {first})" if first else ""))
+            parts.append(
+                f"writer failures: {describe_counts(self.failures)}" + (f" (the first: {first})" if first else "")
+            )
         if self.dropped:
-            parts.append(f"dropped by checks: {_counts(self.dropped)}")
+            parts.append(f"dropped by checks: {describe_counts(self.dropped)}")
         if self.withheld:
             parts.append(f"withheld because a check broke: {self.withheld}")
         return " ".join("; ".join(parts).split())
@@ -76,5 +78,10 @@ def add_up(deliveries: Sequence[Delivery]) -> Delivery:
     )  # fmt: skip
 
 
-def _counts(counts: Mapping[str, int]) -> str:
+def describe_counts(counts: Mapping[str, int]) -> str:
+    """Counts by name in one line.
+
+    >>> describe_counts({"malformed": 2, "refused": 1})
+    'malformed 2, refused 1'
+    """
     return ", ".join(f"{name} {count}" for name, count in counts.items())

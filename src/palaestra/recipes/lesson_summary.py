@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import EngineError, PalaestraError, WriterError
-from palaestra.recipes.delivery import Delivery, add_up
+from palaestra.recipes.delivery import Delivery, add_up, describe_counts
 from palaestra.recipes.skills import DISCOVERY
 
 if TYPE_CHECKING:
@@ -61,11 +61,11 @@ def describe_lessons(summary: Mapping[str, Any]) -> Iterator[str]:
     again = f"; missing ones were ordered again {summary['ordered_again']} x" if summary["ordered_again"] else ""
     yield f"examples: {ordered} ordered, {delivered} delivered{short}{again}"
     if summary["dropped"]:
-        yield f"dropped by checks: {_counts(summary['dropped'])}"
+        yield f"dropped by checks: {describe_counts(summary['dropped'])}"
     if summary["withheld"]:
         yield f"withheld because a check broke: {summary['withheld']}"
     if summary["writer_failures"]:
-        yield f"writer failures: {_counts(summary['writer_failures'])}"
+        yield f"writer failures: {describe_counts(summary['writer_failures'])}"
     if summary["calls"]:
         yield f"calls: {summary['calls']}, {describe_cost(summary['cost'], summary['unpriced'])}"
 
@@ -78,7 +78,3 @@ def describe_cost(cost: float, unpriced: list[str]) -> str:
     """
     known = [f"${cost:.2f}"] if cost or not unpriced else []
     return " and ".join([*known, *([f"unpriced ({', '.join(unpriced)})"] if unpriced else [])])
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.items())

@@ -64,7 +64,7 @@ def in_figures(found: Iterable[str]) -> list[str]:
         if word in _TIMES and last == "spelled":
             out[-1] = str(int(out[-1]) * _TIMES[word])
             continue
-        if value is not None:
+        if value is not None and (word != "one" or last in ("tens", "tens-")):  # Most often "one" counts nothing.
             if value < 10 and last in ("tens", "tens-"):
                 if last == "tens-":
                     out.pop()
