@@ -65,8 +65,9 @@ def test_a_swapped_name_is_found_whatever_the_response_says(held: dict[Split, li
     texts = [problem.messages[-1].text for problem in held[Split.TEST] if swap_name(problem.messages[-1].text)
              != problem.messages[-1].text]  # fmt: skip
     assert len(texts) == 33
-    examples = [Example((Message("user", swap_name(text)),), "I do not know.") for text in texts]
-    assert all(HeldOut(held).find(examples))
+    for before in ("", "Please answer: "):
+        examples = [Example((Message("user", before + swap_name(text)),), "I do not know.") for text in texts]
+        assert all(HeldOut(held).find(examples))
 
 
 @pytest.mark.parametrize("name", ["math-skills", "vision-skills", "tools-skills"])

@@ -9,11 +9,12 @@ An example leaks a problem if one of these holds:
    space and number formats do not count). A short question inside a longer expression, `3 + 4` in `3 + 4 + 5`, is
    no copy.
 2. **Mostly copied.** The example holds at least 70 % of the question's stretches of eight words (Chowdhery et al.,
-   2022, use the same measure), and all of its numbers. Stretches that many problems share do not count.
-3. **Reworded.** The question has the same numbers, two or more, and the response gives the same answer. Examples of
-   another skill, and long questions, must share words too.
-4. **Word swapped.** The question is the same but for one or two words, such as a name, and the response gives the same
-   answer. Where few different answers are possible, as with yes and no, this needs two numbers as well.
+   2022, use the same measure) and all of its numbers, and its response gives the same answer; from 90 % on the answer
+   does not matter. Stretches that many problems share do not count.
+3. **Reworded.** The question has the same numbers, and the response gives the same answer. Short questions of the same
+   skill need two numbers; all others must share half of their words, and have two numbers or an answer that is rare.
+4. **Word swapped.** The question is the same but for one or two words, and the response gives the same answer. It needs
+   two numbers or an answer that is rare. If the words are names and there are two numbers, the answer does not matter.
 
 Questions about images only match examples with the same images.
 """
@@ -51,7 +52,7 @@ SHARE = 0.7
 """The fraction of a question's stretches from which on an example counts as mostly copied."""
 COMMON = 10
 """Stretches that more problems than this share are the task's wording."""
-SURE = 0.95
+SURE = 0.9
 """The fraction from which on it counts as copied whatever the response says."""
 SHORT = 16
 """Words of a short question: its numbers and its answer say which one it is."""
@@ -59,9 +60,9 @@ ALIKE = 0.5
 """The fraction of words that two long questions with the same numbers and answer share if they are one."""
 SWAPPED = 2
 """Different words that may be swapped for others."""
-_ORDER = (Split.TEST, Split.VALIDATION, Split.TRAIN)
 NAMED = 5
 """Words that two questions share if they differ in names alone, beside two numbers or more."""
+_ORDER = (Split.TEST, Split.VALIDATION, Split.TRAIN)
 _SIGNS = frozenset("+-*/^(%")
 _CAPITAL = re.compile(r"\b[A-Z][^\W\d_]*")
 _ANSWER = re.compile(r"answer|####|boxed", re.IGNORECASE)
@@ -223,11 +224,13 @@ class HeldOut:
     def _reworded(self, example: Example, asked: Sequence[_Text]) -> int | None:
         answer = _answer(example)
         for text in asked:
-            if text.numbers or text.pictures:
-                for place in self._by_numbers.get((text.pictures, text.numbers), ()):
-                    if _contains(answer, self._answers[place]) and self._is_alike(text, place, example.skill):
-                        return place
-            for place in dict.fromkeys(place for key in _parts(text) for place in self._swappable.get(key, ())):
+            numbers = text.numbers
+            same = self._by_numbers.get((text.pictures, numbers), ()) if numbers or text.pictures else ()
+            for place in same:
+                if _contains(answer, self._answers[place]) and self._is_alike(text, place, example.skill):
+                    return place
+            close = [place for key in _parts(text) for place in self._swappable.get(key, ())]
+            for place in dict.fromkeys([*close, *(same if len(numbers) >= 2 else ())]):
                 if self._is_swapped(text, place, answer):
                     return place
         return None
@@ -245,15 +248,17 @@ class HeldOut:
     def _is_swapped(self, text: _Text, place: int, answer: Sequence[str]) -> bool:
         """Whether a question is the same but for a name or two, wherever they stand."""
         question = self.texts[place]
-        swapped = {a: b for a, b in zip(question.words, text.words, strict=True) if a != b}
-        same = tuple(swapped.get(word, word) for word in question.words) == text.words
+        asked = _align(text.words, question.words)
+        swapped = {a: b for a, b in zip(question.words, asked, strict=False) if a != b}
+        same = tuple(swapped.get(word, word) for word in question.words) == asked
         if not same or len(swapped) > SWAPPED or not all(a.isalpha() and b.isalpha() for a, b in swapped.items()):
             return False
+        shared = sum(word.isalpha() and word not in swapped for word in question.words)
+        if len(text.words) > len(asked) and shared < NAMED:
+            return False  # A few words of a longer text.
         told, capitals = len(question.numbers) >= 2, all(a in question.capitals for a in swapped)
-        if told and capitals and all(b in text.capitals for b in swapped.values()):
-            shared = sum(word.isalpha() and word not in swapped for word in question.words)
-            if shared >= NAMED:
-                return True  # Names: the response may say what it likes.
+        if told and capitals and shared >= NAMED and all(b in text.capitals for b in swapped.values()):
+            return True  # Names: the response may say what it likes.
         expected = [swapped.get(word, word) if capitals else word for word in self._answers[place]]
         return (told or self._telling[place]) and _contains(answer, expected)
 
@@ -330,6 +335,15 @@ def _answer(example: Example) -> tuple[str, ...]:
 def _contains(text: Sequence[str], part: Sequence[str]) -> bool:
     size = len(part)
     return size > 0 and any(list(text[k : k + size]) == list(part) for k in range(len(text) - size + 1))
+
+
+def _align(text: tuple[str, ...], question: tuple[str, ...]) -> tuple[str, ...]:
+    """The words of a text that may be the question: all of them, or those around its first number."""
+    if len(text) <= len(question):
+        return text
+    first, own = (next((k for k, word in enumerate(one) if is_number(word)), 0) for one in (text, question))
+    start = max(0, first - own)
+    return text[start : start + len(question)]
 
 
 def _alike(one: _Text, other: _Text) -> float:
