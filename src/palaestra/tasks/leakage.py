@@ -225,12 +225,12 @@ class HeldOut:
         answer = _answer(example)
         for text in asked:
             numbers = text.numbers
-            same = self._by_numbers.get((text.pictures, numbers), ()) if numbers or text.pictures else ()
+            same = self._by_numbers.get((text.pictures, numbers), []) if numbers or text.pictures else []
             for place in same:
                 if _contains(answer, self._answers[place]) and self._is_alike(text, place, example.skill):
                     return place
             close = [place for key in _parts(text) for place in self._swappable.get(key, ())]
-            for place in dict.fromkeys([*close, *(same if len(numbers) >= 2 else ())]):
+            for place in dict.fromkeys(close + (same if len(numbers) >= 2 else [])):
                 if self._is_swapped(text, place, answer):
                     return place
         return None
