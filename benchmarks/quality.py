@@ -18,11 +18,11 @@ from _common import arguments, finish, median, seconds
 
 from palaestra.core.records import Example, Lesson, Message, Problem, Split
 from palaestra.tasks.base import EVERY, make_task
+from palaestra.tasks.texts import grams, words
 from palaestra.teachers.quality import Context, inspect
 from palaestra.teachers.quality.duplicates import Duplicates
 from palaestra.teachers.quality.minhash import jaccard
 from palaestra.teachers.quality.overlap import Overlap
-from palaestra.teachers.quality.texts import grams, words
 
 WANTED_SECONDS = 20
 THRESHOLD, LENGTH = 0.85, 3

@@ -37,5 +37,5 @@ with Run.open(result.folder, read_only=True) as run:
         assert isinstance(picture, ImagePart)
         (result.folder / "taught.png").write_bytes(base64.b64decode(picture.url.partition(",")[2]))
         print(f"taught.png: {text.text} -> {example.response}")
-print(f"checks kept {result.summary['kept']} examples, dropped {result.summary['dropped']}")
+print(f"checks kept {result.summary['delivered']} examples, dropped {result.summary['dropped']}")
 finish(result)

@@ -170,18 +170,6 @@ def test_the_state_can_be_read_as_text(fresh_nano: Model) -> None:
     assert "addition: 100.0 %" in text
 
 
-def test_a_lesson_without_examples_is_a_round_without_training(env: LessonEnv) -> None:
-    before, info = env.reset(seed=0)
-    weights = env.student.weights_sha256()
-    state, reward, terminated, truncated, info = env.step(Lesson(()))
-    assert (state.round, state.examples, reward, terminated, truncated) == (1, 0, 0.0, False, False)
-    assert (info["loss"], info["weights_sha256"]) == (None, weights)
-    assert state.report == before.report
-    *_, truncated, info = env.step(lesson(10))
-    assert truncated
-    assert info["weights_sha256"] != weights
-
-
 def test_a_hidden_state_tells_nothing_but_rounds_and_amounts(fresh_nano: Model) -> None:
     student = SupervisedStudent(fresh_nano, Supervision(epochs=1))
     env = LessonEnv(student=student, show_state=False, **SMALL)  # type: ignore[arg-type]

@@ -12,7 +12,6 @@ from wavering import SKILLS, Wavering, weights_of
 from palaestra import LessonEnv, make_teacher, run_episode
 from palaestra.core.errors import SettingsError
 from palaestra.core.events import Event
-from palaestra.core.records import Lesson
 from palaestra.core.statistics import gain_between
 from palaestra.learn.students import STUDENTS
 from palaestra.recipes import teach
@@ -139,7 +138,7 @@ def test_a_round_without_training_is_no_better_than_the_one_whose_weights_it_has
     teacher = make_teacher("no_state", env.task, SKILLS)
     state, _ = env.reset(seed=0)
     state, *_ = env.step(teacher.write(state, 6, np.random.default_rng(0)))
-    state, *_ = env.step(Lesson(()))
+    state, *_ = env.skip_round()
     *_, truncated, info = env.step(teacher.write(state, 6, np.random.default_rng(1)))
     assert truncated
     assert (info["kept_round"], info["kept_sha256"], info["weights_sha256"]) == (1, weights_of(6), weights_of(12))

@@ -69,7 +69,7 @@ def test_described_pictures_are_painted_once_checked_taught_and_the_same_after_a
         return paint(self, descriptions, seed)
 
     with Server(describe) as server:
-        settings = SMALL | {"writer": server.model, "cache": str(tmp_path / "calls.sqlite")}
+        settings = SMALL | {"writer": server.model, "cache": str(tmp_path / "calls.sqlite"), "top_up": 0}
         whole = teach.teach(out=tmp_path / "whole", **settings)
         calls, once = len(server.calls), painted()
         assert sorted(once) == sorted(WORDS)  # Each once, though data are looked at twice: to judge, and to use them.

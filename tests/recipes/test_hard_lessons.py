@@ -2,16 +2,15 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chat_server import Call, Reply, Server
 
-from palaestra.core.errors import SandboxError
+from palaestra.core.errors import SandboxError, WriterError
 from palaestra.core.records import Split
-from palaestra.engines.shelf import Model
-from palaestra.learn.student import SupervisedStudent
 from palaestra.recipes import teach
 from palaestra.report import write_report
 from palaestra.runs.run import Run
@@ -38,24 +37,18 @@ def total(left: int, right: int) -> dict[str, str]:
     return {"question": f"What is {left}+{right}?", "reasoning": f"{left}+{right}={found}", "answer": found}
 
 
-def assert_unharmed(found: teach.TeachResult, base: str) -> None:
-    """Nothing was taught: the student is the one that came, and was measured twice with the same outcome."""
-    assert (found.summary["examples"], found.summary["gain"]) == (0, 0.0)
-    assert found.summary["test_before"] == found.summary["test_after"]
-    assert found.summary["weights_sha256"] == base
-    with Run.open(found.folder, read_only=True) as run:
-        assert run.store.curves() == {}
+def failed(folder: Path, run: Callable[[], Any]) -> dict[str, Any]:
+    """The summary of a run in which nothing was taught: it ends with an error, and has no gain."""
+    with pytest.raises(WriterError, match="delivered none of"):
+        run()
+    with Run.open(folder, read_only=True) as opened:
+        assert (opened.store.curves(), opened.store.lesson_rounds()) == ({}, [])
+        summary = opened.summary or {}
+    assert (summary["examples"], summary["gain"], summary["test_after"]) == (0, None, None)
+    return summary
 
 
-@pytest.fixture
-def base(fresh_nano: Model) -> str:
-    """The hash of the student that nobody taught."""
-    return SupervisedStudent(fresh_nano).weights_sha256()
-
-
-def test_a_writer_that_repeats_what_is_measured_on_teaches_nothing_and_the_report_says_why(
-    base: str, tmp_path: Path
-) -> None:
+def test_a_writer_that_repeats_what_is_measured_on_teaches_nothing_and_the_report_says_why(tmp_path: Path) -> None:
     """The worst case of contamination: the validation questions that the prompt shows come back as data."""
     test = MathSkills().problems(Split.TEST, 3, 0, SMALL["skills"])
 
@@ -65,17 +58,12 @@ def test_a_writer_that_repeats_what_is_measured_on_teaches_nothing_and_the_repor
         return said({"question": asked, "reasoning": "It is so", "answer": "7"})
 
     with Server(repeat) as server:
-        found = run_of(server, tmp_path / "run")
+        summary = failed(tmp_path / "run", lambda: run_of(server, tmp_path / "run"))
         assert any("The student was asked" in call.asked for call in server.calls)
         assert not any("The right answer is" in call.asked for call in server.calls)
-    assert_unharmed(found, base)
-    assert found.summary["kept"] == 0
-    assert set(found.summary["dropped"]) == {"overlap: repeats a validation problem"}
-    with Run.open(found.folder, read_only=True) as run:
-        lesson = run.store.lesson(1)
-    assert lesson is not None
-    assert any(d.action == "checked" and d.reason.startswith("kept 0 of ") for d in lesson.decisions)
-    assert "repeats a validation problem" in write_report(found.folder).read_text()
+    assert summary["delivered"] == 0
+    assert set(summary["dropped"]) == {"overlap: repeats a validation problem"}
+    assert "repeats a validation problem" in write_report(tmp_path / "run").read_text()
 
 
 def test_answers_of_validation_problems_reach_a_writer_only_if_the_setting_says_so(tmp_path: Path) -> None:
@@ -94,7 +82,7 @@ def test_a_writer_that_says_the_same_again_and_again_teaches_it_once(tmp_path: P
     assert set(found.summary["dropped"]) == {"duplicates: exact duplicate"}
 
 
-def test_a_writer_whose_programs_fail_their_own_tests_teaches_nothing(base: str, tmp_path: Path) -> None:
+def test_a_writer_whose_programs_fail_their_own_tests_teaches_nothing(tmp_path: Path) -> None:
     try:
         make_sandbox()
     except SandboxError as error:
@@ -106,21 +94,16 @@ def test_a_writer_whose_programs_fail_their_own_tests_teaches_nothing(base: str,
         "tests": ["assert double(2) == 4", "assert double(0) == 0"],
     }
     with Server(lambda call, times: said(broken)) as server:
-        found = run_of(server, tmp_path / "run", task="code-skills", skills=(), validation=1, test=1, lesson_size=2)
-    assert_unharmed(found, base)
-    assert "executes: fails its tests" in found.summary["dropped"]
+        values: dict[str, Any] = {"task": "code-skills", "skills": (), "validation": 1, "test": 1, "lesson_size": 2}
+        summary = failed(tmp_path / "run", lambda: run_of(server, tmp_path / "run", **values))
+    assert "executes: fails its tests" in summary["dropped"]
     assert not marked.exists()  # Executed, but not out here.
 
 
-def test_weights_on_this_machine_may_write_and_what_they_cannot_is_a_failure_with_its_cause(
-    base: str, tmp_path: Path
-) -> None:
-    found = teach.teach(out=tmp_path / "run", **SMALL, writer="nano", cache=str(tmp_path / "calls.sqlite"))
-    assert_unharmed(found, base)
-    with Run.open(found.folder, read_only=True) as run:
-        lesson = run.store.lesson(1)
-    assert lesson is not None
-    assert {decision.action for decision in lesson.decisions if not decision.allocation} >= {"failed"}
+def test_weights_on_this_machine_may_write_and_what_they_cannot_is_a_failure_with_its_cause(tmp_path: Path) -> None:
+    own = SMALL | {"writer": "nano", "cache": str(tmp_path / "calls.sqlite")}
+    summary = failed(tmp_path / "run", lambda: teach.teach(out=tmp_path / "run", **own))
+    assert sum(summary["writer_failures"].values()) > 0
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])

@@ -66,24 +66,12 @@ def test_a_model_writes_checks_decide_and_the_same_run_again_makes_no_call(tmp_p
     assert lesson is not None
     assert lesson.examples == inspection.kept
     assert 0 < len(lesson.examples) < 12
-    assert first.summary["kept"] == len(lesson.examples)
+    assert (first.summary["ordered"], first.summary["delivered"]) == (12, len(lesson.examples))
     assert any(reason.startswith("equations") for reason in first.summary["dropped"])
     assert all(example.metadata["hypothesis"] == "It does not carry." for example in lesson.examples)
     assert any(decision.action == "checked" for decision in lesson.decisions)
     page = write_report(tmp_path / "first").read_text()
     assert "What the checks decided" in page
-
-
-def test_a_model_that_writes_garbage_ends_the_round_with_an_unharmed_student(tmp_path: Path) -> None:
-    with Server(lambda call, times: Reply("I would rather not.")) as server:
-        summary = run_of(server, tmp_path / "run", rounds=2).summary
-    assert (summary["examples"], summary["gain"], summary["rounds"]) == (0, 0.0, 2)
-    assert summary["test_before"] == summary["test_after"]
-    with Run.open(tmp_path / "run", read_only=True) as run:
-        lesson = run.store.lesson(1)
-    assert lesson is not None
-    assert any(d.action == "failed" and "there is no JSON in it" in d.reason for d in lesson.decisions)
-    write_report(tmp_path / "run")
 
 
 def test_a_spent_budget_stops_cleanly_and_goes_on_with_a_larger_one(tmp_path: Path) -> None:
@@ -110,7 +98,7 @@ def test_several_calls_of_the_teacher_make_one_lesson_and_the_state_may_be_hidde
     assert ["later" in event.figures["reason"] for event in told if event.phase == AGAIN] == [True]
     assert result.summary["examples"] == 12
     assert "It answered" not in asked
-    assert "kept" not in result.summary
+    assert (result.summary["delivered"], result.summary["dropped"]) == (12, {})
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ console = terminal()
 
 def _finish_teach(result: Any) -> None:
     from palaestra.cli.tables import gain_table, test_rounds_table
+    from palaestra.recipes.lesson_summary import describe_lessons
     from palaestra.report import write_report
 
     console.print(gain_table(result.summary))
@@ -45,6 +46,8 @@ def _finish_teach(result: Any) -> None:
     page = write_report(result.folder)
     s = result.summary
     failures = sum(s["failures"].values())
+    for line in describe_lessons(s):
+        console.print(line, soft_wrap=True, highlight=False)
     if s["kept_round"] != s["rounds"]:
         kept = f"round {s['kept_round']}" if s["kept_round"] else "the untaught student"
         console.print(f"kept: {kept}, the best on validation", highlight=False)
@@ -108,6 +111,7 @@ def _teach(
 def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]]) -> None:
     from palaestra.cli.progress import RunProgress
     from palaestra.cli.tables import study_table
+    from palaestra.core.errors import RunError
     from palaestra.recipes.study import study
     from palaestra.report import write_report
     from palaestra.runs.run import new_folder
@@ -121,8 +125,15 @@ def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]]) -
         error.add_note(f"the same command, with --out {folder}")
         raise
     console.print(study_table(result))
+    for note in result.notes:
+        console.print(f"note: {note}", soft_wrap=True, highlight=False)
     console.print(f"report: {write_report(result.folder)}", soft_wrap=True)
     console.print(f"study: {result.folder}", soft_wrap=True)
+    if result.failed:
+        total = sum(len(row.runs) for row in result.rows)
+        raise RunError(
+            f"{result.failed} of {total} runs failed; the same command with --out {result.folder} tries them again"
+        )
 
 
 def _evaluate(settings: Any, out: Out = "") -> None:

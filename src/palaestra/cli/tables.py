@@ -14,7 +14,6 @@ from palaestra.core.statistics import Mean
 from palaestra.recipes.compare import CompareResult
 from palaestra.recipes.study import StudyResult
 from palaestra.report.figures import majority
-from palaestra.runs.ledger import describe_cost
 
 
 def report_table(report: Report, counted: str = "problems") -> Table:
@@ -151,21 +150,24 @@ def _compared(part: Comparison) -> tuple[str, ...]:
 def study_table(result: StudyResult) -> Table:
     """A study: the gain of each arm over the seeds, how far it is ahead of the first, and whether that could be chance."""
     rows = result.rows
-    title = f"gain in points over {rows[0].gain.count} seeds, 95 % t intervals; ahead: of {rows[0].name}, paired by seed (p: t-test)"
+    title = f"gain in points over {len(result.seeds)} seeds, 95 % t intervals; ahead: of {rows[0].name}, paired by seed (p: t-test)"
     table = Table(
         title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="underline"
     )
     table.add_column("arm", overflow="fold")
-    paid = any(row.cost["cost"] or row.cost["unpriced_calls"] for row in rows)
-    for column in ("gain", "ahead", "p", "data", "time", *(("cost",) if paid else ())):
+    paid = any(row.cost["calls"] for row in rows)
+    for column in ("gain", "ahead", "p", "ordered", "data", "time", *(("calls", "cost") if paid else ())):
         table.add_column(column, justify="right", no_wrap=True)
     chances = {pair.second: pair.p_value for pair in result.pairs if pair.first == rows[0].name}
     for row in rows:
-        cells = [str(row.examples), f"{row.cost['seconds']:.0f} s"]
-        cells += [describe_cost(row.cost)] if paid else []
-        table.add_row(row.name, _mean(row.gain), _mean(row.ahead), _chance(chances.get(row.name)), *cells)
-        for task, gain in row.tasks.items():
-            table.add_row(f"  task {task}", _mean(gain))
+        cells = [str(row.lessons.ordered), str(row.examples), f"{row.cost['seconds']:.0f} s"]
+        if paid:
+            unpriced = row.unpriced and not row.cost["cost"]
+            cells += [f"{row.cost['calls']:.0f}", "unpriced" if unpriced else f"${row.cost['cost']:.2f}"]
+        gain = "no gain" if row.without_gain and not row.gain.count else _mean(row.gain)
+        table.add_row(row.name, gain, _mean(row.ahead), _chance(chances.get(row.name)), *cells)
+        for task, gain_there in row.tasks.items():
+            table.add_row(f"  task {task}", _mean(gain_there))
     return table
 
 

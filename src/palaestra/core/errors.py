@@ -74,6 +74,10 @@ class LessonError(PalaestraError):
     """A lesson that a student cannot be trained on."""
 
 
+class WriterError(LessonError):
+    """No lesson was written: the model that writes failed, or nothing that it wrote can be taught."""
+
+
 class EnvError(PalaestraError):
     """An environment that cannot be built, does not fit its policy, or broke while it ran."""
 

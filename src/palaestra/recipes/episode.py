@@ -14,6 +14,7 @@ from palaestra.core.records import Lesson, Report
 from palaestra.core.seeding import Seeds
 from palaestra.runs.files import write_text
 from palaestra.runs.records import to_json
+from palaestra.teachers.base import write_lesson
 
 if TYPE_CHECKING:
     from palaestra.envs.lesson import LessonEnv
@@ -63,7 +64,8 @@ def run_episode(
     for iteration in range(1, num_iterations + 1):
         left = state.budget if limit is None else min(state.budget, limit - state.examples)
         generator = Seeds(seed).derive("teacher", iteration).generator()
-        lesson = data_generation_agent.write(state, min(data_per_iteration, left), generator)
+        name = type(data_generation_agent).__name__
+        lesson = write_lesson(data_generation_agent, name, state, min(data_per_iteration, left), generator)
         state, _, terminated, truncated, info = environment.step(lesson)
         reports[iteration] = {"validation": info["report"]}
         if "test" in info and not (terminated or truncated):

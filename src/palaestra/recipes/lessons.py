@@ -1,20 +1,20 @@
-"""How a round of `teach` comes by its lesson: a teacher orders, somebody writes, checks decide what is taught."""
+"""Build the lesson of each `teach` round: the teacher plans, the writer generates examples, checks filter them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palaestra.core.errors import LessonError, SettingsError
+from palaestra.core.errors import LessonError, PalaestraError, SettingsError, WriterError
 from palaestra.core.events import Event, Listener, ignore
-from palaestra.core.records import Decision, Lesson
-from palaestra.core.seeding import Seeds
+from palaestra.core.records import Lesson, Usage
+from palaestra.core.user_code import describe_location
 from palaestra.recipes.calls import calls_of
+from palaestra.recipes.lesson_order import LessonOrder
 from palaestra.recipes.settings import named_values
 from palaestra.runs.ledger import LedgerEntry
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from palaestra.tasks.base import Task
     from palaestra.teachers.base import Teacher
     from palaestra.teachers.prompts import Prompts
-    from palaestra.teachers.quality import Check, Inspection
+    from palaestra.teachers.quality import Check
 
 OWN = "task"
 """As a writer: the task's own generators."""
@@ -56,70 +56,76 @@ class Lessons:
         self.engine, self.planner = engine, planner
 
     def write(self, env: LessonEnv, state: StudentState, listener: Listener = ignore) -> Lesson:
-        """The next round's lesson, from the store if it is there; else written, checked and stored."""
+        """The next round's lesson, from the store if it is there; else written, checked and stored.
+
+        Raises:
+            WriterError: nothing was delivered. The round is not stored, so that a resumed run tries it again.
+            LessonError: the teacher wrote something that cannot be taught.
+        """
         round_ = state.round + 1
         known = self.run.store.lesson(round_)
         if known is not None:
             return known
         listener(Event("write", 0, self.settings.lesson_size, round_))
         start, phase = time.perf_counter(), f"{round_}/lesson"
-        lesson = self._written(state, phase, Seeds(self.settings.seed).derive("teacher", round_))
-        if not lesson.examples and not any(decision.action == "failed" for decision in lesson.decisions):
-            raise LessonError(
-                f"teacher '{self.settings.teacher}' wrote a lesson that cannot be taught: it has no examples"
-            )
-        inspection = self._inspected(lesson, env, round_)
-        if inspection is not None:
-            lesson = replace(lesson, examples=inspection.kept)
-            if len(inspection.kept) < inspection.count:
-                lesson = replace(lesson, decisions=(*lesson.decisions, Decision("", "checked", str(inspection))))
+        order = LessonOrder(self, env, state, phase)
         try:
-            env.check(lesson)
+            order.fill()
+            self._check(order, env)
+        except PalaestraError:
+            self.run.store.add_delivery(round_, order.delivery, self._cost(phase, start))
+            raise
+        cost = self._cost(phase, start)
+        self.run.store.add_lesson(round_, order.lesson, cost, order.inspection, order.delivery)
+        return order.lesson
+
+    def check_shape(self, lesson: Lesson, env: LessonEnv) -> None:
+        """Raise `LessonError`, with the teacher's name, for anything that is no lesson."""
+        from palaestra.envs.lesson.validation import check_lesson
+
+        try:
+            check_lesson(lesson, env.task.skills())
         except LessonError as error:
-            name = self.settings.teacher
-            raise LessonError(f"teacher '{name}' wrote a lesson that cannot be taught: {error}") from error
+            raise self._refuse(str(error)) from error
+
+    def _refuse(self, why: str) -> LessonError:
+        where = describe_location(type(self.teacher).write)
+        return LessonError(f"teacher '{self.settings.teacher}' wrote a lesson that cannot be taught: {why}{where}")
+
+    def _check(self, order: LessonOrder, env: LessonEnv) -> None:
+        """Raise where nothing was delivered, or where the student cannot be taught it."""
+        delivery, causes = order.delivery, order.delivery.explain()
+        if order.lesson.examples:
+            try:
+                env.check(order.lesson)
+            except LessonError as error:
+                raise self._refuse(str(error)) from error
+        elif self.engine is None:
+            raise self._refuse(f"it has no examples left; {causes}" if causes else "it has no examples")
+        elif not env.data or delivery.may_pass:
+            advice = (
+                f"go on when it answers again: palaestra resume {self.run.folder}"
+                if delivery.may_pass
+                else "start a run with another writer"
+            )
+            raise WriterError(
+                f"writer '{self.settings.writer}' delivered none of {delivery.ordered} examples in round {order.round}: "
+                f"{causes or 'none were ordered'}; {advice}"
+            )
+
+    def _cost(self, phase: str, start: float) -> LedgerEntry:
+        """What the ledger does not have yet: the seconds since `start`, and calls, those of killed processes included."""
         seconds = time.perf_counter() - start
-        cost = LedgerEntry(phase, self.settings.teacher, seconds=seconds)
-        if asked := [engine for engine in (self.engine, self.planner) if engine is not None]:
-            # They share an owner and a phase, so the calls of all of them are in what either has spent.
-            names = " and ".join(dict.fromkeys(engine.name for engine in asked))
-            cost = asked[0].spent(phase).entry(phase, names, seconds)
-        self.run.store.add_lesson(round_, lesson, cost, inspection)
-        return lesson
-
-    def _written(self, state: StudentState, phase: str, seeds: Seeds) -> Lesson:
-        """What the teacher writes, in as many calls as are to make a lesson."""
-        settings, size = self.settings, min(self.settings.lesson_size, state.budget)
-        generator, lessons = seeds.generator(), []
-        writer: Any = getattr(self.teacher, "writer", None)
-        if self.engine is not None and writer is not None:
-            writer.engine = self.engine.at(phase)
-        if self.planner is not None:
-            self.planner.phase = phase  # The teacher holds this very engine.
-        for part in range(settings.accumulate):
-            share = size // settings.accumulate + (part < size % settings.accumulate)
-            if not share:
-                continue
-            lessons.append(self.teacher.write(state, share, generator))
-            if len(lessons[-1].examples) > share:
-                raise LessonError(
-                    f"teacher '{settings.teacher}' was asked for {share} examples and wrote {len(lessons[-1].examples)}"
-                )
-        return Lesson(
-            tuple(example for lesson in lessons for example in lesson.examples),
-            tuple(decision for lesson in lessons for decision in lesson.decisions),
+        asked = [engine for engine in (self.engine, self.planner) if engine is not None]
+        if not asked:
+            return LedgerEntry(phase, self.settings.teacher, seconds=seconds)
+        # They share an owner and a phase, so the calls of all of them are in what either has spent.
+        spent, booked = asked[0].spent(phase), self.run.store.total(phase)
+        usage = Usage(
+            spent.usage.prompt_tokens - booked.prompt_tokens, spent.usage.completion_tokens - booked.completion_tokens
         )
-
-    def _inspected(self, lesson: Lesson, env: LessonEnv, round_: int) -> Inspection | None:
-        if not self.checks:
-            return None
-        from palaestra.teachers.quality import Context, inspect
-
-        context = Context(
-            env.task, env.held_out, env.data, env.student, env.engine, env.sampling,
-            Seeds(self.settings.seed).derive("checks", round_).integer(),
-        )  # fmt: skip
-        return inspect(lesson, self.checks, context)
+        names = " and ".join(dict.fromkeys(engine.name for engine in asked))
+        return LedgerEntry(phase, names, spent.calls - booked.calls, usage, seconds, spent.money - booked.money)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import combinations, product
@@ -20,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.comparison import sign_flip_test
-from palaestra.core.errors import RunError, SettingsError
+from palaestra.core.errors import EngineError, LessonError, RunError, SettingsError
 from palaestra.core.events import Listener, ignore
 from palaestra.core.paired import holm, t_test
 from palaestra.core.statistics import Mean, mean_interval
 from palaestra.recipes import teach
+from palaestra.recipes.delivery import Delivery, add_up
 from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.settings import build, to_plain
 from palaestra.recipes.teach import TeachSettings
@@ -36,7 +38,7 @@ from palaestra.runs.run import Run, new_folder
 SEVERAL = ("teacher", "state", "writer", "learning", "start", "keep")
 """Settings that a study may have several values of."""
 PLAN = "study.json"
-COSTS = ("cost", "unpriced_calls", "calls", "prompt_tokens", "completion_tokens", "seconds")
+COSTS = ("cost", "calls", "prompt_tokens", "completion_tokens", "seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +49,13 @@ class Row:
         runs: by seed what each run's summary says; `None` for a run that has not ended.
         gains: of the runs that have ended and measured one.
         gain: the mean of the runs' gains in points, with a t interval over the seeds.
+        without_gain: the runs that have ended without one, counted by cause.
         ahead: how much that is above the first row's, paired by seed; none for the first row.
         failures: attempts without a score in all its runs, by cause.
         cost: dollars, calls, tokens in and out, and seconds of all its runs.
         tasks: the mean gain on each test task, where the runs have several.
+        lessons: what was ordered, delivered, dropped and failed in all its runs.
+        unpriced: the models whose calls are missing from the dollars.
     """
 
     name: str
@@ -62,6 +67,9 @@ class Row:
     examples: int
     failures: Mapping[str, int]
     cost: Mapping[str, float]
+    lessons: Delivery
+    unpriced: tuple[str, ...]
+    without_gain: Mapping[str, int]
     tasks: Mapping[str, Mean] = field(default_factory=dict)
 
 
@@ -100,6 +108,35 @@ class StudyResult:
     pairs: tuple[Pair, ...]
     settings: Mapping[str, Any]
     several: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know before arms are compared: runs without a gain, and unequal amounts of data."""
+        notes = []
+        for row in self.rows:
+            for cause, count in row.without_gain.items():
+                notes.append(f"{row.name}: no gain: {cause} ({count} of {len(row.runs)} runs)")
+            if row.lessons.delivered < row.lessons.ordered:
+                why = row.lessons.explain()
+                notes.append(
+                    f"{row.name}: {row.lessons.delivered} of {row.lessons.ordered} ordered examples were delivered"
+                    + (f"; {why}" if why else "")
+                )
+        for seed in self.seeds:
+            taught = {
+                row.name: run["examples"]
+                for row in self.rows
+                if (run := row.runs[seed]) is not None and run["gain"] is not None
+            }
+            if len(set(taught.values())) > 1:
+                amounts = ", ".join(f"{name} {count}" for name, count in taught.items())
+                notes.append(f"seed {seed}: the arms were taught on unequal data: {amounts} examples")
+        return notes
+
+    @property
+    def failed(self) -> int:
+        """How many runs ended with an error."""
+        return sum(bool(run and run.get("error")) for row in self.rows for run in row.runs.values())
 
     @property
     def ended(self) -> bool:
@@ -151,7 +188,9 @@ def study(
     record_provenance(folder, hash_models(settings.student), ended=(folder / "summary.json").exists())
     for seed in every:
         for name, one in zip(names, made, strict=True):
-            _run(replace(one, seed=seed), folder / f"{name}-seed{seed}", listener)
+            # A run that ends with an error has written why to its summary; the others go on.
+            with suppress(LessonError, EngineError):
+                _run(replace(one, seed=seed), folder / f"{name}-seed{seed}", listener)
     result = read_study(folder)
     write_json(
         folder / "summary.json",
@@ -160,6 +199,7 @@ def study(
             "seeds": seeds,
             "rows": [_plain(row) for row in result.rows],
             "pairs": [_plain_pair(pair) for pair in result.pairs],
+            "notes": result.notes,
         },
     )
     return result
@@ -195,7 +235,7 @@ def _run(settings: TeachSettings, folder: Path, listener: Listener) -> None:
         teach.teach(settings, out=folder, listener=listener)
         return
     with Run.open(folder) as run:
-        if run.summary is None:
+        if run.summary is None or run.summary.get("error"):
             teach.resume(run, listener=listener, **_limits(settings))
 
 
@@ -227,7 +267,24 @@ def _row(name: str, values: Mapping[str, str], runs: Mapping[int, dict[str, Any]
         for task, figures in summary.get("test_tasks", {}).items():
             by_task.setdefault(task, []).extend([] if figures["gain"] is None else [float(figures["gain"])])
     tasks = {task: mean_interval(several) for task, several in by_task.items()}
-    return Row(name, values, runs, gains, gain, ahead, examples, dict(sorted(failures.items())), cost, tasks)
+    lessons = add_up([_lessons(summary) for summary in ended.values()])
+    unpriced = tuple(sorted({model for summary in ended.values() for model in summary.get("unpriced", ())}))
+    none = Counter(
+        summary.get("failed") or "no problem was scored both before and after"
+        for summary in ended.values()
+        if summary["gain"] is None
+    )
+    counts = dict(sorted(failures.items()))
+    return Row(name, values, runs, gains, gain, ahead, examples, counts, cost, lessons, unpriced, dict(none), tasks)
+
+
+def _lessons(summary: Mapping[str, Any]) -> Delivery:
+    """What a summary says of its lessons; those of older versions only know what was taught."""
+    taught = summary["examples"]
+    return Delivery(
+        summary.get("ordered", taught), summary.get("delivered", taught), summary.get("dropped", {}),
+        summary.get("withheld", 0), summary.get("writer_failures", {}), {}, summary.get("ordered_again", 0),
+    )  # fmt: skip
 
 
 def _differences(first: Mapping[int, float], second: Mapping[int, float]) -> list[float]:
@@ -258,8 +315,11 @@ def _plain(row: Row) -> dict[str, Any]:
     return {
         "name": row.name, "values": dict(row.values), "gains": {str(seed): gain for seed, gain in row.gains.items()},
         "gain": _plain_mean(row.gain), "ahead": _plain_mean(row.ahead), "examples": row.examples,
-        "failures": dict(row.failures), **row.cost,
         **({"tasks": {task: _plain_mean(gain) for task, gain in row.tasks.items()}} if row.tasks else {}),
+        "failures": dict(row.failures), **row.cost, "ordered": row.lessons.ordered, "delivered": row.lessons.delivered,
+        "dropped": dict(row.lessons.dropped), "withheld": row.lessons.withheld,
+        "writer_failures": dict(row.lessons.failures), "ordered_again": row.lessons.asked_again,
+        "unpriced": list(row.unpriced), "without_gain": dict(row.without_gain),
     }  # fmt: skip
 
 

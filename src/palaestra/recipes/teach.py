@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from palaestra.core.errors import EngineError, LessonError, PalaestraError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.plugins import load_plugins
 from palaestra.core.records import Attempt, Completion, Example, Failure, Score, Split, Trajectory
@@ -15,10 +16,11 @@ from palaestra.core.statistics import first_failures, gain_between, report_on
 from palaestra.recipes.calls import CALL_TIMEOUT, CALL_TIMEOUT_HELP, check_call_timeout, check_prices
 from palaestra.recipes.export import write_lessons
 from palaestra.recipes.journal import Clock, RunJournal
+from palaestra.recipes.lesson_summary import name_failure, summarize_lessons
 from palaestra.recipes.provenance import record_run
 from palaestra.recipes.rewards import plain_rewards, rewards_of, store_rewards
 from palaestra.recipes.settings import at_least, build, finite, given, named_values, of_run, setting, to_plain
-from palaestra.recipes.skills import DISCOVERY, check_discovery, discovered, has_skills, label_tasks, regroup
+from palaestra.recipes.skills import check_discovery, discovered, has_skills, label_tasks, regroup
 from palaestra.recipes.task_groups import check_tasks, make_taught_task, make_test_task
 from palaestra.runs.records import to_data
 from palaestra.runs.run import Run, new_folder
@@ -96,6 +98,7 @@ class TeachSettings:
     validation: int = setting(12, "Validation problems a skill: what the teacher sees.")
     test: int = setting(25, "Test problems a skill: what the gain is measured on.")
     test_every_round: bool = setting(False, "Test the student after every round; the teacher never sees it.")
+    top_up: int = setting(2, "Times that examples which are missing of a lesson are ordered again; 0: never.")
     accumulate: int = setting(1, "Times that the teacher is called for one lesson.")
     answer_tokens: int = setting(0, "Most tokens of the student's answer; 0: as many as the task needs.")
     max_cost: float = setting(0.0, "Most dollars for calls of models (writer, planner, discover); 0: no limit.")
@@ -135,7 +138,9 @@ class TeachSettings:
             "accumulate",
             "in_flight",
         )
-        at_least(self, 0, "answer_tokens", "max_cost", "max_calls", "max_tokens", "categories", "discover_train")
+        at_least(
+            self, 0, "answer_tokens", "max_cost", "max_calls", "max_tokens", "categories", "discover_train", "top_up"
+        )
         at_least(self, 0, "budget", "learning_rate", "threads", "checkpoint_seconds", "seed")
 
         check_call_timeout(self.call_timeout)
@@ -202,6 +207,7 @@ def resume(run: Run, *, listener: Listener = ignore, categories: int | None = No
         limits: other limits of calls than the run has: `max_cost`, `max_calls`, `max_tokens`.
     """
     settings = of_run(TeachSettings, run)
+    run.forget_failure()
     changed: dict[str, Any] = {**limits, **({} if categories is None else {"categories": categories})}
     if changed:
         other = build(TeachSettings, {**to_plain(settings), **changed})
@@ -313,15 +319,20 @@ def _play(run: Run, settings: TeachSettings, student: Student, started: float, l
     clock.lap("load")
     state, info = env.reset(seed=settings.seed)
     rewards, infos, terminated, truncated = [], [], False, False
-    with lessons_of(run, settings, task, listener) as lessons:
-        while not (terminated or truncated):
-            lesson = lessons.write(env, state, listener)
-            told = {"decisions": lesson.decisions}
-            listener(Event("lesson", len(lesson.examples), len(lesson.examples), state.round + 1, told))
-            state, reward, terminated, truncated, info = env.step(lesson)
-            store_rewards(run, state.round)
-            rewards.append(reward)
-            infos.append({"examples": len(lesson.examples), "weights_sha256": info["weights_sha256"]})
+    try:
+        with lessons_of(run, settings, task, listener) as lessons:
+            while not (terminated or truncated):
+                lesson = lessons.write(env, state, listener)
+                told = {"decisions": lesson.decisions}
+                listener(Event("lesson", len(lesson.examples), len(lesson.examples), state.round + 1, told))
+                state, reward, terminated, truncated, info = env.step(lesson) if lesson.examples else env.skip_round()
+                store_rewards(run, state.round)
+                rewards.append(reward)
+                infos.append({"examples": info["taught"], "weights_sha256": info["weights_sha256"]})
+    except (LessonError, EngineError) as error:
+        # A run without lessons has no gain. Its summary says why, for the report and for a study of many runs.
+        run.write_summary(_summary(run, settings, state.round, state.examples, state.round, "", error))
+        raise
     # Seconds are those of committed work, over all the processes that did it.
     clock.lap("rest")
     journal.tidy(env.trained_round)
@@ -335,9 +346,17 @@ def _play(run: Run, settings: TeachSettings, student: Student, started: float, l
 
 
 def _summary(
-    run: Run, settings: TeachSettings, rounds: int, examples: int, kept: int, weights_sha256: str
+    run: Run,
+    settings: TeachSettings,
+    rounds: int,
+    examples: int,
+    kept: int,
+    weights_sha256: str,
+    error: PalaestraError | None = None,
 ) -> dict[str, Any]:
-    before, after = run.store.attempts(f"0/{Split.TEST}"), run.store.attempts(f"{kept}/{Split.TEST}")
+    """The figures of a run that has ended; one that ended with an error has no accuracy after it, and no gain."""
+    before = run.store.attempts(f"0/{Split.TEST}")
+    after = run.store.attempts(f"{kept}/{Split.TEST}") if error is None else []
     failures: dict[str, int] = {}
     messages: dict[str, str] = {}
     for phase in run.store.phases():
@@ -356,6 +375,7 @@ def _summary(
         }
     return {
         "recipe": RECIPE,
+        **({} if error is None else {"failed": name_failure(error), "error": str(error)}),
         "task": settings.task,
         "student": settings.student,
         "teacher": settings.teacher,
@@ -371,8 +391,7 @@ def _summary(
         "prompt_tokens": total.prompt_tokens,
         "completion_tokens": total.completion_tokens,
         "cost": total.money,
-        "calls": sum(cost.calls for phase, cost in run.store.costs().items() if phase.endswith(("/lesson", DISCOVERY))),
-        **_checked(run),
+        **summarize_lessons(run),
         **({"discovery": discovery} if discovery else {}),
         **_by_task(run, settings, before, after),
         **({"test_rounds": measured_rounds(run, Split.TEST)} if settings.test_every_round else {}),
@@ -420,21 +439,6 @@ def measured_rounds(run: Run, split: Split, task: str = "") -> list[dict[str, An
             }
         )
     return rows
-
-
-def _checked(run: Run) -> dict[str, Any]:
-    """How many examples the checks kept, and what became of the others."""
-    from palaestra.teachers.quality import Inspection
-
-    found = run.store.inspections(Inspection).values()
-    if not found:
-        return {}
-    dropped: dict[str, int] = {}
-    for inspection in found:
-        for one in inspection.dropped:
-            dropped[f"{one.check}: {one.reason}"] = dropped.get(f"{one.check}: {one.reason}", 0) + 1
-    kept, withheld = sum(len(one.kept) for one in found), sum(one.withheld for one in found)
-    return {"kept": kept, "dropped": dict(sorted(dropped.items())), "withheld": withheld}
 
 
 def _of(attempts: Sequence[Attempt], skill: str) -> list[Attempt]:

@@ -14,11 +14,12 @@ from palaestra.runs.run import Run
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """The cost of a phase, and its share of all seconds."""
+    """The cost of a phase, its share of all seconds, and whether some of its calls have no known price."""
 
     phase: str
     total: LedgerTotal
     share: float
+    unpriced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +45,24 @@ class Appendix:
 
     @property
     def money(self) -> str:
-        return describe_cost({"cost": self.total.money, "unpriced_calls": self.unpriced})
+        calls = self.unpriced or sum(row.total.calls for row in self.costs if row.unpriced)
+        return describe_cost({"cost": self.total.money, "unpriced_calls": calls})
 
 
-def appendix_of(run: Run, kind: type[Any]) -> Appendix:
-    """The appendix of a run whose settings are of `kind`, a dataclass."""
+def appendix_of(run: Run, kind: type[Any], unpriced_phases: tuple[str, ...] = ()) -> Appendix:
+    """The appendix of a run whose settings are of `kind`, a dataclass.
+
+    Arguments:
+        unpriced_phases: endings of the phases with calls whose price is not known.
+    """
     total = run.store.total()
     costs = tuple(
-        CostRow(phase, cost, cost.seconds / total.seconds if total.seconds else 0.0)
+        CostRow(
+            phase,
+            cost,
+            cost.seconds / total.seconds if total.seconds else 0.0,
+            bool(cost.calls) and phase.endswith(unpriced_phases),
+        )
         for phase, cost in run.store.costs().items()
     )
     unpriced = int((run.summary or {}).get("unpriced_calls") or 0)

@@ -11,6 +11,8 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from palaestra.core.statistics import Gain, Mean, mean_interval
+from palaestra.recipes.delivery import Delivery, add_up
+from palaestra.recipes.lesson_summary import describe_cost
 from palaestra.recipes.study import COSTS, Pair, Row, StudyResult
 from palaestra.recipes.teach import TeachSettings
 from palaestra.report.appendix import SettingRow, setting_rows
@@ -27,6 +29,7 @@ class ArmRow:
     after: Mean
     ended: int
     planned: int
+    money: str
     pair: Pair | None
     """Against the first arm."""
 
@@ -73,8 +76,11 @@ class StudyPage:
     other_pairs: tuple[PairRow, ...]
     runs: tuple[RunRow, ...]
     failures: dict[str, int]
+    notes: tuple[str, ...]
     without_gain: tuple[RunRow, ...]
+    lessons: Delivery
     costs: Mapping[str, float]
+    money: str
     examples: int
     settings: tuple[SettingRow, ...]
     provenance: ProvenancePart | None
@@ -108,8 +114,14 @@ def study_page(result: StudyResult) -> StudyPage:
         other_pairs=tuple(row for row in pairs if row.pair.first != first),
         runs=runs,
         failures=dict(sorted(failures.items())),
+        notes=tuple(result.notes),
         without_gain=tuple(run for run in runs if run.summary is not None and run.gain is None),
+        lessons=add_up([row.lessons for row in result.rows]),
         costs={name: sum(row.cost[name] for row in result.rows) for name in COSTS},
+        money=describe_cost(
+            sum(row.cost["cost"] for row in result.rows),
+            sorted({model for row in result.rows for model in row.unpriced}),
+        ),
         examples=sum(row.examples for row in result.rows),
         settings=setting_rows(result.settings, TeachSettings),
         provenance=provenance_part(result.folder),
@@ -124,7 +136,15 @@ def _arm(result: StudyResult, row: Row) -> ArmRow:
 
     names = result.rows[0].name, row.name
     pair = next((pair for pair in result.pairs if (pair.first, pair.second) == names), None)
-    return ArmRow(row, mean("test_before"), mean("test_after"), len(ended), len(row.runs), pair)
+    return ArmRow(
+        row,
+        mean("test_before"),
+        mean("test_after"),
+        len(ended),
+        len(row.runs),
+        describe_cost(row.cost["cost"], list(row.unpriced)),
+        pair,
+    )
 
 
 def _best(arms: Sequence[ArmRow]) -> ArmRow:

@@ -11,6 +11,8 @@ from markupsafe import Markup
 from palaestra.core.records import Attempt, Report, Split
 from palaestra.core.selection import best_place
 from palaestra.core.statistics import Gain, gain_between, report_on
+from palaestra.recipes.delivery import Delivery, add_up
+from palaestra.recipes.lesson_summary import CALLING, count_calls, describe_cost, unpriced_models
 from palaestra.recipes.teach import TeachSettings
 from palaestra.report.allocation import Allocation, AllocationRow, allocation_bars, allocation_rows, examples_of
 from palaestra.report.appendix import Appendix, appendix_of
@@ -54,6 +56,9 @@ class TeachPage:
     Arguments:
         tasks: the test tasks, where a run has several; `validation_tasks` are those of validation with their rounds.
         test_moments: the test after each round, where it was asked for.
+        error: why the run ended without a gain, if it did.
+        lessons: what was ordered, delivered, dropped and failed in all rounds.
+        cost: dollars of the calls to models, or that they are unpriced.
         kept: where the best round's student is kept: the round, or as long as the run goes on, the best so far.
     """
 
@@ -66,6 +71,10 @@ class TeachPage:
     rounds: int
     rounds_planned: int
     examples: int
+    error: str
+    lessons: Delivery
+    calls: int
+    cost: str
     failures: dict[str, int]
     attempts: int
     weights_sha256: str
@@ -121,6 +130,7 @@ def teach_page(run: Run) -> TeachPage:
         cause for part in phases.values() for cause, n in report_on(part).failures.items() for _ in range(n)
     )
     settings = run.settings
+    unpriced = unpriced_models(settings) if count_calls(run) else []
     return TeachPage(
         ended=ended,
         under_way=tuple((p, len(a), _asked(phases, p)) for p, a in phases.items() if p not in whole),
@@ -131,6 +141,10 @@ def teach_page(run: Run) -> TeachPage:
         rounds=done,
         rounds_planned=int(settings.get("rounds", 0)),
         examples=sum(n for parts in allocation.values() for n in parts.values()),
+        error=str((run.summary or {}).get("error", "")),
+        lessons=add_up(list(run.store.deliveries(Delivery).values())),
+        calls=count_calls(run),
+        cost=describe_cost(run.store.total().money, unpriced),
         failures=dict(sorted(failed.items())),
         attempts=sum(len(part) for part in phases.values()),
         weights_sha256=_weights_sha256(run, done if kept is None else kept.round),
@@ -159,7 +173,7 @@ def teach_page(run: Run) -> TeachPage:
         decisions=decisions_by_round(rewards, lessons),
         inspections=tuple(run.store.inspections(Inspection).items()),
         samples=compare(before, after),
-        appendix=appendix_of(run, TeachSettings),
+        appendix=appendix_of(run, TeachSettings, CALLING if unpriced else ()),
     )
 
 

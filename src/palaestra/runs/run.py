@@ -152,6 +152,12 @@ class Run:
         self.settings = settings
         write_json(self.folder / "settings.json", {"format": FORMAT, "recipe": self.recipe, "settings": settings})
 
+    def forget_failure(self) -> None:
+        """Remove the summary of a run that ended with an error, as it goes on."""
+        if (self.summary or {}).get("error"):
+            with guarded(self.folder, "removing the summary of a failed run"):
+                (self.folder / "summary.json").unlink()
+
     def write_summary(self, summary: dict[str, Any]) -> None:
         write_json(self.folder / "summary.json", summary)
 

@@ -22,7 +22,7 @@ from palaestra.runs.records import from_json, to_json
 
 T = TypeVar("T")
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE attempts (phase TEXT, problem TEXT, sample INTEGER, correct INTEGER, data TEXT NOT NULL,
@@ -31,6 +31,7 @@ CREATE TABLE lessons (round INTEGER PRIMARY KEY, decisions TEXT NOT NULL);
 CREATE TABLE examples (round INTEGER, position INTEGER, skill TEXT, subskill TEXT, data TEXT NOT NULL,
                        PRIMARY KEY (round, position));
 CREATE TABLE inspections (round INTEGER PRIMARY KEY, data TEXT NOT NULL);
+CREATE TABLE deliveries (round INTEGER PRIMARY KEY, data TEXT NOT NULL);
 CREATE TABLE skills (stage TEXT PRIMARY KEY, data TEXT NOT NULL);
 CREATE TABLE trainings (round INTEGER PRIMARY KEY, weights_sha256 TEXT NOT NULL, steps INTEGER, seconds REAL);
 CREATE TABLE curves (round INTEGER, step INTEGER, loss REAL, PRIMARY KEY (round, step));
@@ -111,9 +112,18 @@ class Store:
 
     # Lessons
 
-    def add_lesson(self, round_: int, lesson: Lesson, cost: LedgerEntry, inspection: Any = None) -> None:
-        """Record a lesson as it will be taught, and the record of the checks that it went through, if it did."""
+    def add_lesson(
+        self, round_: int, lesson: Lesson, cost: LedgerEntry, inspection: Any = None, delivery: Any = None
+    ) -> None:
+        """Record a lesson as it will be taught.
+
+        Arguments:
+            inspection: the record of the checks that it went through, if it did.
+            delivery: the record of what was ordered and what became of it.
+        """
         with self._transaction("storing a lesson") as db:
+            if delivery is not None:
+                db.execute("INSERT OR REPLACE INTO deliveries VALUES (?, ?)", (round_, to_json(delivery)))
             if inspection is not None:
                 db.execute("INSERT INTO inspections VALUES (?, ?)", (round_, to_json(inspection)))
             db.execute(
@@ -143,6 +153,17 @@ class Store:
     def inspections(self, kind: type[T]) -> dict[int, T]:
         """What the checks said of each round's lesson, as records of `kind`."""
         rows = self._read("SELECT round, data FROM inspections ORDER BY round")
+        return {round_: self._parse(kind, data) for round_, data in rows}
+
+    def add_delivery(self, round_: int, delivery: Any, cost: LedgerEntry) -> None:
+        """Record what became of an order that led to no lesson; it is replaced when the round is tried again."""
+        with self._transaction("storing a delivery") as db:
+            db.execute("INSERT OR REPLACE INTO deliveries VALUES (?, ?)", (round_, to_json(delivery)))
+            _insert_cost(db, cost)
+
+    def deliveries(self, kind: type[T]) -> dict[int, T]:
+        """What was ordered and delivered in each round, as records of `kind`."""
+        rows = self._read("SELECT round, data FROM deliveries ORDER BY round")
         return {round_: self._parse(kind, data) for round_, data in rows}
 
     def add_skills(self, stage: str, found: Any, cost: LedgerEntry | None = None) -> None:

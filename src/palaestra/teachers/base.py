@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from palaestra.core.errors import SettingsError
+from palaestra.core.errors import LessonError, PalaestraError, SettingsError
 from palaestra.core.records import Decision, Example, Lesson
 from palaestra.core.registry import Registry
+from palaestra.core.user_code import describe_location, describe_origin
 from palaestra.tasks.base import GenerativeTask, Task
 from palaestra.teachers.writers import Order, TaskWriter, Writer, Written
 
@@ -66,6 +67,8 @@ class PlanningTeacher(ABC):
         self.task = task
         self.skills = {name: parts for name, parts in task.skills().items() if not skills or name in skills}
         self.writer: Writer = writer if writer is not None else TaskWriter(task)
+        # The orders of the last lesson and what came of each, so that a caller can order again what is missing.
+        self.written: list[tuple[Order, Written]] = []
 
     @abstractmethod
     def plan(self, state: StudentState, size: int, generator: np.random.Generator) -> list[Order]:
@@ -74,8 +77,9 @@ class PlanningTeacher(ABC):
     def write(self, state: StudentState, size: int, generator: np.random.Generator) -> Lesson:
         orders = [order for order in self.plan(state, size, generator) if order.count]
         written = self.writer.write(orders, generator)
+        self.written = list(zip(orders, written, strict=True))
         examples = tuple(example for one in written for example in one.examples)
-        return Lesson(examples, _decisions(orders, written))
+        return Lesson(examples, list_decisions(orders, written))
 
 
 def make_teacher(
@@ -93,8 +97,44 @@ def make_teacher(
         if option not in known:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
             raise SettingsError(f"teacher '{name}' has no option '{option}'; {takes}")
-    teacher: Teacher = kind(task, skills, **given)
+    try:
+        teacher: Teacher = kind(task, skills, **given)
+    except Exception as error:
+        if _is_ours(error, kind):
+            raise
+        raise _explain(error, name) from error
     return teacher
+
+
+def write_lesson(teacher: Teacher, name: str, state: StudentState, size: int, generator: np.random.Generator) -> Lesson:
+    """Let a teacher write, and check what it returns.
+
+    Raises:
+        LessonError: it raised an error, or returned no `Lesson` or one of more than `size` examples. Names the teacher,
+            and the file and line if a user wrote it.
+    """
+    try:
+        lesson: Any = teacher.write(state, size, generator)
+    except Exception as error:
+        if _is_ours(error, type(teacher)):
+            raise
+        raise _explain(error, name) from error
+    where = describe_location(type(teacher).write)
+    if not isinstance(lesson, Lesson):
+        raise LessonError(f"teacher '{name}' must return a Lesson; its write returned {type(lesson).__name__}{where}")
+    if isinstance(lesson.examples, Sized) and len(lesson.examples) > size:
+        raise LessonError(f"teacher '{name}' was asked for {size} examples and wrote {len(lesson.examples)}{where}")
+    return lesson
+
+
+def _is_ours(error: Exception, kind: Any) -> bool:
+    """Whether an error is no mistake in a teacher that a user wrote."""
+    return isinstance(error, PalaestraError) or str(getattr(kind, "__module__", "")).startswith("palaestra.")
+
+
+def _explain(error: Exception, name: str) -> LessonError:
+    said = " ".join(str(error).split())
+    return LessonError(f"teacher '{name}' raised {type(error).__name__}: {said}{describe_origin(error)}")
 
 
 def write_from_task(
@@ -105,7 +145,7 @@ def write_from_task(
     return tuple(example for one in TaskWriter(task).write(orders, generator) for example in one.examples)
 
 
-def _decisions(orders: Sequence[Order], written: Sequence[Written]) -> tuple[Decision, ...]:
+def list_decisions(orders: Sequence[Order], written: Sequence[Written]) -> tuple[Decision, ...]:
     """One for each skill, action and reason, with what was really written; and one for each kind of failure."""
     found: dict[tuple[str, str, str], dict[str, int]] = {}
     failed: dict[tuple[str, str], int] = {}

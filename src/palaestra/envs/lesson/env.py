@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import gymnasium
@@ -27,12 +28,14 @@ from palaestra.envs.lesson.state import (
     observation_space,
     view,
 )
+from palaestra.envs.lesson.validation import check_lesson, check_sizes
 from palaestra.learn.student import Student, SupervisedStudent
 from palaestra.learn.supervised import supervision_for
 from palaestra.runs.ledger import LedgerEntry
-from palaestra.tasks.base import Task, longest_answer, make_task
+from palaestra.tasks.base import Task, check_skills, longest_answer, make_task
 from palaestra.tasks.evaluate import evaluate
 from palaestra.tasks.group import divide_problems
+from palaestra.tasks.leakage import HeldOut
 
 UNKNOWN = -1
 """Which round's weights are in memory after a training that broke off."""
@@ -49,12 +52,15 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
     - the reward: the change of validation accuracy since the last round, from -1 to 1,
     - `terminated`: the data budget is spent,
     - `truncated`: the last round is over,
-    - `info`: `report` (validation), `test` (the test report, at the start and at the end, with `test_every_round` after
+    - `info`: `taught` (the examples that were trained on) and `dropped` (those that were not, counted by reason),
+      `report` (validation), `test` (the test report, at the start and at the end, with `test_every_round` after
       every round, and never part of an observation), `loss`, `weights_sha256`, and `compared`: the problems that were scored
       both times and that the reward rests on. Where that is 0, a reward of 0 says nothing. At the end also
       `kept_round` and `kept_sha256`: the round whose student is kept, and the hash of its weights.
 
-    A lesson without examples is a round without training: the student stays as it is.
+    Every lesson goes through two checks before training. An action that is no lesson, or that the student cannot be
+    trained on, is refused with a `LessonError`. Examples that repeat a validation or test problem are dropped and counted
+    (`palaestra.tasks.leakage`); a lesson that holds nothing else is refused.
 
     With `keep="best"` the student goes back at the end to the round with the best validation accuracy, the untaught
     one included, the earlier of equals; it alone is tested. So the choice knows nothing of the test.
@@ -62,8 +68,8 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
     Arguments:
         task: a task, or its registered name.
         student: a student, or the name of a model on the shelf.
-        rounds: the most rounds of an episode.
-        budget: the most examples of an episode, all lessons together.
+        rounds: the most rounds of an episode, at least 1.
+        budget: the most examples of an episode, all lessons together, at least 1.
         validation, test: problems a skill in each split.
         skills: only these skills; all if empty.
         sampling: how the student answers, before and after alike; greedily, as long as the task needs, if not given.
@@ -104,7 +110,9 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         listener: Listener = ignore,
         render_mode: str | None = None,
     ) -> None:
+        check_sizes(rounds=(rounds, 1), budget=(budget, 1), validation=(validation, 0), test=(test, 0))
         self.task = make_task(task) if isinstance(task, str) else task
+        check_skills(self.task, skills)
         self.student: Student = _student(student) if isinstance(student, str) else student
         self.rounds, self.budget, self.skills = rounds, budget, skills
         self.validation, self.test = validation, test
@@ -121,8 +129,9 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self.listener = listener
         self.render_mode = render_mode
         self.observation_space = observation_space()
-        self.action_space = action_space()
+        self.action_space = action_space(self.task.skills())
         self._problems: dict[Split, list[Problem]] = {}
+        self._index = HeldOut({})
         self._seeds = Seeds(0)
         self._round = -1
         self._over = True
@@ -149,6 +158,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
             Split.VALIDATION: self.task.problems(Split.VALIDATION, self.validation, root, self.skills),
             Split.TEST: self.test_task.problems(Split.TEST, self.test, root, skills),
         }
+        self._index = HeldOut(self._problems)
         self._data, self._history, self._round, self._over = [], [], 0, False
         self.student.restore()
         self.kept_round = self.trained_round = self._in_memory = 0
@@ -161,11 +171,27 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
     def step(self, action: Lesson) -> tuple[StudentState, float, bool, bool, dict[str, Any]]:
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over; call reset() before step()")
-        self.check(action)
-        data, round_, loss = [*self._data, *action.examples], self._round + 1, None
+        kept, dropped = self.screen(action)
+        if not kept:
+            causes = ", ".join(f"{count} x {reason}" for reason, count in dropped.items())
+            raise LessonError(f"no example of the lesson may be taught: {causes}; write examples of your own")
+        self.check(replace(action, examples=kept))
+        return self._advance(kept, dropped)
+
+    def skip_round(self) -> tuple[StudentState, float, bool, bool, dict[str, Any]]:
+        """Count a round in which nothing was taught. The student stays as it is; returns the same as `step`."""
+        if self._over:
+            raise gymnasium.error.ResetNeeded("the episode is over; call reset() before skip_round()")
+        return self._advance((), {})
+
+    def _advance(
+        self, examples: Sequence[Example], dropped: Mapping[str, int]
+    ) -> tuple[StudentState, float, bool, bool, dict[str, Any]]:
+        """Train on examples that were checked, evaluate, and count the round."""
+        data, round_, loss = [*self._data, *examples], self._round + 1, None
         try:
-            if action.examples:
-                loss = self._train(data, action.examples, round_)
+            if examples:
+                loss = self._train(data, examples, round_)
         except BaseException:
             if getattr(self.student, "start", "base") != "last":  # One that goes on has put its weights back.
                 self._in_memory = UNKNOWN  # The episode stands where it stood; the weights may not.
@@ -175,12 +201,13 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         if is_better(self._attempts, self._best.attempts):
             self._best = _Standing(round_, self.trained_round, self._attempts)
         self._report = report_on(self._attempts, Split.VALIDATION)
-        self._history.append(Round(allocation_of(action), self._report))
+        self._history.append(Round(allocation_of(Lesson(tuple(examples))), self._report))
         # Paired: a problem that failed around the model either time is no change of accuracy.
         gain = gain_between(before, self._attempts)
         terminated = len(self._data) >= self.budget
         truncated = self._round >= self.rounds
-        info: dict[str, Any] = {"report": self._report, "loss": loss, "compared": gain.count}
+        info: dict[str, Any] = {"taught": len(examples), "dropped": dict(dropped)}
+        info |= {"report": self._report, "loss": loss, "compared": gain.count}
         info["weights_sha256"] = self._weights_sha256()
         if self.test_every_round:
             info["test"] = report_on(self._test(round_), Split.TEST)
@@ -214,15 +241,24 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
 
     def check(self, lesson: Lesson) -> None:
         """Raise `LessonError` for an action that `step` would refuse; nothing is changed by asking."""
-        if not isinstance(lesson, Lesson):
-            raise LessonError(f"expected a Lesson as the action; got {type(lesson).__name__}")
+        check_lesson(lesson, self.task.skills())
         left = self.budget - len(self._data)
         if len(lesson.examples) > left:
             raise LessonError(
                 f"the lesson has {len(lesson.examples)} examples and the budget has {left} left; shorten it"
             )
-        if lesson.examples:
-            self.student.check(lesson.examples)
+        self.student.check(lesson.examples)
+
+    def screen(self, lesson: Lesson) -> tuple[tuple[Example, ...], dict[str, int]]:
+        """The examples of a lesson that repeat no held-out problem, and the number of the others by reason.
+
+        Raises:
+            LessonError: it is no lesson.
+        """
+        check_lesson(lesson, self.task.skills())
+        leaks = self._index.find(lesson.examples)
+        kept = tuple(example for example, leak in zip(lesson.examples, leaks, strict=True) if leak is None)
+        return kept, dict(Counter(leak.reason for leak in leaks if leak is not None))
 
     @property
     def held_out(self) -> Mapping[Split, Sequence[Problem]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from palaestra.core.records import Attempt, Completion, Example, Lesson, Message, Report
@@ -106,13 +106,13 @@ def observation_space() -> RecordSpace:
     )
 
 
-def action_space() -> RecordSpace:
-    """The space of `Lesson`. Its samples are short enough for the context of any student."""
+def action_space(skills: Iterable[str]) -> RecordSpace:
+    """The space of `Lesson` for a task with `skills`. Its samples are short enough for the context of any student."""
     text = UnicodeText(TEXT_LIMIT, min_length=1, sample_length=24)
     message = RecordSpace(Message, {"role": Choice(("user", "system", "assistant", "tool")), "content": text})
     example = RecordSpace(
         Example,
         {"messages": Several(message, 1, sample_up_to=1), "response": text,
-         "skill": UnicodeText(TEXT_LIMIT), "subskill": UnicodeText(TEXT_LIMIT)},
+         "skill": Choice(("", *skills)), "subskill": UnicodeText(TEXT_LIMIT)},
     )  # fmt: skip
     return RecordSpace(Lesson, {"examples": Several(example, 1)})

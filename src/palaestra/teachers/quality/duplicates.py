@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Example
+from palaestra.tasks.texts import Grams, digest, frequent, grams, hashes, is_number, pictures, words
 from palaestra.teachers.quality.base import Context
 from palaestra.teachers.quality.minhash import Repeats
 from palaestra.teachers.quality.records import KEPT, Verdict, dropped
-from palaestra.teachers.quality.texts import Grams, digest, frequent, grams, hashes, is_number, pictures, words
 
 EXACT, NEAR = "exact duplicate", "near duplicate"
 COMMON = 10

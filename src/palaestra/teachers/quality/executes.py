@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Example, Failure, FailureCause, Score
 from palaestra.tasks.base import Task
+from palaestra.tasks.texts import digest
 from palaestra.teachers.quality.base import Context
 from palaestra.teachers.quality.problems import bare, name_of
 from palaestra.teachers.quality.records import KEPT, Ruling, Verdict, dropped, not_judged
-from palaestra.teachers.quality.texts import digest
 
 if TYPE_CHECKING:
     from palaestra.tasks.code.formats import Functions, Stdio

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from palaestra.core.seeding import Seeds
-from palaestra.teachers.quality.texts import Grams, Hashes, mix
+from palaestra.tasks.texts import Grams, Hashes, mix
 
 BLOCK = 1 << 16
 """Grams that are hashed at once: as many as stay in a processor's cache."""

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from palaestra.core.records import Example, Problem
 from palaestra.tasks.base import Task
 from palaestra.tasks.group import TaskGroup
+from palaestra.tasks.texts import digest, pictures
 from palaestra.teachers.quality.base import Context
-from palaestra.teachers.quality.texts import digest, pictures
 
 if TYPE_CHECKING:
     from palaestra.tasks.math.answers import AnswerKind

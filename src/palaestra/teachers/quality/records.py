@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from palaestra.core.records import Example, Failure
@@ -101,6 +102,16 @@ class CheckReport:
     remarks: Mapping[str, int] = field(default_factory=dict)
     seconds: float = field(default=0.0, compare=False)
 
+    def join(self, later: CheckReport) -> CheckReport:
+        """The sums of two reports of the same check."""
+        sums = {name: getattr(self, name) + getattr(later, name) for name in ("given", "kept", "dropped", "not_judged")}
+        return CheckReport(
+            self.name, **sums, failed=self.failed + later.failed,
+            reasons=dict(Counter(self.reasons) + Counter(later.reasons)),
+            remarks=dict(Counter(self.remarks) + Counter(later.remarks)),
+            seconds=round(self.seconds + later.seconds, 4),
+        )  # fmt: skip
+
     def share(self, reason: str) -> float:
         """Of how many of the examples that came to it this was said, dropped or not; from 0 to 1."""
         said = self.reasons.get(reason, 0) + self.remarks.get(reason, 0)
@@ -130,6 +141,25 @@ class Inspection:
     def count(self) -> int:
         """The examples of the lesson as it was written."""
         return len(self.kept) + len(self.dropped) + self.withheld
+
+    def join(self, later: Inspection) -> Inspection:
+        """This inspection and that of further examples, whose positions follow those of this one."""
+        start = self.count
+
+        def move(positions: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(start + position for position in positions)
+
+        dropped = tuple(
+            replace(one, position=start + one.position, other=None if one.other is None else start + one.other)
+            for one in later.dropped
+        )
+        failures = tuple(replace(one, positions=move(one.positions)) for one in later.failures)
+        earlier = {report.name: report for report in self.checks}
+        return Inspection(
+            (*self.kept, *later.kept), (*self.positions, *move(later.positions)), (*self.dropped, *dropped),
+            (*self.failures, *failures),
+            tuple(earlier[report.name].join(report) if report.name in earlier else report for report in later.checks),
+        )  # fmt: skip
 
     def check(self, name: str) -> CheckReport:
         """The report of the check called `name`; raises `KeyError` if it was not made."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Attempt, Example, Failure, Problem
+from palaestra.tasks.texts import hashes
 from palaestra.teachers.quality.base import Context
 from palaestra.teachers.quality.problems import name_of, pose
 from palaestra.teachers.quality.records import KEPT, Ruling, Verdict, dropped, not_judged
-from palaestra.teachers.quality.texts import hashes
 
 SOLVED = "already solved"
 """Said of those that stay as of those that go: `CheckReport.share(SOLVED)` is what the student can do of a lesson."""

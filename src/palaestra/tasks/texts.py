@@ -24,9 +24,17 @@ Places = npt.NDArray[np.int64]
 _UNSPACED = "぀-ヿ㐀-鿿豈-﫿"
 """Scripts that put no space between words: there every character counts as one."""
 _WORD = re.compile(rf"\d+(?:\.\d+)?|[{_UNSPACED}]|[^\W\d_{_UNSPACED}]+|[^\w\s]|_")
-_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_THOUSANDS = re.compile(r"(?<=\d)[,'_\u00a0\u2009\u202f](?=\d{3}(?!\d))")
 _SIGNS = str.maketrans("×·÷−–—", "**/---")
 _PUNCTUATION = frozenset(".,;:?\"'`“”‘’…")
+_SMALL = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+)
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_SPELLED = {word: value for value, word in enumerate(_SMALL.split())}
+_SPELLED |= {word: 10 * value for value, word in enumerate(_TENS.split(), start=2)}
+_TIMES = {"hundred": 100, "thousand": 1000}
 _PAD = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -36,10 +44,43 @@ def words(text: str) -> list[str]:
     >>> words("Tom has 1,200 Apples.  What is 3×4?")
     ['tom', 'has', '1200', 'apples', 'what', 'is', '3', '*', '4']
     """
+    text = _THOUSANDS.sub("", text)
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text).translate(_SIGNS)
-    found = _WORD.findall(_THOUSANDS.sub("", text).casefold())
+    found = _WORD.findall(text.casefold())
     return [word for word in found if word not in _PUNCTUATION]
+
+
+def in_figures(found: Iterable[str]) -> list[str]:
+    """The same words with numbers in one form: in figures, without zeros that change nothing.
+
+    >>> in_figures(["twenty", "-", "five", "three", "hundred", "12.50", "05"])
+    ['25', '300', '12.5', '5']
+    """
+    out: list[str] = []
+    last = ""
+    for word in found:
+        value = _SPELLED.get(word)
+        if word in _TIMES and last == "spelled":
+            out[-1] = str(int(out[-1]) * _TIMES[word])
+            continue
+        if value is not None and (word != "one" or last in ("tens", "tens-")):  # Most often "one" counts nothing.
+            if value < 10 and last in ("tens", "tens-"):
+                if last == "tens-":
+                    out.pop()
+                out[-1] = str(int(out[-1]) + value)
+                last = "spelled"
+            else:
+                out.append(str(value))
+                last = "tens" if value >= 20 else "spelled"
+            continue
+        last = "tens-" if word == "-" and last == "tens" else ""
+        if word[0].isdigit():
+            whole, point, rest = word.partition(".")
+            rest = rest.rstrip("0")
+            word = (whole.lstrip("0") or "0") + (f".{rest}" if point and rest else "")
+        out.append(word)
+    return out
 
 
 def is_number(word: str) -> bool:

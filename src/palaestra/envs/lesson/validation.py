@@ -1,0 +1,80 @@
+"""Check that an action is a lesson, before anything is tokenised."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, get_args
+
+from palaestra.core.errors import LessonError, SettingsError, suggest
+from palaestra.core.records import Decision, Example, ImagePart, Lesson, Message, Role, TextPart
+from palaestra.envs.lesson.state import TEXT_LIMIT
+
+ROLES: tuple[str, ...] = get_args(Role)
+
+
+def check_lesson(lesson: Any, skills: Collection[str]) -> None:
+    """Raise `LessonError` for anything that is no lesson. The message is one line and names the first example at fault.
+
+    Arguments:
+        skills: those of the task; an example may also have none, as an empty text.
+    """
+    if not isinstance(lesson, Lesson):
+        raise LessonError(f"expected a Lesson as the action; got {_kind(lesson)}")
+    _check_tuple("the lesson's examples", lesson.examples, Example)
+    _check_tuple("the lesson's decisions", lesson.decisions, Decision)
+    if not lesson.examples:
+        raise LessonError("a lesson needs at least one example; got none")
+    for number, example in enumerate(lesson.examples, start=1):
+        _check_example(f"example {number} of {len(lesson.examples)}", example, skills)
+
+
+def check_sizes(**sizes: tuple[Any, int]) -> None:
+    """Raise `SettingsError` for a size, given with its least value, that is no whole number or too small."""
+    for name, (value, least) in sizes.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise SettingsError(f"{name} must be a whole number of at least {least}; got {value!r}")
+
+
+def _check_example(where: str, example: Example, skills: Collection[str]) -> None:
+    _check_tuple(f"{where}: its messages", example.messages, Message)
+    if not example.messages:
+        raise LessonError(f"{where} needs a question: it has no messages")
+    for message in example.messages:
+        if message.role not in ROLES:
+            raise LessonError(f"{where}: unknown role {message.role!r}; expected one of {', '.join(ROLES)}")
+        if isinstance(message.content, str):
+            _check_text(f"{where}: the {message.role}'s message", message.content)
+        else:
+            _check_tuple(f"{where}: the content of the {message.role}'s message", message.content, TextPart, ImagePart)
+            if not message.content:
+                raise LessonError(f"{where} needs a question: the {message.role}'s message is empty")
+            for part in message.content:
+                _check_text(f"{where}: a part of a message", part.text if isinstance(part, TextPart) else part.url)
+    for name in ("response", "skill", "subskill", "reference"):
+        _check_text(f"{where}: its {name}", getattr(example, name))
+    if not example.response.strip():
+        raise LessonError(f"{where} needs a response that is not empty")
+    if not isinstance(example.metadata, Mapping):
+        raise LessonError(f"{where}: its metadata must be a mapping; got {_kind(example.metadata)}")
+    if example.skill and example.skill not in skills:
+        raise LessonError(f"{where}: unknown skill {example.skill[:60]!r}; {suggest(example.skill[:60], skills)}")
+
+
+def _check_tuple(name: str, value: Any, *kinds: type) -> None:
+    expected = " or ".join(kind.__name__ for kind in kinds)
+    if not isinstance(value, tuple):
+        raise LessonError(f"{name} must be a tuple of {expected}; got {_kind(value)}")
+    for part in value:
+        if not isinstance(part, kinds):
+            raise LessonError(f"{name} must be a tuple of {expected}; it holds {_kind(part)}")
+
+
+def _check_text(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise LessonError(f"{name} must be a text; got {_kind(value)}")
+    if len(value) > TEXT_LIMIT:
+        raise LessonError(f"{name} must have at most {TEXT_LIMIT} characters; got {len(value)}")
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else type(value).__name__

@@ -1,0 +1,125 @@
+"""The lesson environment teaches no held-out problem and refuses what is no lesson, whoever calls it."""
+
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import palaestra  # noqa: F401  (registers the environments)
+from palaestra.core.errors import LessonError, PalaestraError, SettingsError
+from palaestra.core.records import Decision, Example, ImagePart, Lesson, Message, Problem, Split
+from palaestra.engines.shelf import Model
+from palaestra.envs.lesson import LessonEnv
+from palaestra.learn.student import SupervisedStudent
+from palaestra.learn.supervised import Supervision
+from palaestra.tasks.math.task import MathSkills
+
+SKILLS = ("change", "addition")
+GOOD = Example((Message("user", "What is 991+3?"),), "991+3=994. Answer: 994", "addition")
+
+
+@pytest.fixture
+def env(fresh_nano: Model) -> Any:
+    student = SupervisedStudent(fresh_nano, Supervision(epochs=1))
+    made = gymnasium.make(
+        "palaestra/Lesson-v0", student=student, skills=SKILLS, validation=3, test=3, rounds=2, budget=20
+    )
+    made.reset(seed=0)
+    return made
+
+
+def copy(problem: Problem, before: str = "") -> Example:
+    return Example((Message("user", before + problem.messages[-1].text),), problem.metadata["worked"], problem.skill)
+
+
+@pytest.mark.parametrize("split", [Split.VALIDATION, Split.TEST])
+@pytest.mark.parametrize("before", ["", "Please answer: "])
+def test_copies_of_held_out_problems_are_dropped_and_counted(env: Any, split: Split, before: str) -> None:
+    stolen = [copy(problem, before) for problem in MathSkills().problems(split, 3, 0, SKILLS)]
+    with pytest.raises(LessonError, match=f"no example of the lesson may be taught: 6 x repeats a {split} problem"):
+        env.step(Lesson(tuple(stolen)))
+    honest = MathSkills().write_examples("addition", "", 4, np.random.default_rng(0))
+    state, _, _, _, info = env.step(Lesson((*honest, *stolen)))
+    assert (info["taught"], info["dropped"]) == (4, {f"repeats a {split} problem": 6})
+    assert (state.examples, list(state.history[0].allocation)) == (4, ["addition"])
+    assert env.unwrapped.data == honest
+
+
+def bad(**values: Any) -> Lesson:
+    return Lesson((GOOD, replace(GOOD, **values)))
+
+
+@pytest.mark.parametrize(
+    ("lesson", "message"),
+    [
+        (None, "expected a Lesson as the action; got None"),
+        ([GOOD], "expected a Lesson as the action; got list"),
+        (Lesson(None), "the lesson's examples must be a tuple of Example; got None"),
+        (Lesson([GOOD]), "the lesson's examples must be a tuple of Example; got list"),
+        (Lesson("text"), "the lesson's examples must be a tuple of Example; got str"),
+        (Lesson((GOOD, "What is 1+1?")), "must be a tuple of Example; it holds str"),
+        (Lesson((GOOD, None)), "must be a tuple of Example; it holds None"),
+        (Lesson(()), "a lesson needs at least one example; got none"),
+        (Lesson((GOOD,), "why"), "the lesson's decisions must be a tuple of Decision; got str"),
+        (Lesson((GOOD,), (Decision("a", "b", "c"), 3)), "must be a tuple of Decision; it holds int"),
+        (bad(messages="1+1?"), "example 2 of 2: its messages must be a tuple of Message; got str"),
+        (bad(messages=("1+1?",)), "example 2 of 2: its messages must be a tuple of Message; it holds str"),
+        (bad(messages=()), "example 2 of 2 needs a question"),
+        (bad(messages=(Message("student", "a"),)), "unknown role 'student'; expected one of system, user, assistant"),
+        (bad(messages=(Message(None, "a"),)), "unknown role None"),
+        (bad(messages=(Message("user", 7),)), "the content of the user's message must be a tuple of TextPart or ImagePart"),
+        (bad(messages=(Message("user", ("a",)),)), "it holds str"),
+        (bad(messages=(Message("user", ()),)), "the user's message is empty"),
+        (bad(messages=(Message("user", (ImagePart(3),)),)), "a part of a message must be a text; got int"),
+        (bad(response=5), "its response must be a text; got int"),
+        (bad(response=" "), "needs a response that is not empty"),
+        (bad(response="x" * (1 << 20) + "x"), "its response must have at most 1048576 characters; got 1048577"),
+        (bad(skill=3), "its skill must be a text; got int"),
+        (bad(skill="additon"), "unknown skill 'additon'; did you mean 'addition'?"),
+        (bad(subskill=None), "its subskill must be a text; got None"),
+        (bad(metadata=[1]), "its metadata must be a mapping; got list"),
+    ],
+)  # fmt: skip
+def test_what_is_no_lesson_is_refused_in_one_line_before_anything_is_tokenised(
+    lesson: Any, message: str, monkeypatch: pytest.MonkeyPatch, nano: Model
+) -> None:
+    student = SupervisedStudent(nano)
+    monkeypatch.setattr(student, "check", lambda examples: pytest.fail("tokenised"))
+    env = LessonEnv(student=student, skills=SKILLS, validation=1, test=1)
+    env._over = False  # The untaught student need not be asked for this.
+    for refuse in (env.check, env.step):
+        with pytest.raises(LessonError) as caught:
+            refuse(lesson)
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"rounds": 0},
+        {"rounds": -1},
+        {"rounds": 1.5},
+        {"budget": 0},
+        {"budget": True},
+        {"validation": -1},
+        {"test": "3"},
+    ],
+)
+def test_sizes_that_make_no_episode_are_refused_before_a_model_is_loaded(values: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=f"{next(iter(values))} must be a whole number of at least"):
+        LessonEnv(student="no-such-model", **values)
+    with pytest.raises(PalaestraError, match="addition"):
+        LessonEnv(student="no-such-model", skills=("additon",))
+
+
+def test_a_round_can_pass_without_a_lesson(env: Any) -> None:
+    weights = env.unwrapped.student.weights_sha256()
+    state, reward, _, _, info = env.unwrapped.skip_round()
+    assert (state.round, state.examples, reward, info["taught"], info["loss"]) == (1, 0, 0.0, 0, None)
+    assert info["weights_sha256"] == weights
+    *_, truncated, info = env.step(Lesson((GOOD,)))
+    assert truncated
+    assert info["weights_sha256"] != weights

@@ -1,0 +1,159 @@
+"""Copies and light rewordings of held-out problems are found, and honest examples are left alone."""
+
+import gzip
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from palaestra.core.records import Example, ImagePart, Message, Problem, Split, TextPart
+from palaestra.tasks.base import make_task
+from palaestra.tasks.leakage import HeldOut, normal
+from palaestra.tasks.math.task import MathSkills
+
+DATA = Path(os.environ.get("PALAESTRA_DATA", "no-such-folder")) / "gsm8k"
+
+
+def swap_name(text: str) -> str:
+    return re.sub(r"\b(Ada|Ben|Cleo|Dion|Eva|Finn)\b", "Zelda", text)
+
+
+def move_end(text: str) -> str:
+    first, second, *rest = text.split()
+    return " ".join([*rest, first, second])
+
+
+REWORDINGS: dict[str, Callable[[str], str]] = {
+    "a copy": str,
+    "a prefix": lambda text: f"Please answer: {text}",
+    "a number": lambda text: f"Question 12: {text}",
+    "politeness": lambda text: f"Hello! Could you solve this for me? {text} Thank you very much!",
+    "case and punctuation": lambda text: f"{text.upper().rstrip('?.')} !!!",
+    "white space": lambda text: re.sub(r"([+*/-])", r" \1 ", text).replace(" ", " \n"),
+    "number formats": lambda text: re.sub(r"\b\d{4,}\b", lambda m: f"{int(m[0]):,}", text),
+    "decimals": lambda text: re.sub(r"(?<![\d.:/-])(\d+)(?![\d.:/-]|,\d)", r"\1.0", text),
+    "a name": swap_name,
+    "a name and a prefix": lambda text: f"Please answer: {swap_name(text)}",
+    "other words": lambda text: text.replace("What is", "Compute").replace("Find", "Tell me"),
+    "another order": move_end,
+}
+
+
+@pytest.fixture(scope="module")
+def held() -> dict[Split, list[Problem]]:
+    task = MathSkills()
+    return {Split.VALIDATION: task.problems(Split.VALIDATION, 12, 0), Split.TEST: task.problems(Split.TEST, 25, 0)}
+
+
+@pytest.mark.parametrize("how", REWORDINGS)
+def test_every_reworded_problem_is_found(how: str, held: dict[Split, list[Problem]]) -> None:
+    reworded = [REWORDINGS[how](problem.messages[-1].text) for problem in held[Split.TEST]]
+    examples = [
+        Example((Message("user", text),), str(problem.metadata["worked"]), problem.skill)
+        for text, problem in zip(reworded, held[Split.TEST], strict=True)
+    ]
+    found = HeldOut(held).find(examples)
+    assert [text for text, leak in zip(reworded, found, strict=True) if leak is None] == []
+    assert {leak.reason for leak in found if leak} <= {"repeats a test problem", "repeats a validation problem"}
+
+
+def test_a_swapped_name_is_found_whatever_the_response_says(held: dict[Split, list[Problem]]) -> None:
+    texts = [problem.messages[-1].text for problem in held[Split.TEST] if swap_name(problem.messages[-1].text)
+             != problem.messages[-1].text]  # fmt: skip
+    assert len(texts) == 33
+    for before in ("", "Please answer: "):
+        examples = [Example((Message("user", before + swap_name(text)),), "I do not know.") for text in texts]
+        assert all(HeldOut(held).find(examples))
+
+
+@pytest.mark.parametrize("name", ["math-skills", "vision-skills", "tools-skills"])
+def test_honest_lessons_lose_nothing(name: str) -> None:
+    task = make_task(name)
+    held = {split: task.problems(split, 6, 0) for split in (Split.VALIDATION, Split.TEST)}
+    examples = [e for s in task.skills() for e in task.write_examples(s, "", 10, np.random.default_rng(0))]  # type: ignore[attr-defined]
+    assert [leak for leak in HeldOut(held).find(examples) if leak] == []
+
+
+def ask(question: str, response: str = "Answer: 7", skill: str = "") -> Example:
+    return Example((Message("user", question),), response, skill)
+
+
+def hold(question: str, reference: str = "7", skill: str = "") -> Problem:
+    return Problem("p", (Message("user", question),), reference, skill)
+
+
+@pytest.mark.parametrize(
+    ("question", "example", "leaks"),
+    [
+        ("What is 3 + 4?", ask("What is four plus three?"), True),
+        ("What is 3 + 4?", ask("What is 3 + 4 + 5?", "Answer: 12"), False),
+        ("What is 3 + 4?", ask("What is 13 + 4?", "Answer: 17"), False),
+        ("What is 3 + 4?", ask("What is 3 - 4?", "Answer: 7"), False),
+        ("What is 3 + 4?", ask("What is 4 * 3?", "3+4=7. 4*3=12. Answer: 12"), False),
+        ("What is the average of 9, 5?", ask("What is the average of 9, 5, 1?", "Answer: 5"), False),
+        ("Which is larger, 7 or 5?", ask("Which is smaller, 7 or 5?", "5<7. Answer: 5"), False),
+        ("Which is larger, 7 or 5?", ask("Which one is larger: 5 or 7?"), True),
+        ("Is a cat an animal?", ask("Is a dog an animal?", "Answer: no"), False),
+        ("Who wrote the long novel about the white whale?", ask("Who wrote the novel about Faust?"), False),
+    ],
+)
+def test_what_is_the_same_question(question: str, example: Example, leaks: bool) -> None:
+    (found,) = HeldOut({Split.TEST: [hold(question)]}).find([example])
+    assert (found is not None) is leaks
+
+
+def test_a_word_swapped_among_few_possible_answers_is_another_question() -> None:
+    questions = [f"Is the animal that we call a {name} able to fly?" for name in ("hen", "cat", "owl", "fox", "bat")]
+    problems = [Problem(name, (Message("user", name),), "yes") for name in questions]
+    assert HeldOut({Split.TEST: problems}).find([ask(questions[0].replace("hen", "bee"), "yes")]) == [None]
+
+
+def test_questions_about_other_pictures_are_other_questions() -> None:
+    def show(picture: str, question: str, response: str = "") -> Example:
+        message = Message("user", (ImagePart(picture), TextPart(question)))
+        return Example((message,), response or "Answer: red")
+
+    problem = Problem("p", show("a.png", "What colour is the shape?").messages, "red")
+    examples = [
+        show("a.png", "Please: what colour is the shape?"), show("a.png", "Which colour does the shape have?"),
+        show("b.png", "What colour is the shape?"), show("a.png", "How many corners has it?", "Answer: 3"),
+    ]  # fmt: skip
+    found = HeldOut({Split.TEST: [problem]}).find(examples)
+    assert [leak is not None for leak in found] == [True, True, False, False]
+
+
+def test_a_leak_names_the_problem_and_none_of_its_text() -> None:
+    index = HeldOut({Split.VALIDATION: [hold("What is 3 + 4?")]})
+    (leak,) = index.find([ask("Please answer: What is 3 + 4?")])
+    assert leak is not None
+    assert (leak.split, leak.problem_id, leak.reason) == (Split.VALIDATION, "p", "repeats a validation problem")
+    assert "3" not in leak.how
+    assert HeldOut({}).find([ask("a")]) == [None]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("1,200 nuts", "1200 nuts"), ("1'200 nuts", "1200.00 nuts"), ("twenty-five nuts", "25 nuts"),
+     ("two hundred nuts", "200 nuts"), ("7 NUTS.", "seven nuts"), ("1\u202f200 nuts", "1200 nuts")],
+)  # fmt: skip
+def test_numbers_have_one_form(one: str, other: str) -> None:
+    assert normal(one) == normal(other)
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="needs GSM8K in PALAESTRA_DATA")
+def test_the_train_split_of_gsm8k_leaks_next_to_nothing_and_its_reworded_test_split_all() -> None:
+    def read(name: str) -> list[dict[str, str]]:
+        with gzip.open(DATA / f"{name}.jsonl.gz", "rt") as file:
+            return [json.loads(line) for line in file]
+
+    test = read("test")
+    index = HeldOut({Split.TEST: [hold(row["question"], str(row["final"])) for row in test]})
+    assert all(index.find([ask(f"Please answer: {row['question']}", "Well.") for row in test[:300]]))
+    honest = [
+        leak for leak in index.find([ask(row["question"], row["answer"]) for row in read("train")[:2000]]) if leak
+    ]
+    assert len(honest) <= 1
