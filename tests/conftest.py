@@ -15,6 +15,7 @@ from hypothesis import settings
 
 from palaestra.engines.shelf import Model
 
+collect_ignore = ["helpers/user_plugin.py"]  # It registers what it holds when it is imported.
 # The same examples in every run; HYPOTHESIS_PROFILE=search looks for new ones.
 settings.register_profile("repeat", derandomize=True)
 settings.register_profile("search", print_blob=True)

@@ -6,15 +6,15 @@ import json
 import signal
 from pathlib import Path
 
-import user_plugin
 import warm
 
+PLUGIN = Path(__file__).parents[1] / "helpers" / "user_plugin.py"
 TRAIN = [
-    "train", "--plugin", user_plugin.__file__, "--env", "InterruptedCartPole-v0", "--iterations", "20", "--slots", "4", "--steps", "8",
+    "train", "--plugin", str(PLUGIN), "--env", "InterruptedCartPole-v0", "--iterations", "20", "--slots", "4", "--steps", "8",
     "--epochs", "1", "--evaluation", "2", "--threads", "1",
 ]  # fmt: skip
 TEACH = [
-    "teach", "--plugin", user_plugin.__file__, "--learning", "interrupted", "--skill", "addition", "--rounds", "1", "--lesson-size", "12",
+    "teach", "--plugin", str(PLUGIN), "--learning", "interrupted", "--skill", "addition", "--rounds", "1", "--lesson-size", "12",
     "--validation", "1", "--test", "1", "--epochs", "2", "--batch-size", "4", "--threads", "1",
 ]  # fmt: skip
 

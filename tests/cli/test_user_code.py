@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-import user_plugin
 import warm
 
-PLUGIN = Path(user_plugin.__file__)
+PLUGIN = Path(__file__).parents[1] / "helpers" / "user_plugin.py"
 
 
 def palaestra(*arguments: str | Path, cwd: Path) -> warm.Completed:

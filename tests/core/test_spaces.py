@@ -10,7 +10,7 @@ from palaestra.envs.lesson.state import action_space, observation_space
 
 SPACES = [
     UnicodeText(40), UnicodeText(9, min_length=2), Choice(("a", "b")), Whole(), Rate(), Several(UnicodeText(5), 1),
-    RecordSpace(Message, {"role": Choice(("user",)), "content": UnicodeText(20)}), action_space(), observation_space(),
+    RecordSpace(Message, {"role": Choice(("user",)), "content": UnicodeText(20)}), action_space(["addition"]), observation_space(),
 ]  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def test_prose_of_any_script_is_text_and_lone_surrogates_are_not() -> None:
 
 
 def test_a_record_with_a_field_outside_its_space_is_outside() -> None:
-    space = action_space()
+    space = action_space(["addition"])
     good = Example((Message("user", "1+1?"),), "2")
     assert Lesson((good,)) in space
     assert Lesson(()) not in space

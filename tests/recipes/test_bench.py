@@ -188,7 +188,7 @@ def test_a_broken_task_stops_no_other_and_leaves_no_run_behind(number: str, tmp_
     (broken / "evaluator.py").write_text("def evaluate(evaluation):\n    return {}\n")
     with pytest.raises(TaskError, match="cannot be judged"):
         bench(tasks=[str(broken), number], agents=["baseline"], out=tmp_path / "bench")
-    assert sorted(path.name for path in (tmp_path / "bench").iterdir()) == ["bench.json", "number"]
+    assert sorted(path.name for path in (tmp_path / "bench").iterdir()) == ["bench.json", "number", "provenance.json"]
 
 
 def test_an_agent_that_never_spoke_is_marked_in_the_table_and_on_the_page(number: str, tmp_path: Path) -> None:

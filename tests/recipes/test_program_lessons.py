@@ -61,7 +61,7 @@ def test_a_writer_teaches_programs_and_those_that_fail_their_own_tests_are_dropp
 
     with Server(write) as server:
         found = teach.teach(
-            out=tmp_path / "run", writer=server.model, cache=str(tmp_path / "calls.sqlite"), lesson_size=3,
+            out=tmp_path / "run", writer=server.model, cache=str(tmp_path / "calls.sqlite"), lesson_size=3, top_up=0,
             task_options=(contests,), **SMALL,
         )  # fmt: skip
     assert len(server.calls) == 4  # The one whose tests tell nothing was asked again, with the reason.

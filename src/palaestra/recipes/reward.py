@@ -23,7 +23,6 @@ from palaestra.core.seeding import Seeds
 from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.settings import at_least, finite, given, require, setting, to_plain
 from palaestra.runs.files import write_folder, write_json
-from palaestra.runs.guard import guarded
 from palaestra.runs.provenance import PROVENANCE, extend_provenance, read_provenance
 from palaestra.runs.run import check_folder, new_folder
 
@@ -129,8 +128,7 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
     listener(Event("read"))
     train, validation, held_out, identical = _parts(settings, seeds)
     if out is not None:
-        with guarded(out, "making the folder of the reward model"):
-            out.parent.mkdir(parents=True, exist_ok=True)
+        check_folder(out)
     listener(Event("load"))
     model = make_reward_model(settings.model_name, seeds, device=settings.device, max_length=settings.max_length)
     training = _training(settings, model)
@@ -231,7 +229,6 @@ def _folder(settings: RewardSettings) -> Path | None:
     out = Path(settings.reward_model_path).expanduser() if settings.reward_model_path else new_folder(RECIPE)
     if out.exists() and not (out / METRICS).exists() and not (out.is_dir() and not any(out.iterdir())):
         raise RunError(f"{out} exists already and is no reward model of ours; choose another reward_model_path")
-    check_folder(out)
     return out
 
 

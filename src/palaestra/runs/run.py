@@ -16,11 +16,12 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from traceback import format_exception
 from types import TracebackType
 from typing import Any
 
-from palaestra.core.errors import RunError, StorageError
+from palaestra.core.errors import RunError
 from palaestra.runs.files import PARTIAL, read_json, write_json
 from palaestra.runs.guard import guarded
 from palaestra.runs.store import Store
@@ -222,12 +223,8 @@ def check_folder(folder: Path) -> None:
         parent = next((path for path in (folder, *folder.parents) if path.exists()), folder)
         if not parent.is_dir():
             raise RunError(f"{parent} is a file, not a folder; choose another place than {folder}")
-        if not os.access(parent, os.W_OK | os.X_OK):
-            raise StorageError(f"{parent} is read-only for this user; choose another place than {folder}")
-        missing = [path for path in (folder, *folder.parents) if not path.exists()]
-        folder.mkdir(parents=True, exist_ok=True)  # Only making it shows whether it can be made.
-        for path in missing:
-            path.rmdir()
+        with TemporaryDirectory(prefix=".palaestra-", dir=parent):
+            pass  # Only making one shows whether a folder can be made there.
 
 
 def new_folder(recipe: str, base: Path = Path("runs")) -> Path:

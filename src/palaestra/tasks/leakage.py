@@ -51,7 +51,7 @@ LENGTH = 8
 SHARE = 0.7
 """The fraction of a question's stretches from which on an example counts as mostly copied."""
 COMMON = 10
-"""Stretches that more problems than this share are the task's wording."""
+"""Stretches that more problems than this share are the task's wording; of fewer than 50 problems, a fifth of them."""
 SURE = 0.9
 """The fraction from which on it counts as copied whatever the response says."""
 SHORT = 16
@@ -119,7 +119,9 @@ class HeldOut:
         length, common: see `LENGTH` and `COMMON`.
     """
 
-    def __init__(self, problems: Mapping[Split, Sequence[Problem]], length: int = LENGTH, common: int = COMMON) -> None:
+    def __init__(
+        self, problems: Mapping[Split, Sequence[Problem]], length: int = LENGTH, common: int | None = None
+    ) -> None:
         self.held = [(split, problem) for split in _ORDER for problem in problems.get(split, ())]
         self.length = length
         self.texts = [_read(problem.messages[-1]) for _, problem in self.held]
@@ -134,6 +136,8 @@ class HeldOut:
             self._by_numbers.setdefault((text.pictures, text.numbers), []).append(place)
         self._swappable = self._index_swappable()
         self._anchors = self._index_anchors()
+        if common is None:
+            common = min(COMMON, max(1, len(self.held) // 5))
         self._grams, self._owners = self._index_grams(common)
         self._counts = np.bincount(self._owners, minlength=len(self.held))
 

@@ -33,6 +33,7 @@ from palaestra.learn.student import Student, SupervisedStudent
 from palaestra.learn.supervised import supervision_for
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.tasks.base import Task, check_skills, longest_answer, make_task
+from palaestra.tasks.checks import draw_problems
 from palaestra.tasks.evaluate import evaluate
 from palaestra.tasks.group import divide_problems
 from palaestra.tasks.leakage import HeldOut
@@ -155,8 +156,8 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         # The skills are those of `task`: another task is tested whole.
         skills = self.skills if self.test_task is self.task else ()
         self._problems = {
-            Split.VALIDATION: self.task.problems(Split.VALIDATION, self.validation, root, self.skills),
-            Split.TEST: self.test_task.problems(Split.TEST, self.test, root, skills),
+            Split.VALIDATION: draw_problems(self.task, Split.VALIDATION, self.validation, root, self.skills),
+            Split.TEST: draw_problems(self.test_task, Split.TEST, self.test, root, skills),
         }
         self._index = HeldOut(self._problems)
         self._data, self._history, self._round, self._over = [], [], 0, False
