@@ -102,12 +102,12 @@ def test_teach_checks_stores_and_reports_any_lesson(
         ]
         return Reply(json.dumps({"hypothesis": texts[k % 6], "data": data}))
 
-    with Server(write) as server:
-        with suppress(WriterError):  # Where nothing that it wrote could be taught: the run says so.
-            teach(
-                skills=("addition",), rounds=1, lesson_size=4, validation=2, test=2, epochs=1, threads=1, answer_tokens=8,
-                teacher="open_ended", writer=server.model, cache=str(folder.parent / "calls.sqlite"), out=folder,
-            )  # fmt: skip
+    # Where nothing that it wrote can be taught, the run says so.
+    with Server(write) as server, suppress(WriterError):
+        teach(
+            skills=("addition",), rounds=1, lesson_size=4, validation=2, test=2, epochs=1, threads=1, answer_tokens=8,
+            teacher="open_ended", writer=server.model, cache=str(folder.parent / "calls.sqlite"), out=folder,
+        )  # fmt: skip
     with Run.open(folder, read_only=True) as run:
         assert run.summary is not None
         assert (run.store.lesson(1) is None) == (run.summary["gain"] is None)
