@@ -61,6 +61,7 @@ def test_a_writer_that_brings_nothing_ends_the_run_with_its_cause_and_without_a_
     assert (summary["failed"], summary["error"]) == ("the writer failed", str(caught.value))
     assert (summary["ordered"], summary["delivered"]) == (12, 0)
     assert summary["calls"] == calls > 0
+    assert sum(summary["writer_failures"].values()) > 0
     page = write_report(tmp_path / "run").read_text()
     assert "The run failed and has no gain." in page
     assert "has not ended" not in page

@@ -216,6 +216,8 @@ def read(data: Any, stop: Sequence[str] = ()) -> tuple[Answer, Usage | None]:
             usage = read_usage(data.get("usage"))
         except ValueError as error:
             return Failure(FailureCause.MALFORMED, str(error)), None
+        if data["choices"] == []:
+            raise ValueError("it has no choices")
         choice = data["choices"][0]
         message, finish = choice["message"], choice.get("finish_reason")
         text = message.get("content")

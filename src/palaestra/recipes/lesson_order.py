@@ -38,7 +38,7 @@ class LessonOrder:
         self._kept: list[Example] = []
         self._decisions: list[Decision] = []
         self._leaked: Counter[str] = Counter()
-        self._failures: list[Failure] = []
+        self.failures: list[Failure] = []
         self._asked_again = 0
 
     def fill(self) -> None:
@@ -96,7 +96,7 @@ class LessonOrder:
 
     def _add(self, examples: Sequence[Example], written: Sequence[Written]) -> None:
         """Take in what passes the checks, and what is known of the rest."""
-        self._failures += [failure for one in written for failure in one.failures]
+        self.failures += [failure for one in written for failure in one.failures]
         if not examples:
             return
         if self.lessons.checks:
@@ -134,7 +134,7 @@ class LessonOrder:
         dropped: Counter[str] = Counter({f"{LEAKAGE}: {reason}": count for reason, count in self._leaked.items()})
         for one in self.inspection.dropped if self.inspection is not None else ():
             dropped[f"{one.check}: {one.reason}"] += 1
-        failures, messages = count_failures(self._failures)
+        failures, messages = count_failures(self.failures)
         withheld = self.inspection.withheld if self.inspection is not None else 0
         return Delivery(
             self.size, len(self._kept), dict(sorted(dropped.items())), withheld, failures, messages, self._asked_again

@@ -9,9 +9,9 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palaestra.core.errors import LessonError, PalaestraError, SettingsError, WriterError
+from palaestra.core.errors import EngineError, LessonError, PalaestraError, SettingsError, WriterError
 from palaestra.core.events import Event, Listener, ignore
-from palaestra.core.records import Lesson, Usage
+from palaestra.core.records import Failure, FailureCause, Lesson, Usage
 from palaestra.core.user_code import describe_location
 from palaestra.recipes.calls import calls_of
 from palaestra.recipes.lesson_order import LessonOrder
@@ -72,7 +72,9 @@ class Lessons:
         try:
             order.fill()
             self._check(order, env)
-        except PalaestraError:
+        except PalaestraError as error:
+            if isinstance(error, EngineError):  # The service cannot be used at all: a failure of the writer too.
+                order.failures.append(Failure(FailureCause.UNAVAILABLE, str(error)))
             self.run.store.add_delivery(round_, order.delivery, self._cost(phase, start))
             raise
         cost = self._cost(phase, start)

@@ -11,7 +11,7 @@ import numpy as np
 from palaestra.core.records import Attempt, Completion, Example, Failure, Problem, Score, Split
 from palaestra.tasks.base import GenerativeTask, Task, check_skills, is_drawn, longest_answer
 from palaestra.tasks.checks import draw_problems
-from palaestra.tasks.scoring import check_scoring, has_concurrent_scoring
+from palaestra.tasks.scoring import check_scoring, has_concurrent_scoring, score
 
 OWNER = "task_of_group"
 """Key in the metadata of a problem from a further task. The value is the name of the task, and the problem's own id and skill."""
@@ -85,7 +85,7 @@ class TaskGroup:
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         name, own = self._resolve(problem)
-        return self.members[name].task.score(own, completion)
+        return score(self.members[name].task, own, completion)
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
         name, own = self._split(skill)
