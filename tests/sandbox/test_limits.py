@@ -99,12 +99,12 @@ for _ in range({count}):
     os.close(theirs); os.read(ours, 1); os.close(ours)
 """
 CPU = {
-    "children that nobody waits for": SHORT_CHILDREN.format(count=8, seconds=0.06),
+    "children that nobody waits for": SHORT_CHILDREN.format(count=8, seconds=0.1),
     "orphans": """
 for _ in range(8):
     ours, theirs = os.pipe()
     if os.fork() == 0:
-        if os.fork() == 0: burn(.06)
+        if os.fork() == 0: burn(.1)
         os._exit(0)
     os.close(theirs); os.wait(); os.read(ours, 1); os.close(ours)
 """,

@@ -248,7 +248,10 @@ def test_after_any_nonsense_the_shell_answers(shell: BashShell, command: str) ->
     result = shell.execute(command, 0.3)
     assert 0 <= result.exit_code <= 255
     # What it left in the background may print meanwhile, before and after.
-    assert b"well\n" in shell.execute("echo well", 5).output
+    answer = shell.execute("echo well", 5)
+    if answer.restarted:  # Bash itself aborted, as it rarely does over what is in the background: the next one answers.
+        answer = shell.execute("echo well", 5)
+    assert b"well\n" in answer.output
 
 
 def test_a_shell_command_and_true_are_fast_enough(bubblewrap: Bubblewrap) -> None:
