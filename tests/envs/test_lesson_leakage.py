@@ -109,7 +109,7 @@ def test_what_is_no_lesson_is_refused_in_one_line_before_anything_is_tokenised(
     ],
 )
 def test_sizes_that_make_no_episode_are_refused_before_a_model_is_loaded(values: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match=f"{next(iter(values))} must be a whole number of at least"):
+    with pytest.raises(SettingsError, match=f"{next(iter(values))} is a whole number of at least"):
         LessonEnv(student="no-such-model", **values)
     with pytest.raises(PalaestraError, match="addition"):
         LessonEnv(student="no-such-model", skills=("additon",))

@@ -206,6 +206,7 @@ def test_a_drawn_method_does_what_the_drawn_function_does() -> None:
             scope: dict[str, Any] = {}
             exec(ask_as_method(draft)[1], scope)
             tests = make_tests(draft.solution, draft.name, draft.inputs)
+            assert tests.code.count("assert ") >= 2  # type: ignore[union-attr]
             exec(tests.code.replace(f"{draft.name}(", f"Solution().{draft.name}("), scope)  # type: ignore[union-attr]
 
 

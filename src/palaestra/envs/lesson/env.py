@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import gymnasium
 
+from palaestra.core.checks import whole
 from palaestra.core.errors import LessonError, SettingsError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Attempt, Example, Lesson, Problem, Report, Split
@@ -28,7 +29,7 @@ from palaestra.envs.lesson.state import (
     observation_space,
     view,
 )
-from palaestra.envs.lesson.validation import check_lesson, check_sizes
+from palaestra.envs.lesson.validation import check_lesson
 from palaestra.learn.student import Student, SupervisedStudent
 from palaestra.learn.supervised import supervision_for
 from palaestra.runs.ledger import LedgerEntry
@@ -111,7 +112,13 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         listener: Listener = ignore,
         render_mode: str | None = None,
     ) -> None:
-        check_sizes(rounds=(rounds, 1), budget=(budget, 1), validation=(validation, 0), test=(test, 0))
+        for name, value, least in (
+            ("rounds", rounds, 1),
+            ("budget", budget, 1),
+            ("validation", validation, 0),
+            ("test", test, 0),
+        ):
+            whole(name, value, least, error=SettingsError)
         self.task = make_task(task) if isinstance(task, str) else task
         check_skills(self.task, skills)
         self.student: Student = _student(student) if isinstance(student, str) else student

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, get_args
 
-from palaestra.core.errors import LessonError, SettingsError, suggest
+from palaestra.core.errors import LessonError, suggest
 from palaestra.core.records import Decision, Example, ImagePart, Lesson, Message, Role, TextPart
 from palaestra.envs.lesson.state import TEXT_LIMIT
 
@@ -26,13 +26,6 @@ def check_lesson(lesson: Any, skills: Collection[str]) -> None:
         raise LessonError("a lesson needs at least one example; got none")
     for number, example in enumerate(lesson.examples, start=1):
         _check_example(f"example {number} of {len(lesson.examples)}", example, skills)
-
-
-def check_sizes(**sizes: tuple[Any, int]) -> None:
-    """Raise `SettingsError` for a size, given with its least value, that is no whole number or too small."""
-    for name, (value, least) in sizes.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise SettingsError(f"{name} must be a whole number of at least {least}; got {value!r}")
 
 
 def _check_example(where: str, example: Example, skills: Collection[str]) -> None:
