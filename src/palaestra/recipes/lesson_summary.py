@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from palaestra.core.errors import EngineError, PalaestraError, WriterError
 from palaestra.recipes.delivery import Delivery, add_up, describe_counts
 from palaestra.recipes.skills import DISCOVERY
+from palaestra.runs.ledger import describe_cost
 
 if TYPE_CHECKING:
     from palaestra.runs.run import Run
@@ -67,14 +68,4 @@ def describe_lessons(summary: Mapping[str, Any]) -> Iterator[str]:
     if summary["writer_failures"]:
         yield f"writer failures: {describe_counts(summary['writer_failures'])}"
     if summary["calls"]:
-        yield f"calls: {summary['calls']}, {describe_cost(summary['cost'], summary['unpriced'])}"
-
-
-def describe_cost(cost: float, unpriced: list[str]) -> str:
-    """Dollars; calls of models without a known price are never shown as free.
-
-    >>> describe_cost(0.0, []), describe_cost(0.0, ["m"]), describe_cost(1.5, ["m"])
-    ('$0.00', 'unpriced (m)', '$1.50 and unpriced (m)')
-    """
-    known = [f"${cost:.2f}"] if cost or not unpriced else []
-    return " and ".join([*known, *([f"unpriced ({', '.join(unpriced)})"] if unpriced else [])])
+        yield f"calls: {summary['calls']}, {describe_cost(summary)}"

@@ -12,12 +12,12 @@ from markupsafe import Markup
 
 from palaestra.core.statistics import Gain, Mean, mean_interval
 from palaestra.recipes.delivery import Delivery, add_up
-from palaestra.recipes.lesson_summary import describe_cost
 from palaestra.recipes.study import COSTS, Pair, Row, StudyResult
 from palaestra.recipes.teach import TeachSettings
 from palaestra.report.appendix import SettingRow, setting_rows
 from palaestra.report.arms import difference_axis, difference_bar, difference_scale, seed_points, series
 from palaestra.report.provenance import ProvenancePart, provenance_part
+from palaestra.runs.ledger import describe_cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,10 @@ def study_page(result: StudyResult) -> StudyPage:
         lessons=add_up([row.lessons for row in result.rows]),
         costs={name: sum(row.cost[name] for row in result.rows) for name in COSTS},
         money=describe_cost(
-            sum(row.cost["cost"] for row in result.rows),
-            sorted({model for row in result.rows for model in row.unpriced}),
+            {
+                "cost": sum(row.cost["cost"] for row in result.rows),
+                "unpriced": sorted({model for row in result.rows for model in row.unpriced}),
+            }
         ),
         examples=sum(row.examples for row in result.rows),
         settings=setting_rows(result.settings, TeachSettings),
@@ -142,7 +144,7 @@ def _arm(result: StudyResult, row: Row) -> ArmRow:
         mean("test_after"),
         len(ended),
         len(row.runs),
-        describe_cost(row.cost["cost"], list(row.unpriced)),
+        describe_cost({"cost": row.cost["cost"], "unpriced": row.unpriced}),
         pair,
     )
 

@@ -12,7 +12,7 @@ from palaestra.core.records import Attempt, Report, Split
 from palaestra.core.selection import best_place
 from palaestra.core.statistics import Gain, gain_between, report_on
 from palaestra.recipes.delivery import Delivery, add_up
-from palaestra.recipes.lesson_summary import CALLING, count_calls, describe_cost, unpriced_models
+from palaestra.recipes.lesson_summary import CALLING, count_calls, unpriced_models
 from palaestra.recipes.teach import TeachSettings
 from palaestra.report.allocation import Allocation, AllocationRow, allocation_bars, allocation_rows, examples_of
 from palaestra.report.appendix import Appendix, appendix_of
@@ -22,6 +22,7 @@ from palaestra.report.discovery import DiscoveryPart, discovery_part
 from palaestra.report.rewards import RewardRow, RoundDecisions, decisions_by_round, reward_rows, rewards_by_round
 from palaestra.report.samples import Group, compare
 from palaestra.report.tree import area_legend, draw_tree, grow
+from palaestra.runs.ledger import describe_cost
 from palaestra.runs.run import Run
 from palaestra.tasks.group import divide_attempts
 from palaestra.teachers.quality import Inspection
@@ -144,7 +145,7 @@ def teach_page(run: Run) -> TeachPage:
         error=str((run.summary or {}).get("error", "")),
         lessons=add_up(list(run.store.deliveries(Delivery).values())),
         calls=count_calls(run),
-        cost=describe_cost(run.store.total().money, unpriced),
+        cost=describe_cost({"cost": run.store.total().money, "unpriced": unpriced}),
         failures=dict(sorted(failed.items())),
         attempts=sum(len(part) for part in phases.values()),
         weights_sha256=_weights_sha256(run, done if kept is None else kept.round),

@@ -85,15 +85,19 @@ def describe_cost(summary: Mapping[str, Any]) -> str:
     """The money of a summary as a person reads it; calls without a price are never shown as $0.
 
     Arguments:
-        summary: has `cost`, and `unpriced_calls` where there are any (`Spending.gaps`).
+        summary: has `cost`, and where there are any `unpriced_calls` (`Spending.gaps`) or the names of `unpriced` models.
 
     >>> describe_cost({"cost": 0.5}), describe_cost({"cost": 0.0, "unpriced_calls": 4})
     ('$0.50', 'unpriced')
     >>> describe_cost({"cost": 0.5, "unpriced_calls": 1})
     '$0.50 and 1 unpriced call'
+    >>> describe_cost({"cost": 0.0, "unpriced": ["m"]}), describe_cost({"cost": 1.5, "unpriced": ["m"]})
+    ('unpriced (m)', '$1.50 and unpriced (m)')
     """
-    money, missing = summary["cost"], int(summary.get("unpriced_calls") or 0)
+    money, missing, names = summary["cost"], int(summary.get("unpriced_calls") or 0), summary.get("unpriced") or ()
     paid = f"${money:.2g}" if 0 < money < 0.01 else f"${money:,.2f}"
+    if names:
+        return f"{paid} and unpriced ({', '.join(names)})" if money else f"unpriced ({', '.join(names)})"
     if not missing:
         return paid
     return f"{paid} and {missing} unpriced {'call' if missing == 1 else 'calls'}" if money else "unpriced"
