@@ -57,7 +57,7 @@ def read_nodes(value: Any) -> Nodes:
         number = node.get("id", place)
         if not isinstance(number, int):
             raise ValueError(f"the id of node {place} is no whole number")
-        nodes.append(Node(number, _tool_name(node["name"]), {str(name): one for name, one in (args or {}).items()}))
+        nodes.append(Node(number, tool_name(node["name"]), {str(name): one for name, one in (args or {}).items()}))
     return tuple(nodes)
 
 
@@ -127,7 +127,7 @@ def _nodes_of(tree: ast.Module) -> Nodes:
             number = _number(target.id, names)
             number = len(nodes) if number is None else number
             args = {one.arg: _value(one.value, names) for one in call.keywords if one.arg}
-            nodes.append(Node(number, _tool_name(call.func.id), args))
+            nodes.append(Node(number, tool_name(call.func.id), args))
             names[target.id] = number
     return tuple(nodes)
 
@@ -202,5 +202,6 @@ def check_plan(nodes: Sequence[Node]) -> None:
         earlier[node.id] = node
 
 
-def _tool_name(name: str) -> str:
+def tool_name(name: str) -> str:
+    """The name of a tool as published: words in lower case with spaces."""
     return " ".join(name.replace("_", " ").split()).lower()
