@@ -16,7 +16,10 @@ def record_run(run: Run, *models: str) -> None:
     Arguments:
         models: names of models; services and empty names are left out.
     """
-    record_provenance(run.folder, hash_models(*models), ended=run.summary is not None)
+    summary = run.summary
+    # A run that ended with an error goes on when it is resumed.
+    ended = summary is not None and not summary.get("error")
+    record_provenance(run.folder, hash_models(*models), ended=ended)
 
 
 def hash_models(*names: str) -> dict[str, Any]:
