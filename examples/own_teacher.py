@@ -29,6 +29,6 @@ if __name__ == "__main__":
     from palaestra import teach
 
     skills = ("addition", "clock", "geometry", "sequences")
-    summary = teach(teacher="by_errors", skills=skills, rounds=1, lesson_size=100, validation=10, test=20).summary
+    summary = teach(teacher="by_errors", skills=skills, rounds=1, lesson_size=40, validation=5, test=10).summary
     print(f"{summary['test_before']} -> {summary['test_after']} % of {summary['problems']}, examples by skill:")
     print({skill: row["examples"] for skill, row in summary["by_skill"].items() if row["examples"]})

@@ -10,7 +10,7 @@ import warm
 
 PLUGIN = Path(__file__).parents[1] / "helpers" / "user_plugin.py"
 TRAIN = [
-    "train", "--plugin", str(PLUGIN), "--env", "InterruptedCartPole-v0", "--iterations", "20", "--slots", "4", "--steps", "8",
+    "train", "--plugin", str(PLUGIN), "--env", "InterruptedCartPole-v0", "--iterations", "8", "--slots", "4", "--steps", "8",
     "--epochs", "1", "--evaluation", "2", "--threads", "1",
 ]  # fmt: skip
 TEACH = [
@@ -43,7 +43,7 @@ def test_training_stops_after_the_iteration_and_goes_on_from_there(tmp_path: Pat
     shown = [line for line in resumed.stdout.splitlines() if "iteration " in line]
     first = int(shown[0].split("iteration ")[1].split("/")[0])
     assert 2 <= first <= 5, resumed.stdout
-    assert summary["iterations"] == 20
+    assert summary["iterations"] == 8
 
 
 def test_a_lesson_stops_after_the_step_and_goes_on_from_there(tmp_path: Path) -> None:

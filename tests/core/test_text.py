@@ -76,7 +76,7 @@ def test_a_record_comes_back_from_json_as_it_went_in(one: str, two: str, values:
         assert from_json(type(record), to_json(record)) == record
 
 
-@pytest.mark.parametrize("text", ["\ud800" * 100, "\0" * 100, "x" * 10_000_000, "é\ud800" * 5_000_000])
+@pytest.mark.parametrize("text", ["\ud800" * 100, "\0" * 100, "x" * 1_000_000, "é\ud800" * 500_000])
 def test_long_and_strange_texts_are_stored_as_they_are_held(text: str) -> None:
     record = Completion(text)
     assert from_json(Completion, to_json(record)) == record

@@ -25,8 +25,8 @@ from palaestra.recipes import teach
 from palaestra.runs.run import Run
 
 SETTINGS = teach.TeachSettings(
-    skills=("geometry", "percent", "addition"), rounds=3, lesson_size=16, validation=4, test=5, epochs=2, threads=1, seed=0,
-    checkpoint_seconds=0.1, keep="best", test_every_round=True, checkpoints="all",
+    skills=("geometry", "addition"), rounds=2, lesson_size=8, validation=2, test=2, epochs=2, batch_size=4, threads=1, seed=0,
+    checkpoint_seconds=0.05, keep="best", test_every_round=True, checkpoints="all",
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +23,11 @@ from palaestra.recipes import train
 from palaestra.runs.run import Run
 
 CONTROL = train.TrainSettings(
-    env="CartPole-v1", iterations=40, slots=8, steps=16, epochs=2, checkpoint_every=3, evaluation=3, threads=1, seed=3
+    env="CartPole-v1", iterations=20, slots=4, steps=8, epochs=1, checkpoint_every=3, evaluation=3, threads=1, seed=3
 )
 TOKEN = train.TrainSettings(
-    env="CoTEnv-v0", env_options=("problems=10", 'skills=["clock", "percent"]'), iterations=6, episodes=16, slots=16,
-    group_size=4, evaluation=4, checkpoint_every=1, threads=1, max_tokens=24, seed=3
+    env="CoTEnv-v0", env_options=("problems=10", 'skills=["clock", "percent"]'), iterations=4, episodes=8, slots=8,
+    group_size=4, evaluation=2, checkpoint_every=1, threads=1, max_tokens=24, seed=3
 )  # fmt: skip
 
 
@@ -41,6 +42,8 @@ def child(folder: Path, settings: train.TrainSettings) -> int:
             else:
                 train.train(settings, out=folder)
             status = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(status)
     return process

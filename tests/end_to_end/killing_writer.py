@@ -24,7 +24,7 @@ import torch
 from palaestra.cli.main import main as command
 
 SIZE = [
-    "--skill", "geometry", "--skill", "percent", "--rounds", "2", "--lesson-size", "16", "--validation", "6", "--test", "3",
+    "--skill", "geometry", "--skill", "percent", "--rounds", "2", "--lesson-size", "8", "--validation", "3", "--test", "1",
     "--answer-tokens", "24", "--epochs", "1", "--threads", "1", "--seed", "5", "--checkpoint-seconds", "0.1",
     "--in-flight", "3",
 ]  # fmt: skip
@@ -79,7 +79,7 @@ def wait(cache: Path, whole: float, generator: np.random.Generator) -> None:
     goal, give_up = calls(cache) + 1 + int(generator.integers(6)), time.monotonic() + 0.5 * whole
     while calls(cache) < goal and time.monotonic() < give_up:
         time.sleep(0.005)
-    time.sleep(float(generator.uniform(0.0, 0.25)))
+    time.sleep(float(generator.uniform(0.0, 0.12)))
 
 
 def main(folder: Path, model: str, kills: int, seed: int, teacher: list[str]) -> None:
@@ -89,7 +89,8 @@ def main(folder: Path, model: str, kills: int, seed: int, teacher: list[str]) ->
         if (folder / name / "settings.json").exists():
             return child(["resume", str(folder / name)], f"{name}/{life}")
         own = ["--writer", model, "--cache", str(folder / f"{name}.sqlite"), "--out", str(folder / name)]
-        return child(["teach", *SIZE, *teacher, *own], f"{name}/{life}", imported)
+        size = [*SIZE, "--rounds", "1"] if imported else SIZE
+        return child(["teach", *size, *teacher, *own], f"{name}/{life}", imported)
 
     # What a run imports on its way is imported here before the others start: they are at work at once.
     assert os.waitpid(start("first", imported=folder / "imported"), 0)[1] == 0

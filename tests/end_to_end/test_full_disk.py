@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import warm
 
-TEACH = ["teach", "--skill", "geometry", "--skill", "addition", "--rounds", "2", "--lesson-size", "16", "--validation", "2", "--test", "3", "--epochs", "1", "--threads", "1"]  # fmt: skip
+TEACH = ["teach", "--skill", "geometry", "--skill", "addition", "--rounds", "2", "--lesson-size", "4", "--validation", "1", "--test", "1", "--epochs", "1", "--threads", "1"]  # fmt: skip
 
 
 def _mountable() -> bool:

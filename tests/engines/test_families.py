@@ -160,6 +160,15 @@ def test_a_model_that_looks_ahead_is_refused_when_it_is_first_stepped() -> None:
         SequenceStepper(model, 1)
 
 
+def test_a_step_in_which_every_slot_rests_or_waits_gives_zeros() -> None:
+    stepper = SequenceStepper(tiny_model("bloom"), 2)
+    tokens_S = torch.tensor([3, 4])
+    assert stepper.step(tokens_S).shape == (2, VOCABULARY)
+    stepper.start({1: [5, 6]})
+    assert not stepper.step(tokens_S, waiting=[1]).any()
+    assert stepper.step(tokens_S)[1].any()
+
+
 @pytest.mark.parametrize(
     ("changes", "context", "window"),
     [

@@ -25,7 +25,7 @@ from palaestra.engines.budget import Budget
 from palaestra.engines.cached import CachedEngine
 from palaestra.engines.openai import OpenAIEngine
 from palaestra.engines.retry import AGAIN, WAITING, Patience
-from palaestra.engines.wire import read_usage
+from palaestra.engines.wire import BrokenAnswerError, read, read_usage
 from palaestra.runs.cache import Cache
 
 QUICK = Patience(first=0.01, longest=0.05, total=20.0, tries=4)
@@ -466,3 +466,17 @@ def test_usage_that_cannot_be_is_refused(count: Any) -> None:
     for name in ("prompt_tokens", "completion_tokens"):
         with pytest.raises(ValueError, match="impossible token count"):
             read_usage({"prompt_tokens": 1, "completion_tokens": 1, name: count})
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({}, "it has no choices"),
+        ({"choices": None}, "it has no choices"),
+        ({"error": {"message": "out of memory"}}, "it has no choices; the server says: out of memory"),
+        ({"choices": [], "error": "out of memory"}, "it has no choices; the server says: out of memory"),
+    ],
+)
+def test_an_answer_without_choices_names_the_error_that_the_server_reports(data: Any, message: str) -> None:
+    with pytest.raises(BrokenAnswerError, match=f"{message}$"):
+        read(data)

@@ -25,29 +25,29 @@ def first(engine: TransformersEngine, request: Request) -> Completion:
 
 
 def test_the_same_request_gives_the_same_tokens_in_any_company(nano: Model) -> None:
-    """Greedy and sampled, 200 problems each, at batch sizes 7 and 64, and a fifth of them alone."""
+    """Greedy and sampled, 60 problems each, at batch sizes 7 and 64, and a fifth of them alone."""
     requests = [
         Request(p.messages, sampling, seed=k)
-        for k, p in enumerate(PROBLEMS[::2][:200])
+        for k, p in enumerate(PROBLEMS[::8][:60])
         for sampling in (GREEDY, SAMPLED)
     ]
-    assert len(requests) == 400
+    assert len(requests) == 120
     ids = {}
     threads = torch.get_num_threads()
     for batch_size in (64, 7, 1):
         torch.set_num_threads(threads if batch_size > 1 else 1)  # Alone, a row is faster on one thread.
-        answers = nano.engine(batch_size).generate(requests if batch_size > 1 else requests[:80])
+        answers = nano.engine(batch_size).generate(requests if batch_size > 1 else requests[:24])
         torch.set_num_threads(threads)
         ids[batch_size] = [a[0].token_ids for a in answers]  # type: ignore[union-attr]
     assert ids[7] == ids[64]
-    assert ids[1] == ids[64][:80]
+    assert ids[1] == ids[64][:24]
     greedy, sampled = ids[64][0::2], ids[64][1::2]
     assert greedy != sampled
 
 
 def test_greedy_tokens_are_those_of_transformers_own_generate(nano: Model) -> None:
     engine = nano.engine(16)
-    for problem in PROBLEMS[::25]:
+    for problem in PROBLEMS[::50]:
         ids = prompt_ids(nano.tokenizer, problem.messages)
         theirs = nano.weights.generate(
             torch.tensor([ids]),

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import warm
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 
 from palaestra import train
 from palaestra.core.errors import EnvError
 from palaestra.envs.wrappers import SlotVectorEnv
-from palaestra.envs.wrappers.checked import ReturnError, find_mismatch
+from palaestra.envs.wrappers.checked import CheckedVectorEnv, ReturnError, find_mismatch
 
 GOOD = np.array([0.5, -0.5], dtype=np.float32)
 FIVE = "expected the tuple (observation, reward, terminated, truncated, info)"
@@ -178,3 +179,52 @@ def test_the_command_refuses_a_wrong_environment_in_one_line(tmp_path: Path, mon
         with pytest.raises(EnvError) as raised:
             train(env=name, env_options=(option,), iterations=1, out=tmp_path / option)
         assert str(raised.value) == message
+
+
+class NativeVector(VectorEnv[Any, Any, Any]):
+    """Two slots, without a mistake; `changes` replace parts of what a step returns."""
+
+    def __init__(self, reset: Callable[[], Any] | None = None, changes: dict[int, Any] | None = None) -> None:
+        self.num_envs, self._reset, self._changes = 2, reset, changes or {}
+        self.single_observation_space = spaces.Box(-1, 1, (3,), np.float32)
+        self.observation_space = spaces.Box(-1, 1, (2, 3), np.float32)
+        self.single_action_space, self.action_space = spaces.Discrete(2), spaces.MultiDiscrete([2, 2])
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return self._reset() if self._reset is not None else (np.zeros((2, 3), np.float32), {})
+
+    def step(self, actions: Any) -> Any:
+        parts = [np.zeros((2, 3), np.float32), np.ones(2), np.zeros(2, bool), np.zeros(2, bool), {}]
+        for place, value in self._changes.items():
+            parts[place] = value
+        return tuple(part for part in parts if part is not ...)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (3, ..., "a tuple of 4; expected the tuple"),
+        (0, np.zeros((2, 2), np.float32), r"an array of shape \(2, 2\) as observation"),
+        (0, np.zeros((1, 3), np.float32), r"an array of shape \(1, 3\) as observation"),
+        (0, np.full((2, 3), np.nan, np.float32), r"NaN at \[0, 0\] of observation; expected finite numbers"),
+        (1, np.ones(1), r"an array of shape \(1,\) as rewards; expected an array of 2 numbers"),
+        (1, 1.0, "float 1.0 as rewards"),
+        (1, None, "None as rewards"),
+        (1, ["a", "b"], "as rewards; expected an array of 2 numbers"),
+        (1, np.array([1.0, np.nan]), "nan in slot 1 of rewards; expected finite numbers"),
+        (2, None, "None as terminated; expected an array of 2 bools"),
+        (3, np.zeros(1, bool), "as truncated; expected an array of 2 bools"),
+        (4, None, "None as info; expected a dict"),
+    ],
+)
+def test_what_a_native_vector_environment_returns_is_checked(place: int, value: Any, message: str) -> None:
+    env = CheckedVectorEnv(NativeVector(changes={place: value}))
+    env.reset(seed=0)
+    with pytest.raises(ReturnError, match=rf"^NativeVector.step returned .*{message}.*\(test_checked.py, line \d+\)$"):
+        env.step(np.zeros(2, int))
+
+
+@pytest.mark.parametrize("result", [np.zeros((2, 3), np.float32), (np.zeros((2, 2), np.float32), {})])
+def test_what_a_native_vector_environment_is_reset_with_is_checked(result: Any) -> None:
+    with pytest.raises(ReturnError, match=r"^NativeVector.reset returned an array of shape"):
+        CheckedVectorEnv(NativeVector(reset=lambda: result)).reset(seed=0)

@@ -184,3 +184,8 @@ def test_a_prompt_of_ones_own_cannot_be_scored_by_the_task(nano: Model) -> None:
         env.step(np.array([END]))
     env.reset(seed=0, options={"initial_state": of(env, 0)})
     assert env.step(np.array([END]))[4]["responses"][0].reward == 0.0
+
+
+def test_pictures_are_refused_and_not_left_out() -> None:
+    with pytest.raises(EnvError, match="it holds an image, and an environment of tokens reads text only"):
+        CoTVectorEnv(task="vision-skills", skills="count", problems=1)

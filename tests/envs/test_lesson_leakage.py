@@ -9,7 +9,7 @@ import pytest
 
 import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import LessonError, PalaestraError, SettingsError
-from palaestra.core.records import Decision, Example, ImagePart, Lesson, Message, Problem, Split
+from palaestra.core.records import Decision, Example, ImagePart, Lesson, Message, Problem, Split, ToolCall
 from palaestra.engines.shelf import Model
 from palaestra.envs.lesson import LessonEnv
 from palaestra.learn.student import SupervisedStudent
@@ -71,7 +71,11 @@ def bad(**values: Any) -> Lesson:
         (bad(messages=(Message(None, "a"),)), "unknown role None"),
         (bad(messages=(Message("user", 7),)), "the content of the user's message must be a tuple of TextPart or ImagePart"),
         (bad(messages=(Message("user", ("a",)),)), "it holds str"),
-        (bad(messages=(Message("user", ()),)), "the user's message is empty"),
+        (bad(messages=(Message("user", ()),)), "example 2 of 2 needs a question: its messages are empty"),
+        (bad(messages=(Message("system", ""), Message("user", " \n"))), "needs a question: its messages are empty"),
+        (bad(messages=(Message("user", "a", "x"),)), "the tool_calls of the user's message must be a tuple of ToolCall"),
+        (bad(messages=(Message("user", "a", (ToolCall(3),)),)), "a tool call: its name must be a text; got int"),
+        (bad(messages=(Message("user", "a", (), 4),)), "a message: its tool_call_id must be a text; got int"),
         (bad(messages=(Message("user", (ImagePart(3),)),)), "a part of a message must be a text; got int"),
         (bad(response=5), "its response must be a text; got int"),
         (bad(response=" "), "needs a response that is not empty"),
@@ -80,6 +84,11 @@ def bad(**values: Any) -> Lesson:
         (bad(skill="additon"), "unknown skill 'additon'; did you mean 'addition'?"),
         (bad(subskill=None), "its subskill must be a text; got None"),
         (bad(metadata=[1]), "its metadata must be a mapping; got list"),
+        (bad(metadata={1: 2}), "a name in its metadata must be a text; got int"),
+        (bad(metadata={"a": object()}), "its metadata 'a' cannot be stored as JSON"),
+        (Lesson((GOOD,), (Decision("a", "b", 3),)), "decision 1 of 1: its reason must be a text; got int"),
+        (Lesson((GOOD,), (Decision("a", "b", "c", None),)), "its allocation must be a mapping; got None"),
+        (Lesson((GOOD,), (Decision("a", "b", "c", {"d": "e"}),)), "its allocation 'd' must be a whole number; got str"),
     ],
 )  # fmt: skip
 def test_what_is_no_lesson_is_refused_in_one_line_before_anything_is_tokenised(
@@ -94,6 +103,18 @@ def test_what_is_no_lesson_is_refused_in_one_line_before_anything_is_tokenised(
             refuse(lesson)
         assert message in str(caught.value)
         assert "\n" not in str(caught.value)
+
+
+def test_a_lesson_that_is_too_large_is_refused_before_it_is_compared_with_held_out_problems(
+    monkeypatch: pytest.MonkeyPatch, nano: Model
+) -> None:
+    env = LessonEnv(student=SupervisedStudent(nano), skills=SKILLS, validation=1, test=1, budget=3)
+    env._over = False
+    monkeypatch.setattr(env, "screen", lambda lesson: pytest.fail("compared"))
+    with pytest.raises(LessonError, match="the lesson has 4 examples and the budget has 3 left"):
+        env.step(Lesson((GOOD,) * 4))
+    with pytest.raises(LessonError, match="tokens and the student reads at most 256"):
+        env.step(Lesson((replace(GOOD, response="word " * 1000),)))
 
 
 @pytest.mark.parametrize(

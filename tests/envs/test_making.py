@@ -110,6 +110,7 @@ def test_an_unknown_id_suggests_the_nearest(wrong: str, right: str) -> None:
     [
         ("Taxi-v3", "Environment version v3 for `Taxi` is deprecated. Please use `Taxi-v4` instead."),
         ("LunarLander-v2", "Please use `LunarLander-v3` instead."),
+        ("ALE/Pong-v5", "Namespace ALE not found. Have you installed the proper package for ALE?"),
         ("CartPole-v9", "It provides versioned environments: [ `v0`, `v1` ]."),
     ],
 )
@@ -299,3 +300,19 @@ def test_an_unknown_id_is_told_those_of_its_module_or_the_newest_of_each(
         spec_of("Nothing-v0")
     assert "Ant-v5" in str(caught.value)
     assert "Ant-v4" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["observation_space", "action_space"])
+def test_an_environment_without_a_space_is_named_with_its_line(name: str) -> None:
+    class Spaceless(gymnasium.Env[Any, Any]):
+        def __init__(self) -> None:
+            self.observation_space = self.action_space = gymnasium.spaces.Discrete(2)
+            setattr(self, name, None)
+
+    gymnasium.register("Spaceless-v0", Spaceless)
+    try:
+        with pytest.raises(EnvError) as caught:
+            make_control_env("Spaceless-v0", 2, {})
+    finally:
+        del gymnasium.registry["Spaceless-v0"]
+    assert f"Spaceless has None as its {name}; expected a space of Gymnasium (test_making.py, line " in one_line(caught)

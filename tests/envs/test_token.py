@@ -472,6 +472,7 @@ def test_a_reward_that_breaks_is_raised_in_one_line(make: Make, bad: str) -> Non
     with pytest.raises(RewardError) as caught:
         env.step(np.array([END]))
     assert cause in one_line(caught)
+    assert "(test_token.py, line " in str(caught.value)
     assert r"its prompt: 'Name\na colour'" in str(caught.value)
 
 
@@ -502,6 +503,7 @@ def test_a_reward_that_breaks_can_be_marked_and_costs_the_others_nothing(nano: M
     assert (first.reward, third.reward, first.failure, third.failure) == (1.0, 1.0, "", "")
     assert second.reward is None
     assert cause in second.failure
+    assert "(test_token.py, line " in second.failure
     assert second.prompt.text in second.failure
     assert "\n" not in second.failure
 
@@ -538,15 +540,23 @@ def test_a_reward_function_judges_each_response_once(make: Make) -> None:
     assert judged == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("given", [[], [1.0, 2.0, 3.0]])
-def test_a_batch_of_rewards_has_one_for_each_response(nano: Model, given: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "rewards gave 0 values for 1 responses"),
+        ([1.0, 2.0, 3.0], "rewards gave 3 values for 1 responses"),
+        (None, "expected a list of numbers; got None"),
+        (1.0, r"expected a list of numbers; got 1\.0"),
+    ],
+)
+def test_a_batch_of_rewards_has_one_for_each_response(nano: Model, given: Any, said: str) -> None:
     class Wrong(TokenVectorEnv):
-        def rewards(self, responses: Sequence[Response]) -> Sequence[float]:
+        def rewards(self, responses: Sequence[Response]) -> Any:
             return given
 
     env = Wrong(COLOURS, tokenizer=nano.tokenizer, max_tokens=1, num_envs=2)
     env.reset(seed=0)
-    with pytest.raises(RewardError, match=f"rewards gave {len(given)} values for 1 responses") as caught:
+    with pytest.raises(RewardError, match=rf"{said} \(test_token.py, line \d+\)") as caught:
         env.step(np.full(2, 8))
     one_line(caught)
 
@@ -639,6 +649,7 @@ def test_a_policy_never_leaves_the_mask_and_its_log_probs_are_those_of_one_pass(
     ("arguments", "message"),
     [
         ({"prompts": []}, "TokenVectorEnv needs at least one prompt; got none"),
+        ({"prompts": None}, "prompts are a list of prompts; got None"),
         ({"prompts": "Name a colour"}, "prompts are several; give a list"),
         ({"prompts": ["a", ""]}, "the prompt 2 of 2 is empty"),
         ({"prompts": ["a", ""], "chat": False}, "the prompt 2 of 2 is empty"),

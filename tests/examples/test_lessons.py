@@ -14,6 +14,7 @@ import warm
 from chat_server import Call, Reply, Server
 
 from palaestra.tasks.base import make_task
+from palaestra.tasks.code.task import CodeSkills
 
 FOLDER = Path(__file__).parents[2] / "examples" / "lessons"
 TINY = ["--rounds", "1", "--lesson-size", "4", "--validation", "1", "--test", "1"]
@@ -30,6 +31,8 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capture
     """Run an example in this process, which has loaded torch already, and give what it printed."""
     monkeypatch.syspath_prepend(FOLDER)
     monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / "cache"))
+    # The student has never seen a program: it goes on to the last token that its answer may have.
+    monkeypatch.setattr(CodeSkills, "max_tokens", 32)
 
     def run(name: str, *arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", [name, *TINY, "--out", str(tmp_path / "run"), *arguments])

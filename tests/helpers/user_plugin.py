@@ -65,6 +65,11 @@ class SameIds(Sums):
         return super().problems(split, 1, seed) * 2
 
 
+class ScorerExits(Sums):
+    def score(self, problem, completion):
+        raise SystemExit(0)  # mark: exits
+
+
 class ProblemsRaise(Sums):
     def problems(self, split, per_skill, seed, skills=()):
         return [{}["missing"]]  # mark: missing
@@ -105,7 +110,7 @@ class InterruptedStudent(SupervisedStudent):
         return super()._train(examples, seeds, told, state, keep)
 
 
-for kind in (Sums, ScoresAreNumbers, ScorerRaises, EvidenceIsANumber, ProblemsAreTexts, ProblemsAreNone, SameIds, ProblemsRaise):  # fmt: skip
+for kind in (Sums, ScoresAreNumbers, ScorerRaises, ScorerExits, EvidenceIsANumber, ProblemsAreTexts, ProblemsAreNone, SameIds, ProblemsRaise):  # fmt: skip
     TASKS.register(kind.__name__, kind)
 STUDENTS.register("interrupted", InterruptedStudent)
 register("InterruptedCartPole-v0", InterruptedCartPole, max_episode_steps=50)

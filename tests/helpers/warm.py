@@ -1,7 +1,7 @@
-"""Commands and scripts in processes of their own, which do not wait for torch and transformers to be imported.
+"""Commands and scripts in processes of their own, which do not wait for torch, transformers and Palaestra to be imported.
 
 Each is forked from a process that has imported them and done nothing else, so it costs a tenth of a second where a
-fresh one costs eight. What a fresh interpreter imports, and what it does not, is tested elsewhere by real ones.
+fresh one costs nine. What a fresh interpreter imports, and what it does not, is tested elsewhere by real ones.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from pathlib import Path
 MODULES = (
     "torch", "torch._dynamo", "transformers.modeling_utils", "transformers.models.auto.modeling_auto",
     "transformers.models.llama.modeling_llama", "transformers.generation", "peft",
+    "typer", "importlib.metadata", "palaestra.cli.tables", "palaestra.engines.openai", "palaestra.engines.transformers",
+    "palaestra.envs.lesson", "palaestra.envs.token", "palaestra.learn.student", "palaestra.recipes.evaluate",
+    "palaestra.recipes.loops", "palaestra.recipes.research", "palaestra.recipes.teach", "palaestra.recipes.train",
+    "palaestra.report", "palaestra.teachers.model_writer", "palaestra.teachers.quality", "palaestra.teachers.skills",
 )  # fmt: skip
 
 Completed = subprocess.CompletedProcess[str]

@@ -64,7 +64,22 @@ def lengths(steps: Sequence[TensorDictBase]) -> list[int]:
     return found
 
 
+_earlier: set[int] = set()
+
+
+@pytest.fixture(autouse=True)
+def _note_earlier_sandboxes() -> None:
+    """Judges of other tests in this process keep sandboxes for a while."""
+    _earlier.clear()
+    _earlier.update(sandboxes())
+
+
 def workspaces() -> set[int]:
+    """The sandboxes below this process that a test has started."""
+    return sandboxes() - _earlier
+
+
+def sandboxes() -> set[int]:
     """The sandboxes that run below this process."""
     parents = dict[int, tuple[int, str]]()
     for stat in Path("/proc").glob("[0-9]*/stat"):

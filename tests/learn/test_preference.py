@@ -126,7 +126,7 @@ def test_right_responses_become_likelier_than_wrong_ones_and_it_repeats(
     assert student.learn(GIVEN, Seeds(0)) == curve
     assert student.weights_sha256() == learned
     other = student_of(shelf.load("nano", device="cpu"), method=method)
-    other.learn(GIVEN, Seeds(1))
+    other.learn(GIVEN[:2], Seeds(1))
     assert other.weights_sha256() != learned
     other.load(tmp_path / "student")
     assert other.weights_sha256() == learned

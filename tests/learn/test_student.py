@@ -14,7 +14,9 @@ from palaestra.learn.supervised import Method, Supervision
 from palaestra.runs.files import write_folder
 from palaestra.tasks.math.task import MathSkills
 
-EXAMPLES = MathSkills().write_examples("geometry", "perimeter", 40, np.random.default_rng(0))
+EXAMPLES = MathSkills().write_examples("geometry", "perimeter", 24, np.random.default_rng(0))
+FEW = EXAMPLES[:8]
+"""For tests of the weights after a training, whatever it taught: four steps."""
 QUESTION = Request((Message("user", "A field is 7 long and 5 wide. What is its perimeter?"),))
 
 
@@ -28,14 +30,15 @@ def method(request: pytest.FixtureRequest) -> Method:
     return found
 
 
-def student_of(model: Model, method: Method, **options: float) -> SupervisedStudent:
-    return SupervisedStudent(
-        model, Supervision(method, epochs=6, learning_rate=1e-3 if method == "full" else 1e-2), **options
-    )  # type: ignore[arg-type]
+def student_of(
+    model: Model, method: Method, epochs: int = 2, batch_size: int = 4, **options: float
+) -> SupervisedStudent:
+    supervision = Supervision(method, epochs, batch_size, learning_rate=1e-3 if method == "full" else 5e-3)
+    return SupervisedStudent(model, supervision, **options)  # type: ignore[arg-type]
 
 
 def test_a_student_learns_forgets_and_learns_the_same_again(fresh_nano: Model, method: Method) -> None:
-    student = student_of(fresh_nano, method)
+    student = student_of(fresh_nano, method, epochs=4, batch_size=8)
     before, clean = said(student), student.weights_sha256()
     student.learn(EXAMPLES, Seeds(0))
     learned, answer = student.weights_sha256(), said(student)
@@ -52,7 +55,7 @@ def test_a_saved_student_loads_into_a_fresh_one(fresh_nano: Model, tmp_path: Pat
     from palaestra.engines import shelf
 
     student = student_of(fresh_nano, method)
-    student.learn(EXAMPLES, Seeds(0))
+    student.learn(FEW, Seeds(0))
     write_folder(tmp_path / "student", student.save)
     other = student_of(shelf.load("nano", device="cpu"), method)
     other.load(tmp_path / "student")
@@ -62,9 +65,9 @@ def test_a_saved_student_loads_into_a_fresh_one(fresh_nano: Model, tmp_path: Pat
 
 def test_after_every_training_the_engine_asks_what_that_training_led_to(fresh_nano: Model, method: Method) -> None:
     """A server that knows adapters by a number would go on with the first one."""
-    student = student_of(fresh_nano, method)
+    student = student_of(fresh_nano, method, epochs=4)
     for answer in ("Answer: 1", "Answer: 2"):
-        student.learn([replace(example, response=answer) for example in EXAMPLES[:16]], Seeds(0))
+        student.learn([replace(example, response=answer) for example in FEW], Seeds(0))
         assert said(student) == answer
 
 
@@ -72,7 +75,7 @@ def test_a_saved_student_is_an_ordinary_checkpoint(fresh_nano: Model, tmp_path: 
     from palaestra.engines import shelf
 
     student = student_of(fresh_nano, "full")
-    student.learn(EXAMPLES, Seeds(0))
+    student.learn(FEW, Seeds(0))
     write_folder(tmp_path / "student", student.save)
     answer = shelf.load(str(tmp_path / "student"), device="cpu").engine().generate([QUESTION])[0][0]
     assert answer.text == said(student)  # type: ignore[union-attr]
@@ -84,30 +87,30 @@ def test_a_training_killed_in_the_middle_goes_on_from_its_last_state(
     from palaestra.engines import shelf
 
     whole = student_of(fresh_nano, method)
-    curve = whole.learn(EXAMPLES, Seeds(0))
+    curve = whole.learn(FEW, Seeds(0))
 
     class Killed(Exception):
         pass
 
     def kill(step: int, total: int, loss: float) -> None:
-        if step == 11:
+        if step == 3:
             raise Killed
 
     student = student_of(shelf.load("nano", device="cpu"), method, keep_every=0.0)
     with pytest.raises(Killed):
-        student.learn(EXAMPLES, Seeds(0), kill, tmp_path / "training")
+        student.learn(FEW, Seeds(0), kill, tmp_path / "training")
     steps: list[int] = []
     again = student_of(shelf.load("nano", device="cpu"), method)
-    assert again.learn(EXAMPLES, Seeds(0), lambda step, total, loss: steps.append(step), tmp_path / "training") == curve
-    assert steps[0] == 11
+    assert again.learn(FEW, Seeds(0), lambda step, total, loss: steps.append(step), tmp_path / "training") == curve
+    assert steps == [3, 4]
     assert again.weights_sha256() == whole.weights_sha256()
 
 
 def test_the_state_of_another_training_is_not_used(fresh_nano: Model, tmp_path: Path) -> None:
     student = student_of(fresh_nano, "full", keep_every=0.0)
-    student.learn(EXAMPLES, Seeds(0), progress=tmp_path / "training")
+    student.learn(FEW, Seeds(0), progress=tmp_path / "training")
     steps: list[int] = []
-    student.learn(EXAMPLES[:20], Seeds(0), lambda step, total, loss: steps.append(step), tmp_path / "training")
+    student.learn(FEW[:4], Seeds(0), lambda step, total, loss: steps.append(step), tmp_path / "training")
     assert steps[0] == 1
 
 

@@ -43,7 +43,7 @@ def settings(server: Server, folder: Path, **values: Any) -> dict[str, Any]:
     [
         (error(400, "not today"), "invalid_request"),
         (error(403, "not for you"), "not for you"),
-        (Reply("I would rather not."), "malformed"),
+        (Reply("I would rather not.", usage=False), "malformed"),
     ],
 )
 def test_a_writer_that_brings_nothing_ends_the_run_with_its_cause_and_without_a_gain(
@@ -61,10 +61,12 @@ def test_a_writer_that_brings_nothing_ends_the_run_with_its_cause_and_without_a_
     assert (summary["failed"], summary["error"]) == ("the writer failed", str(caught.value))
     assert (summary["ordered"], summary["delivered"]) == (12, 0)
     assert summary["calls"] == calls > 0
+    assert summary["unmeasured_calls"] == (0 if reply.usage else calls)
     assert sum(summary["writer_failures"].values()) > 0
     page = write_report(tmp_path / "run").read_text()
     assert "The run failed and has no gain." in page
     assert "has not ended" not in page
+    assert (f"{calls} unmeasured calls" in page) == (not reply.usage)
 
 
 def test_the_command_says_so_and_the_run_goes_on_when_the_writer_answers_again(tmp_path: Path) -> None:

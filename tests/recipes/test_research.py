@@ -117,7 +117,7 @@ def test_a_killed_run_goes_on_in_a_fresh_workspace_and_pays_for_nothing_twice(nu
         assert len(server.calls) == 5
     assert (s["stop_reason"], s["best_submission"], s["steps"], s["validations"]) == ("submitted", 21.0, 5, 1)
     assert (s["calls"], s["completion_tokens"]) == (5, server.completion_tokens)
-    assert (s["replayed"], s["different"]) == (4, 1)  # The opening and three steps; the time is another one.
+    assert (s["replayed"], s["different"]) == (3, 1)  # The time is another one; the opening is no step.
     with Run.open(tmp_path / "run", read_only=True) as run:
         steps = run.store.steps(Step, 0)
     assert [step.replayed for step in steps] == ["same", "same", "different", "same", "", ""]
@@ -167,9 +167,9 @@ def test_an_answer_that_came_before_the_kill_is_not_paid_again_though_a_command_
         assert bool(summaries) == ("history" in values)
         assert len({json.dumps(call.body) for call in server.calls}) == len(server.calls) > asked
     assert (s["stop_reason"], s["best_submission"], s["steps"]) == ("submitted", 21.0, 4)
-    assert (s["replayed"], s["different"], s["calls"], s["calls_again"]) == (3, 1, len(server.calls), 0)
+    assert (s["replayed"], s["different"], s["calls"], s["calls_again"]) == (2, 1, len(server.calls), 0)
     finish(ResearchResult(tmp_path / "run", s))
-    assert "3 steps were run again after a break; 1 of them printed something else" in capsys.readouterr().out
+    assert "2 steps were run again after a break; 1 of them printed something else" in capsys.readouterr().out
 
 
 def test_a_run_that_was_killed_behind_its_last_step_needs_no_workspace(number: Path, tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_whoever_stops_a_run_between_steps_can_go_on(number: Path, tmp_path: Pat
     with pytest.raises(Stopped):
         research(task=str(number), agent="reference", out=tmp_path / "run", stop=lambda: next(asked))
     with Run.open(tmp_path / "run") as run:
-        assert resume(run).summary["replayed"] == 2
+        assert resume(run).summary["replayed"] == 1
 
 
 def test_ctrl_c_during_a_command_ends_the_run_with_what_is_there(

@@ -158,7 +158,7 @@ def test_a_killed_run_is_ended_by_resume_with_what_its_client_had_done(number: P
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)  # A process that was never told of MCP.
     assert done.returncode == 130, done.stderr
     s = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (s["stop_reason"], s["best_submission"], s["steps"], s["replayed"]) == ("interrupted", 21.0, 2, 3)
+    assert (s["stop_reason"], s["best_submission"], s["steps"], s["replayed"]) == ("interrupted", 21.0, 2, 2)
 
 
 def test_what_cannot_be_served_is_said_before_anything_is_written(

@@ -18,6 +18,7 @@ import gymnasium
 import pytest
 from talk import Talk
 
+from palaestra.cli.health import _one_line
 from palaestra.core.errors import EnvError, SettingsError
 from palaestra.core.records import Message
 from palaestra.engines.shelf import Model
@@ -137,6 +138,8 @@ def test_the_messages_that_the_token_limit_cut_are_counted(whole: TrainResult) -
     cut = [ids for ids in spoken if len(ids) == SMALL["max_tokens"] and ids[-1] not in ends]
     assert 0 < len(cut) < len(spoken)
     assert figures["truncated"] == pytest.approx(len(cut) / len(spoken))
+    assert 0 < whole.summary["truncated"] < 1
+    assert f"cut at the limit {figures['truncated']:.0%}" in _one_line(figures)
     assert sum(episode.infos[0]["cut_messages"] for episode in episodes) == len(cut)
 
 

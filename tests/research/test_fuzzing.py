@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,9 @@ from palaestra.research.env import ResearchEnv
 from palaestra.research.steps import Step
 from palaestra.runs.run import Run
 
-EPISODES = 200
+EPISODES = 200 if os.environ.get("HYPOTHESIS_PROFILE") == "search" else 60
+MESSAGES = 11
+"""The most of an episode: one that opens it, and then what is useful and what is not in turn."""
 
 names = st.sampled_from(
     ["strategy.py", "new.py", "missing/x.py", "../out.py", "/etc/passwd", "a b.py", "strategy.py\x00", "-rf", "*"]
@@ -43,17 +47,14 @@ commands = st.one_of(
                      "cat <<'E'\nunclosed", "echo \"unclosed", "sleep 0.01 &", ": > strategy.py", "cd / && ls", "(((", "}"]),
     anything,
 )  # fmt: skip
-likely = st.sampled_from(
-    [
-        "edit 1:1\n# changed\nend_of_edit",
-        "insert 0\nimport random\nend_of_insert",
-        "create own.py\nx = 1\nend_of_file",
-        "undo",
-        "validate",
-    ]
-)
+USEFUL = [
+    "edit 1:1\n# changed\nend_of_edit",
+    "insert 0\nimport random\nend_of_insert",
+    "create own.py\nx = 1\nend_of_file",
+    "undo",
+    "validate",
+]
 texts = st.one_of(
-    likely.map(lambda command: f"```\n{command}\n```"),
     commands.map(lambda command: f"A thought.\n```\n{command}\n```"),
     commands.map(lambda command: f"```bash\n{command}\n```\nand\n```\n{command}"),
     anything,
@@ -95,8 +96,8 @@ seen: Counter[str] = Counter()
 @pytest.fixture(scope="module")
 def envs() -> Iterator[list[ResearchEnv]]:
     made = [
-        ResearchEnv("prisoners_dilemma", max_turns=6, format_errors=4, format_penalty=0.1),
-        ResearchEnv("prisoners_dilemma", max_turns=6, tools=True),
+        ResearchEnv("prisoners_dilemma", max_turns=MESSAGES, format_errors=4, format_penalty=0.1),
+        ResearchEnv("prisoners_dilemma", max_turns=MESSAGES, tools=True),
     ]
     yield made
     for env in made:
@@ -104,17 +105,22 @@ def envs() -> Iterator[list[ResearchEnv]]:
 
 
 @settings(
-    max_examples=EPISODES, deadline=None, database=None, derandomize=True,
+    max_examples=EPISODES, deadline=None, database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
-@given(which=st.integers(0, 1), opened=st.booleans(), said=st.lists(actions, min_size=6, max_size=6))
+@given(
+    which=st.integers(0, 1), opened=st.booleans(), useful=st.permutations(USEFUL),
+    said=st.lists(actions, min_size=6, max_size=6),
+)  # fmt: skip
 def test_every_episode_of_a_fuzzing_agent_ends_with_a_reason(
-    envs: list[ResearchEnv], which: int, opened: bool, said: list[str | Message]
+    envs: list[ResearchEnv], which: int, opened: bool, useful: list[str], said: list[str | Message]
 ) -> None:
     env = envs[which]
     observation, _ = env.reset(seed=0)
     before: Conversation = observation
-    for action in [OPENED[which], *said[1:]] if opened else said:
+    first, *rest = said
+    pairs = zip((f"```\n{command}\n```" for command in useful), rest, strict=True)
+    for action in (OPENED[which] if opened else first, *chain.from_iterable(pairs)):
         observation, reward, terminated, truncated, info = env.step(action)
         assert observation.messages[: len(before.messages)] == before.messages
         assert observation in env.observation_space
@@ -126,7 +132,7 @@ def test_every_episode_of_a_fuzzing_agent_ends_with_a_reason(
         if terminated or truncated:
             break
     else:
-        raise AssertionError("six messages are the most of this episode")
+        raise AssertionError(f"{MESSAGES} messages are the most of this episode")
     assert isinstance(info["stop_reason"], StopReason)
     assert info["stop_reason"] is not StopReason.FAILED, info["failure"]
     assert info["score"] is None or 0 <= info["score"] <= 5

@@ -139,3 +139,16 @@ def test_hashes_of_large_files_are_cached_until_the_file_changes(
     (tmp_path / "cache" / "hashes.json").write_text("no json")
     assert weights.hash_files(folder)["model.safetensors"] == hashlib.sha256(b"1234567").hexdigest()
     assert weights.hash_model("nobody/nothing") is None
+    before = weights.hash_files(folder)
+    (folder / "provenance.json").write_text("{}")  # How the weights were made is no part of them.
+    assert weights.hash_files(folder) == before
+
+
+def test_a_pretrained_checkpoint_says_what_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from palaestra.recipes import pretrain
+
+    monkeypatch.setattr(pretrain, "TOKENIZER_EXAMPLES", 200)
+    monkeypatch.setattr(pretrain, "TOKENIZER_EXAMPLES_A_SKILL", 10)
+    pretrain.pretrain(steps=1, batch_size=2, layers=1, width=32, problems=1, out=str(tmp_path / "made"))
+    made = json.loads((tmp_path / "made" / "provenance.json").read_text())
+    assert {"time", "command", "palaestra", "packages"} <= set(made["started"])

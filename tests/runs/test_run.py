@@ -170,3 +170,9 @@ def test_a_quota_that_a_library_reports_in_words_is_a_full_disk(tmp_path: Path) 
 
     with pytest.raises(StorageError, match="no space left"):
         write_folder(tmp_path / "c", broken)
+
+
+def test_what_a_kill_left_of_the_check_of_a_folder_does_not_stop_a_new_run(tmp_path: Path) -> None:
+    (tmp_path / "run" / ".palaestra-abc").mkdir(parents=True)
+    with Run.create(tmp_path / "run", "teach", {}) as run:
+        assert not (run.folder / ".palaestra-abc").exists()

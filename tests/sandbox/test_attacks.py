@@ -431,7 +431,7 @@ def test_a_memory_bomb_between_commands_is_ended(shell: BashShell) -> None:
     shell.execute(
         "(sleep .1; for i in 1 2 3 4 5 6; do python3 -c 'x = b\"x\" * 40000000; import time; time.sleep(60)' & done; wait) &"
     )
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30  # six interpreters start first, on a machine that may be busy
     while "background processes were ended" not in shell.execute("true").text and time.monotonic() < end:
         time.sleep(0.2)
     assert time.monotonic() < end

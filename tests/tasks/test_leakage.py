@@ -40,6 +40,13 @@ REWORDINGS: dict[str, Callable[[str], str]] = {
     "a name and a prefix": lambda text: f"Please answer: {swap_name(text)}",
     "other words": lambda text: text.replace("What is", "Compute").replace("Find", "Tell me"),
     "another order": move_end,
+    "invisible characters": lambda text: "\u200b".join(text),
+    "letters that look alike": lambda text: text.translate(str.maketrans("aeopcx", "аеорсх")),
+    "accents": lambda text: text.replace("e", "é").replace("a", "a\u0301"),
+    "Markdown": lambda text: f"# Exercise\n\n> **{text}**",
+    "HTML": lambda text: f"<p><b>{text.replace(' ', '&nbsp;')}</b></p>",
+    "JSON": lambda text: json.dumps({"question": text.replace(" ", "\u00a0")}),
+    "several questions": lambda text: f"1) Who wrote Faust?\n2) {text}\n3) Where is Rome?",
 }
 
 
@@ -49,25 +56,30 @@ def held() -> dict[Split, list[Problem]]:
     return {Split.VALIDATION: task.problems(Split.VALIDATION, 12, 0), Split.TEST: task.problems(Split.TEST, 25, 0)}
 
 
+@pytest.fixture(scope="module")
+def index(held: dict[Split, list[Problem]]) -> HeldOut:
+    return HeldOut(held)
+
+
 @pytest.mark.parametrize("how", REWORDINGS)
-def test_every_reworded_problem_is_found(how: str, held: dict[Split, list[Problem]]) -> None:
+def test_every_reworded_problem_is_found(how: str, held: dict[Split, list[Problem]], index: HeldOut) -> None:
     reworded = [REWORDINGS[how](problem.messages[-1].text) for problem in held[Split.TEST]]
     examples = [
         Example((Message("user", text),), str(problem.metadata["worked"]), problem.skill)
         for text, problem in zip(reworded, held[Split.TEST], strict=True)
     ]
-    found = HeldOut(held).find(examples)
+    found = index.find(examples)
     assert [text for text, leak in zip(reworded, found, strict=True) if leak is None] == []
     assert {leak.reason for leak in found if leak} <= {"repeats a test problem", "repeats a validation problem"}
 
 
-def test_a_swapped_name_is_found_whatever_the_response_says(held: dict[Split, list[Problem]]) -> None:
+def test_a_swapped_name_is_found_whatever_the_response_says(held: dict[Split, list[Problem]], index: HeldOut) -> None:
     texts = [problem.messages[-1].text for problem in held[Split.TEST] if swap_name(problem.messages[-1].text)
              != problem.messages[-1].text]  # fmt: skip
     assert len(texts) == 33
     for before in ("", "Please answer: "):
         examples = [Example((Message("user", before + swap_name(text)),), "I do not know.") for text in texts]
-        assert all(HeldOut(held).find(examples))
+        assert all(index.find(examples))
 
 
 @pytest.mark.parametrize("name", ["math-skills", "vision-skills", "tools-skills"])
@@ -126,6 +138,59 @@ def test_questions_about_other_pictures_are_other_questions() -> None:
     assert [leak is not None for leak in found] == [True, True, False, False]
 
 
+def test_a_picture_is_known_by_its_pixels_wherever_it_is_stored(tmp_path: Path) -> None:
+    Image = pytest.importorskip("PIL.Image")
+    first, other = (Image.new("RGB", (8, 8), colour) for colour in ("red", "blue"))
+    for name, image in (("a.png", first), ("copy.bmp", first), ("b.png", other)):
+        image.save(tmp_path / name)
+
+    def show(*names: str) -> Example:
+        parts = (*(ImagePart(str(tmp_path / name)) for name in names), TextPart("What colour is the shape?"))
+        return Example((Message("user", parts),), "Answer: red")
+
+    apart = (Message("system", "What colour is the shape?"), Message("user", (ImagePart(str(tmp_path / "a.png")),)))
+    index = HeldOut({Split.TEST: [Problem("p", show("a.png").messages, "red")]})
+    examples = [show("copy.bmp"), show("b.png", "copy.bmp"), Example(apart, "Answer: red"), show("b.png")]
+    assert [leak is not None for leak in index.find(examples)] == [True, True, True, False]
+
+
+def test_a_question_is_found_in_whichever_message_it_stands() -> None:
+    question = "Ada has 12 pears and gives 5 of them to Ben. How many pears has she left?"
+    half = question.index("gives")
+    conversations = [
+        ((Message("system", question), Message("user", "Answer it.")), "7"),
+        ((Message("user", question[:half]), Message("user", question[half:])), "7"),
+        ((Message("user", question[:half]), Message("assistant", "Go on."), Message("user", question[half:])), "7"),
+        ((Message("user", "Invent an exercise."),), f"Exercise: {question} 12-5=7"),
+        ((Message("user", question[:half]),), f"{question[half:]} 12-5=7"),
+        ((Message("user", "Ask."), Message("assistant", question), Message("user", "Now answer.")), "7"),
+    ]
+    index = HeldOut({Split.TEST: [hold(question)]})
+    assert all(index.find([Example(messages, response) for messages, response in conversations]))
+
+
+@pytest.mark.parametrize("response", ["7 is the answer.", "Answer: 7. I hope that this answer helps.", "Seven."])
+def test_the_answer_is_found_wherever_the_response_gives_it(response: str) -> None:
+    index = HeldOut({Split.TEST: [hold("What is the sum of 3 and 4?")]})
+    assert all(index.find([ask("Add 3 to 4, please.", response)]))
+
+
+def test_a_student_that_practises_is_rewarded_by_the_reference_so_it_counts_as_the_answer() -> None:
+    example = Example((Message("user", "Add 3 to 4, please."),), "See below.", reference="7")
+    assert all(HeldOut({Split.TEST: [hold("What is the sum of 3 and 4?")]}).find([example]))
+
+
+def test_a_question_is_found_without_the_instructions_around_it() -> None:
+    task = make_task("tools-skills")
+    problems = task.problems(Split.TEST, 2, 0)
+    requests = [problem.messages[-1].text.split("\n\n")[1] for problem in problems]
+    assert all(HeldOut({Split.TEST: problems}).find([ask(f"Please: {text}", "I do not know.") for text in requests]))
+    names = ("Ada", "Ben", "Cleo", "Dion", "Eva", "Finn", "Gil", "Hal", "Ida", "Jo")
+    questions = [f"Why did {name} leave the old house by the sea so early?" for name in names]
+    index = HeldOut({Split.TEST: [hold(f"Question: {text}\n\nReason step by step.", name) for text, name in zip(questions, names, strict=True)]})  # fmt: skip
+    assert all(index.find([ask(text, "I do not know.") for text in questions]))
+
+
 def test_a_leak_names_the_problem_and_none_of_its_text() -> None:
     index = HeldOut({Split.VALIDATION: [hold("What is 3 + 4?")]})
     (leak,) = index.find([ask("Please answer: What is 3 + 4?")])
@@ -138,7 +203,9 @@ def test_a_leak_names_the_problem_and_none_of_its_text() -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [("1,200 nuts", "1200 nuts"), ("1'200 nuts", "1200.00 nuts"), ("twenty-five nuts", "25 nuts"),
-     ("two hundred nuts", "200 nuts"), ("7 NUTS.", "seven nuts"), ("1\u202f200 nuts", "1200 nuts")],
+     ("two hundred nuts", "200 nuts"), ("7 NUTS.", "seven nuts"), ("1\u202f200 nuts", "1200 nuts"),
+     ("one hundred and five nuts", "105 nuts"), ("two thousand three hundred", "2300"), ("one nut", "1 nut"),
+     ("three four", "3 4"), ("３，０００ nuts", "3000 nuts"), ("two hundred thousand", "200000")],
 )  # fmt: skip
 def test_numbers_have_one_form(one: str, other: str) -> None:
     assert normal(one) == normal(other)

@@ -219,6 +219,8 @@ def _one_line(f: Mapping[str, float]) -> str:
     for name, title in (("kl", "kl"), ("clip_share", "clipped"), ("entropy", "entropy"), ("length", "length")):
         if name in f:
             parts.append(f"{title} {f[name]:.3f}")
+    if f.get("truncated"):
+        parts.append(f"cut at the limit {f['truncated']:.0%}")
     speed = [
         f"{f[name]:.0f} {unit}"
         for name, unit in (("tokens_per_second", "tokens/s"), ("steps_per_second", "steps/s"))

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from typer.core import TyperGroup
 
+from palaestra.core.checks import short
 from palaestra.core.errors import PalaestraError
 from palaestra.core.interrupts import Terminated
 from palaestra.core.user_code import describe_origin
@@ -54,10 +55,17 @@ class StoppedError(Exception):
 
 
 class Commands(TyperGroup):
-    """Commands whose interrupt reaches `main`; Typer would end them with an exit code and no word."""
+    """Commands whose interrupt reaches `main`; Typer would end them with an exit code and no word.
+
+    A `sys.exit` in a user's code is an error: exit code 0 would hide that the command did not finish.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
             raise StoppedError(error) from error
+        except SystemExit as error:
+            raise PalaestraError(
+                f"the command was ended by sys.exit({short(error.code)}){describe_origin(error)}"
+            ) from error

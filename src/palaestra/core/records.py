@@ -203,6 +203,10 @@ class Failure:
     message: str
 
     def __post_init__(self) -> None:
+        if not isinstance(self.message, str):
+            raise TypeError(f"the message of a failure is a text; got {short(self.message)}")
+        if type(self.cause) is not FailureCause:
+            object.__setattr__(self, "cause", FailureCause(self.cause))
         clean_fields(self, "message")
 
 

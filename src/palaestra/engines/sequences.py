@@ -73,6 +73,9 @@ class SequenceStepper:
             if len(self._ids[slot]) >= self.context:
                 raise ModelError(f"a sequence has {len(self._ids[slot]) + 1} tokens; the model reads {self.context}")
             self._ids[slot].append(tokens[slot])
+        logits_SV = self._zeros_V.repeat(self.slots, 1)
+        if not going:
+            return logits_SV
         if self._cache_name:
             rows = []
             for slot in going:
@@ -81,7 +84,6 @@ class SequenceStepper:
             logits_GV = torch.stack(rows)
         else:
             logits_GV = self._read([self._ids[slot] for slot in going])
-        logits_SV = logits_GV.new_zeros((self.slots, logits_GV.shape[-1]))
         logits_SV[torch.tensor(going, device=self.device)] = logits_GV
         return logits_SV
 
@@ -122,6 +124,7 @@ class SequenceStepper:
         first, second = ([(start + 3 * k) % rows for k in range(5)] for start in (1, 2))
         try:
             wanted = [self._alone(first), self._alone(second[:4])]
+            self._zeros_V = torch.zeros_like(wanted[0])
             if not _equal(self._read([first, second[:4]]), wanted):
                 raise ModelError(
                     f"the model ({self.model.config.model_type}) is not causal: its logits depend on what follows; expected "

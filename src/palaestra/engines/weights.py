@@ -10,6 +10,7 @@ from typing import Any
 from palaestra.core.errors import PalaestraError
 from palaestra.engines.shelf import cache_folder, locate
 from palaestra.runs.files import sha256_of, write_json
+from palaestra.runs.provenance import PROVENANCE
 
 SUFFIXES = (".safetensors", ".bin", ".json", ".jinja")
 """Files of a checkpoint that its answers depend on: weights, configuration, tokenizer, chat template."""
@@ -41,7 +42,9 @@ def hash_files(folder: Path) -> dict[str, str]:
 
     Hashes of large files are cached by path, size and time of change.
     """
-    paths = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
+    # How a checkpoint was made changes none of its answers.
+    files = [path for path in folder.iterdir() if path.suffix in SUFFIXES and path.name != PROVENANCE]
+    paths = sorted(path for path in files if path.is_file())
     store = cache_folder() / "hashes.json"
     known = _read(store) if any(path.stat().st_size >= CACHED_FROM for path in paths) else {}
     fresh: dict[str, Any] = {}

@@ -216,8 +216,10 @@ def read(data: Any, stop: Sequence[str] = ()) -> tuple[Answer, Usage | None]:
             usage = read_usage(data.get("usage"))
         except ValueError as error:
             return Failure(FailureCause.MALFORMED, str(error)), None
-        if data["choices"] == []:
-            raise ValueError("it has no choices")
+        if not data.get("choices"):
+            reported = data.get("error")  # Some gateways report errors with the status 200.
+            words = reported.get("message") if isinstance(reported, Mapping) else reported
+            raise ValueError("it has no choices" + (f"; the server says: {str(words)[:300]}" if words else ""))
         choice = data["choices"][0]
         message, finish = choice["message"], choice.get("finish_reason")
         text = message.get("content")

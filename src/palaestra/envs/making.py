@@ -12,13 +12,16 @@ from typing import Any, Literal
 import gymnasium
 from gymnasium.vector import VectorEnv
 
+from palaestra.core.checks import short
 from palaestra.core.errors import EnvError, PalaestraError, SettingsError, UnknownNameError, suggest
+from palaestra.core.user_code import describe_location
 from palaestra.envs.problems import task_of
 from palaestra.envs.token.base import TokenVectorEnv
 from palaestra.envs.token.judging import cause_of
 from palaestra.envs.token.single import TokenEnv
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.vector import TurnVectorEnv
+from palaestra.envs.wrappers.checked import CheckedVectorEnv
 from palaestra.envs.wrappers.plain_tokens import PlainTokenVectorEnv, is_plain_token_env
 from palaestra.envs.wrappers.slots import SlotVectorEnv
 from palaestra.tasks.base import check_skills
@@ -41,8 +44,8 @@ def spec_of(env_id: str) -> Any:
             raise EnvError(f"cannot import '{module}', which is to register {name}: {cause_of(error)}") from error
     try:
         return gymnasium.spec(name)
-    except (gymnasium.error.DeprecatedEnv, gymnasium.error.VersionNotFound) as error:
-        # Gymnasium knows which version replaced an old one.
+    except (gymnasium.error.DeprecatedEnv, gymnasium.error.VersionNotFound, gymnasium.error.NamespaceNotFound) as error:
+        # Gymnasium knows which version replaced an old one, and that a package is missing.
         raise EnvError(f"unknown environment '{env_id}': {_first_line(error)}") from None
     except gymnasium.error.Error:
         raise UnknownNameError("environment", env_id, _known(module)) from None
@@ -192,7 +195,8 @@ def make_control_env(
     spec = spec_of(env_id)
     if spec.vector_entry_point is not None and not own_seeds:
         try:
-            return gymnasium.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **options)
+            native = gymnasium.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **options)
+            return CheckedVectorEnv(native)
         except (TypeError, gymnasium.error.Error):
             pass  # The native form may know fewer options than the environment: then slots serve.
         except Exception as error:
@@ -215,6 +219,14 @@ def _import(module: str) -> None:
 
 def _made(env_id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
     env: gymnasium.Env[Any, Any] = _call(env_id, gymnasium.make, options, id=env_id, disable_env_checker=True)
+    for name in ("observation_space", "action_space"):
+        space = getattr(env, name, None)
+        if not isinstance(space, gymnasium.Space):
+            kind = type(env.unwrapped)
+            raise EnvError(
+                f"{kind.__name__} has {short(space)} as its {name}; expected a space of Gymnasium"
+                f"{describe_location(kind.__init__)}"
+            )
     return env
 
 

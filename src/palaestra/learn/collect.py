@@ -41,11 +41,12 @@ def collect_responses(
     observation, infos = env.reset(seed=seed, options=options)
     slots = env.num_envs
     policy.begin(slots)
-    uniforms = np.zeros((slots, env.max_tokens))
+    most = min(env.max_tokens, env.width)  # A limit beyond the context takes no memory.
+    uniforms = np.zeros((slots, most))
     age = np.zeros(slots, dtype=np.int64)
-    logprobs = np.zeros((slots, env.max_tokens), dtype=np.float32)
-    entropies = np.zeros((slots, env.max_tokens), dtype=np.float32)
-    step_rewards = np.zeros((slots, env.max_tokens), dtype=np.float64)
+    logprobs = np.zeros((slots, most), dtype=np.float32)
+    entropies = np.zeros((slots, most), dtype=np.float32)
+    step_rewards = np.zeros((slots, most), dtype=np.float64)
     legal: list[list[np.ndarray | None]] = [[] for _ in range(slots)]
     every = np.arange(slots)
     done: dict[int, dict[str, Any]] = {}
@@ -54,12 +55,12 @@ def collect_responses(
         active, fresh = infos["active"], infos["fresh"]
         for slot in np.flatnonzero(fresh & active).tolist():
             episode_seeds = seeds.derive("response", int(infos["episode"][slot]))
-            uniforms[slot] = episode_seeds.generator().random(env.max_tokens)
+            uniforms[slot] = episode_seeds.generator().random(most)
             age[slot], legal[slot] = 0, []
         mask = infos.get("action_mask")
         tick = time.perf_counter()
         actions, chosen, entropy = policy.act(
-            observation["tokens"], observation["length"], fresh, active, uniforms[every, np.minimum(age, env.max_tokens - 1)], mask
+            observation["tokens"], observation["length"], fresh, active, uniforms[every, np.minimum(age, most - 1)], mask
         )  # fmt: skip
         model_seconds += time.perf_counter() - tick
         at = np.flatnonzero(active)

@@ -205,7 +205,7 @@ class _Table:
         group_size: int,
     ) -> None:
         self.env, self.policy, self.encoder, self.seeds = env, policy, encoder, seeds
-        self.end_ids, self.max_tokens, self.group_size = end_ids, max_tokens, group_size
+        self.end_ids, self.max_tokens, self.group_size = end_ids, min(max_tokens, policy.context), group_size
         self.lanes: dict[int, _Lane] = {}
         self.done: dict[int, _Lane] = {}
         self.model_seconds = 0.0

@@ -24,6 +24,7 @@ class Delivery:
         failures: calls of the writer that brought nothing and data that no example could be made of, by cause.
         messages: the first message of each cause.
         asked_again: how often examples that were missing were ordered again.
+        unmeasured: calls whose number of tokens is not known: they are missing from the cost.
     """
 
     ordered: int
@@ -33,6 +34,7 @@ class Delivery:
     failures: Mapping[str, int] = field(default_factory=dict)
     messages: Mapping[str, str] = field(default_factory=dict)
     asked_again: int = 0
+    unmeasured: int = 0
 
     @property
     def may_pass(self) -> bool:
@@ -74,7 +76,7 @@ def add_up(deliveries: Sequence[Delivery]) -> Delivery:
     return Delivery(
         sum(one.ordered for one in deliveries), sum(one.delivered for one in deliveries), dict(sorted(dropped.items())),
         sum(one.withheld for one in deliveries), dict(sorted(failures.items())), messages,
-        sum(one.asked_again for one in deliveries),
+        sum(one.asked_again for one in deliveries), sum(one.unmeasured for one in deliveries),
     )  # fmt: skip
 
 

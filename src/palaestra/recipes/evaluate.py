@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -146,11 +145,11 @@ def check(settings: EvaluateSettings) -> None:
 @lru_cache(maxsize=1)
 def _asked(settings: EvaluateSettings) -> tuple[Task, list[Problem]]:
     """The task and its problems, kept until they have been asked: data takes time to read, and pictures to draw."""
-    from palaestra.tasks.base import TASKS, check_skills, make_task
+    from palaestra.tasks.base import check_skills, make_task, task_signature
     from palaestra.tasks.evaluate import choose
 
     options = settings.options
-    if settings.split == "test" and "parts" in signature(TASKS.get(settings.task)).parameters:
+    if settings.split == "test" and "parts" in task_signature(settings.task).parameters:
         # A benchmark is asked as it was published; `teach` divides it, to have something to teach on.
         options.setdefault("parts", "published")
     task = make_task(settings.task, **options)

@@ -30,6 +30,7 @@ def summarize_lessons(run: Run) -> dict[str, Any]:
         "writer_failures": dict(total.failures),
         "ordered_again": total.asked_again,
         "calls": count_calls(run),
+        "unmeasured_calls": total.unmeasured,
         "unpriced": unpriced_models(run.settings) if count_calls(run) else [],
     }
 

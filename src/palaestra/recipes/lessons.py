@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Failure, FailureCause, Lesson, Usage
 from palaestra.core.user_code import describe_location
 from palaestra.recipes.calls import calls_of
+from palaestra.recipes.delivery import Delivery
 from palaestra.recipes.lesson_order import LessonOrder
 from palaestra.recipes.settings import named_values
 from palaestra.runs.ledger import LedgerEntry
@@ -75,10 +77,10 @@ class Lessons:
         except PalaestraError as error:
             if isinstance(error, EngineError):  # The service cannot be used at all: a failure of the writer too.
                 order.failures.append(Failure(FailureCause.UNAVAILABLE, str(error)))
-            self.run.store.add_delivery(round_, order.delivery, self._cost(phase, start))
+            self.run.store.add_delivery(round_, self._delivery(order), self._cost(phase, start))
             raise
         cost = self._cost(phase, start)
-        self.run.store.add_lesson(round_, order.lesson, cost, order.inspection, order.delivery)
+        self.run.store.add_lesson(round_, order.lesson, cost, order.inspection, self._delivery(order))
         return order.lesson
 
     def check_shape(self, lesson: Lesson, env: LessonEnv) -> None:
@@ -91,7 +93,12 @@ class Lessons:
             raise self._refuse(str(error)) from error
 
     def _refuse(self, why: str) -> LessonError:
+        from palaestra.teachers.base import PlanningTeacher
+        from palaestra.teachers.writers import TaskWriter
+
         where = describe_location(type(self.teacher).write)
+        if not where and isinstance(self.teacher, PlanningTeacher) and isinstance(self.teacher.writer, TaskWriter):
+            where = describe_location(self.teacher.writer.task.write_examples)
         return LessonError(f"teacher '{self.settings.teacher}' wrote a lesson that cannot be taught: {why}{where}")
 
     def _check(self, order: LessonOrder, env: LessonEnv) -> None:
@@ -114,6 +121,12 @@ class Lessons:
                 f"writer '{self.settings.writer}' delivered none of {delivery.ordered} examples in round {order.round}: "
                 f"{causes or 'none were ordered'}; {advice}"
             )
+
+    def _delivery(self, order: LessonOrder) -> Delivery:
+        asked = self.engine or self.planner
+        return (
+            order.delivery if asked is None else replace(order.delivery, unmeasured=asked.spent(order.phase).unmeasured)
+        )
 
     def _cost(self, phase: str, start: float) -> LedgerEntry:
         """What the ledger does not have yet: the seconds since `start`, and calls, those of killed processes included."""

@@ -82,7 +82,7 @@ def summarise(
         failures.update([str(end.failure.cause)] if end.failure is not None else [])
     failures.update([str(result.failure.cause)] if result.failure is not None else [])
     end, total = ends[result.episode], run.store.total()
-    played = [step.replayed for step in steps if step.replayed]
+    played = [step.replayed for step in steps if step.replayed and step.message is not None]  # Not the opening.
     kind = agent.environment()
     failure = result.failure or end.failure
     return {

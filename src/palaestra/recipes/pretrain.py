@@ -17,6 +17,7 @@ from palaestra.core.statistics import report_on
 from palaestra.recipes.settings import at_least, given, require, setting
 from palaestra.runs.files import PARTIAL, write_folder
 from palaestra.runs.guard import guarded
+from palaestra.runs.provenance import record_provenance
 
 if TYPE_CHECKING:
     from palaestra.tasks.base import Task
@@ -112,6 +113,7 @@ def pretrain(settings: PretrainSettings | None = None, *, listener: Listener = i
         model.to(torch.bfloat16).save_pretrained(folder)
         (made.processor or made.tokenizer).save_pretrained(folder)
         (folder / "README.md").write_text(model_card(settings, made, report, _parameters(model), device))
+        record_provenance(folder, {})
 
     write_folder(out, write)
     return report

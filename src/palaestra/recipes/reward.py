@@ -114,11 +114,14 @@ def train_reward(
 
 
 def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
+    from palaestra.engines import shelf
     from palaestra.learn.reward_model import make_reward_model
     from palaestra.learn.reward_report import plain_report
     from palaestra.learn.reward_training import train_reward_model
 
     started = time.perf_counter()
+    shelf.check(settings.model_name)
+    shelf.check_device(settings.device)
     out = _folder(settings)
     if settings.threads:
         import torch

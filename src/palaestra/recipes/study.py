@@ -38,7 +38,7 @@ from palaestra.runs.run import Run, new_folder
 SEVERAL = ("teacher", "state", "writer", "learning", "start", "keep")
 """Settings that a study may have several values of."""
 PLAN = "study.json"
-COSTS = ("cost", "calls", "prompt_tokens", "completion_tokens", "seconds")
+COSTS = ("cost", "calls", "unmeasured_calls", "prompt_tokens", "completion_tokens", "seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Row:
         without_gain: the runs that have ended without one, counted by cause.
         ahead: how much that is above the first row's, paired by seed; none for the first row.
         failures: attempts without a score in all its runs, by cause.
-        cost: dollars, calls, tokens in and out, and seconds of all its runs.
+        cost: dollars, calls, those without a token count, tokens in and out, and seconds of all its runs.
         tasks: the mean gain on each test task, where the runs have several.
         lessons: what was ordered, delivered, dropped and failed in all its runs.
         unpriced: the models whose calls are missing from the dollars.

@@ -370,6 +370,7 @@ def _summary(run: Run, settings: TrainSettings, loop: Loop, iterations: int) -> 
         "return_low": last.get("reward_low"),
         "return_high": last.get("reward_high"),
         "return_episodes": last.get("reward_count"),
+        **({"truncated": last["truncated"]} if "truncated" in last else {}),
         **loop.outcome(run.store, iterations),
         "nothing_learned": describe_no_signal(table),
         "seconds": round(total.seconds, 1),

@@ -15,7 +15,16 @@ from palaestra.report.profiles import ProfilesPart, profiles_part
 from palaestra.report.provenance import ProvenancePart, provenance_part
 from palaestra.research.scores import BASELINE, Area, Measure
 
-COSTS = ("seconds", "calls", "calls_again", "prompt_tokens", "completion_tokens", "cost", "unpriced_calls")
+COSTS = (
+    "seconds",
+    "calls",
+    "calls_again",
+    "prompt_tokens",
+    "completion_tokens",
+    "cost",
+    "unpriced_calls",
+    "unmeasured_calls",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ def study_page(result: StudyResult) -> StudyPage:
         costs={name: sum(row.cost[name] for row in result.rows) for name in COSTS},
         money=describe_cost(
             {
-                "cost": sum(row.cost["cost"] for row in result.rows),
+                **{name: sum(row.cost[name] for row in result.rows) for name in ("cost", "unmeasured_calls")},
                 "unpriced": sorted({model for row in result.rows for model in row.unpriced}),
             }
         ),
@@ -144,7 +144,7 @@ def _arm(result: StudyResult, row: Row) -> ArmRow:
         mean("test_after"),
         len(ended),
         len(row.runs),
-        describe_cost({"cost": row.cost["cost"], "unpriced": row.unpriced}),
+        describe_cost({**row.cost, "unpriced": row.unpriced}),
         pair,
     )
 

@@ -132,6 +132,7 @@ def teach_page(run: Run) -> TeachPage:
     )
     settings = run.settings
     unpriced = unpriced_models(settings) if count_calls(run) else []
+    delivered = add_up(list(run.store.deliveries(Delivery).values()))
     return TeachPage(
         ended=ended,
         under_way=tuple((p, len(a), _asked(phases, p)) for p, a in phases.items() if p not in whole),
@@ -143,9 +144,11 @@ def teach_page(run: Run) -> TeachPage:
         rounds_planned=int(settings.get("rounds", 0)),
         examples=sum(n for parts in allocation.values() for n in parts.values()),
         error=str((run.summary or {}).get("error", "")),
-        lessons=add_up(list(run.store.deliveries(Delivery).values())),
+        lessons=delivered,
         calls=count_calls(run),
-        cost=describe_cost({"cost": run.store.total().money, "unpriced": unpriced}),
+        cost=describe_cost(
+            {"cost": run.store.total().money, "unpriced": unpriced, "unmeasured_calls": delivered.unmeasured}
+        ),
         failures=dict(sorted(failed.items())),
         attempts=sum(len(part) for part in phases.values()),
         weights_sha256=_weights_sha256(run, done if kept is None else kept.round),

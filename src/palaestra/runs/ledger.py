@@ -82,10 +82,11 @@ class Spending:
 
 
 def describe_cost(summary: Mapping[str, Any]) -> str:
-    """The money of a summary as a person reads it; calls without a price are never shown as $0.
+    """The money of a summary as a person reads it; calls without a price or a token count are never shown as $0.
 
     Arguments:
-        summary: has `cost`, and where there are any `unpriced_calls` (`Spending.gaps`) or the names of `unpriced` models.
+        summary: has `cost`, and where there are any `unpriced_calls` and `unmeasured_calls` (`Spending.gaps`) or the
+            names of `unpriced` models.
 
     >>> describe_cost({"cost": 0.5}), describe_cost({"cost": 0.0, "unpriced_calls": 4})
     ('$0.50', 'unpriced')
@@ -93,11 +94,20 @@ def describe_cost(summary: Mapping[str, Any]) -> str:
     '$0.50 and 1 unpriced call'
     >>> describe_cost({"cost": 0.0, "unpriced": ["m"]}), describe_cost({"cost": 1.5, "unpriced": ["m"]})
     ('unpriced (m)', '$1.50 and unpriced (m)')
+    >>> describe_cost({"cost": 0.0, "unmeasured_calls": 2})
+    '$0.00 and 2 unmeasured calls'
     """
-    money, missing, names = summary["cost"], int(summary.get("unpriced_calls") or 0), summary.get("unpriced") or ()
-    paid = f"${money:.2g}" if 0 < money < 0.01 else f"${money:,.2f}"
+    money, names = summary["cost"], summary.get("unpriced") or ()
+    unpriced, unmeasured = (int(summary.get(f"{name}_calls") or 0) for name in ("unpriced", "unmeasured"))
+    parts = [f"${money:.2g}" if 0 < money < 0.01 else f"${money:,.2f}"] if money or not (names or unpriced) else []
     if names:
-        return f"{paid} and unpriced ({', '.join(names)})" if money else f"unpriced ({', '.join(names)})"
-    if not missing:
-        return paid
-    return f"{paid} and {missing} unpriced {'call' if missing == 1 else 'calls'}" if money else "unpriced"
+        parts.append(f"unpriced ({', '.join(names)})")
+    elif unpriced:
+        parts.append(_count_calls(unpriced, "unpriced") if money else "unpriced")
+    if unmeasured:
+        parts.append(_count_calls(unmeasured, "unmeasured"))
+    return " and ".join(parts)
+
+
+def _count_calls(count: int, kind: str) -> str:
+    return f"{count} {kind} {'call' if count == 1 else 'calls'}"

@@ -28,6 +28,8 @@ from palaestra.runs.store import Store
 
 FORMAT = 1
 TRACEBACK = "traceback.txt"
+_PROBE = ".palaestra-"
+"""Folders that `check_folder` makes for a moment begin with this; a kill may leave one behind."""
 # What a start that was killed before it wrote the settings may have left in its folder.
 _UNFINISHED = {
     "run.lock", "store.sqlite", "store.sqlite-journal", "store.sqlite-wal", "store.sqlite-shm", "settings.json" + PARTIAL
@@ -87,13 +89,17 @@ class Run:
                 raise RunError(
                     f"{folder} holds a run already; resume it with: palaestra resume {folder}, or choose another --out"
                 )
-            if folder.is_dir() and any(entry.name not in _UNFINISHED for entry in folder.iterdir()):
+            if folder.is_dir() and any(
+                entry.name not in _UNFINISHED and not entry.match(f"{_PROBE}*") for entry in folder.iterdir()
+            ):
                 raise RunError(f"{folder} is not empty; choose another --out")
 
     def _clear(self) -> None:
         """Remove what a start that was killed, or that found the disk full, has left behind."""
         for name in _UNFINISHED - {"run.lock"}:
             (self.folder / name).unlink(missing_ok=True)
+        for probe in self.folder.glob(f"{_PROBE}*"):
+            probe.rmdir()
 
     @classmethod
     def open(cls, folder: Path, *, read_only: bool = False) -> Run:
@@ -223,7 +229,7 @@ def check_folder(folder: Path) -> None:
         parent = next((path for path in (folder, *folder.parents) if path.exists()), folder)
         if not parent.is_dir():
             raise RunError(f"{parent} is a file, not a folder; choose another place than {folder}")
-        with TemporaryDirectory(prefix=".palaestra-", dir=parent):
+        with TemporaryDirectory(prefix=_PROBE, dir=parent):
             pass  # Only making one shows whether a folder can be made there.
 
 

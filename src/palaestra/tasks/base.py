@@ -9,9 +9,11 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
+from palaestra.core.checks import short
 from palaestra.core.errors import SettingsError, TaskError, TooFewProblemsError, UnknownNameError
 from palaestra.core.records import Completion, Example, Failure, Problem, Score, Split
 from palaestra.core.registry import Registry
+from palaestra.core.user_code import describe_location
 
 TASKS = Registry("task", "palaestra.tasks")
 TASKS.register(
@@ -137,19 +139,55 @@ def make_task(name: str, *, shots: int = 0, **options: Any) -> Task:
         shots: worked problems of the train split that come before each question, as earlier turns.
 
     Raises:
-        SettingsError: the task does not take one of the options; names those that it takes.
+        SettingsError: the task does not take one of the options, or needs one more; names those that it takes.
+        TaskError: what is registered is no task.
     """
-    kind = TASKS.get(name)
-    known = inspect.signature(kind).parameters
+    kind, signature = TASKS.get(name), task_signature(name)
     for option in options:
-        if option not in known:
-            raise SettingsError(f"task '{name}' has no option '{option}'; it takes {', '.join((*known, 'shots'))}")
+        if option not in signature.parameters:
+            raise SettingsError(
+                f"task '{name}' has no option '{option}'; it takes {', '.join((*signature.parameters, 'shots'))}"
+            )
+    try:
+        signature.bind(**options)
+    except TypeError as error:
+        raise SettingsError(f"task '{name}' needs another option: {error}") from None
     task: Task = kind(**options)
+    _check_task(task, name)
     if not shots:
         return task
     from palaestra.tasks.shots import few_shot
 
     return few_shot(task, shots)
+
+
+def task_signature(name: str) -> inspect.Signature:
+    """The options that a registered task takes; raises `TaskError` if what is registered is no class."""
+    kind = TASKS.get(name)
+    if not callable(kind):
+        raise TaskError(f"task '{name}' is registered as {short(kind)}; register its class")
+    return inspect.signature(kind)
+
+
+def _check_task(task: Any, name: str) -> None:
+    """Raise if a task lacks a part of the protocol, or has no skills."""
+    kind = type(task).__name__
+    for part in ("name", "skills", "problems", "score"):
+        if not hasattr(task, part):
+            raise TaskError(f"task '{name}' is no task: {kind} has no '{part}'")
+    skills = task.skills()
+    if (
+        not isinstance(skills, Mapping)
+        or not skills
+        or not all(
+            isinstance(skill, str) and isinstance(parts, list | tuple) and all(isinstance(part, str) for part in parts)
+            for skill, parts in skills.items()
+        )
+    ):
+        raise TaskError(
+            f"{kind}.skills returned {short(skills)}{describe_location(task.skills)}; "
+            "expected a mapping of each skill to a tuple of its subskills"
+        )
 
 
 def is_drawn(task: Task) -> bool:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, get_args
+
+import numpy as np
 
 from palaestra.core.checks import short
-from palaestra.core.errors import TaskError
-from palaestra.core.records import Message, Problem, Split
+from palaestra.core.errors import TaskError, TooFewProblemsError
+from palaestra.core.records import Example, ImagePart, Message, Problem, Role, Split, TextPart
 from palaestra.core.user_code import describe_location
-from palaestra.tasks.base import Task
+from palaestra.tasks.base import GenerativeTask, Task
 
 _TEXTS = ("id", "reference", "skill", "subskill")
 
@@ -19,10 +21,13 @@ def draw_problems(task: Task, split: Split, per_skill: int, seed: int, skills: S
 
     Raises:
         TaskError: something else came, or two problems share an id; names the method, its file and its line.
+        TooFewProblemsError: there are none.
     """
     found: Any = task.problems(split, per_skill, seed, skills)
     if not isinstance(found, list | tuple):
         raise _wrong(task, found, "a list of Problem")
+    if not found:
+        raise TooFewProblemsError(f"task '{task.name}' has no {split} problems; ask for another split")
     seen: set[str] = set()
     for problem in found:
         if not isinstance(problem, Problem):
@@ -32,12 +37,44 @@ def draw_problems(task: Task, split: Split, per_skill: int, seed: int, skills: S
                 raise _wrong(task, getattr(problem, name), "a text", f" as the {name} of a problem")
         if not isinstance(problem.messages, tuple) or not all(isinstance(m, Message) for m in problem.messages):
             raise _wrong(task, problem.messages, "a tuple of Message", " as the messages of a problem")
+        for message in problem.messages:
+            _check_message(task, message)
         if not isinstance(problem.metadata, Mapping):
             raise _wrong(task, problem.metadata, "a mapping", " as the metadata of a problem")
         if problem.id in seen:
             raise _wrong(task, problem.id, "ids that differ", " as the id of two problems")
         seen.add(problem.id)
     return list(found)
+
+
+def write_examples(
+    task: GenerativeTask, skill: str, subskill: str, count: int, generator: np.random.Generator
+) -> tuple[Example, ...]:
+    """Call `task.write_examples`, and check that examples came back, no more than `count`.
+
+    Raises:
+        TaskError: something else came; names the method, its file and its line.
+    """
+    found: Any = task.write_examples(skill, subskill, count, generator)
+    what = short(found)
+    if isinstance(found, Iterable) and not isinstance(found, str | Mapping):
+        examples = tuple(found)
+        if all(isinstance(example, Example) for example in examples):
+            if len(examples) <= count:
+                return examples
+            what = f"{len(examples)} examples"
+    raise TaskError(
+        f"{type(task).__name__}.write_examples returned {what}{describe_location(task.write_examples)}; "
+        f"expected a list of {count} Example"
+    )
+
+
+def _check_message(task: Task, message: Message) -> None:
+    if message.role not in get_args(Role):
+        raise _wrong(task, message.role, f"one of {', '.join(get_args(Role))}", " as the role of a message")
+    parts = (message.content,) if isinstance(message.content, str) else message.content
+    if not isinstance(parts, tuple) or not all(isinstance(part, str | TextPart | ImagePart) for part in parts):
+        raise _wrong(task, message.content, "a text, or a tuple of TextPart and ImagePart", " as a message's content")
 
 
 def _wrong(task: Task, value: Any, expected: str, where: str = "") -> TaskError:

@@ -6,12 +6,15 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from palaestra.core.checks import short
 from palaestra.core.errors import TaskError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Attempt, Completion, Failure, Problem, Score, Split, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, by_problem, cluster_of, mean_pass_at_k
+from palaestra.core.user_code import describe_location
 from palaestra.engines.base import Answer, Engine, Request, Sampling
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.tasks.base import EVERY, Task, is_drawn
@@ -42,8 +45,6 @@ def choose(
     if per_skill == EVERY and is_drawn(task):
         per_skill = math.ceil(limit / count) if limit else DRAWN
     problems = draw_problems(task, split, per_skill, seed, skills)
-    if not problems:
-        raise TaskError(f"task '{task.name}' has no {split} problems; ask for another split")
     return problems if not 0 < limit < len(problems) else _in_turn(task, problems, limit)
 
 
@@ -122,8 +123,16 @@ def measures(task: Task | None, attempts: Sequence[Attempt], samples: int) -> di
         counts, clusters = list(scored.values()), [owners[name] for name in scored]
         powers = [2**power for power in range(samples.bit_length()) if 2**power < samples]
         found |= {f"pass@{k}": mean_pass_at_k(counts, k, clusters) for k in (*powers, samples)}
-    own = getattr(task, "metrics", None)
-    return found | dict(own(attempts)) if own is not None else found
+    own: Any = getattr(task, "metrics", None)
+    if own is None:
+        return found
+    figures = own(attempts)
+    if isinstance(figures, Mapping) and all(isinstance(n, str) and isinstance(m, Mean) for n, m in figures.items()):
+        return found | dict(figures)
+    raise TaskError(
+        f"{type(task).__name__}.metrics returned {short(figures)}{describe_location(own)}; "
+        "expected a mapping of names to palaestra.core.statistics.Mean"
+    )
 
 
 def outcomes(attempts: Sequence[Attempt]) -> Mapping[str, int]:

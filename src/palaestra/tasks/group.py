@@ -10,7 +10,7 @@ import numpy as np
 
 from palaestra.core.records import Attempt, Completion, Example, Failure, Problem, Score, Split
 from palaestra.tasks.base import GenerativeTask, Task, check_skills, is_drawn, longest_answer
-from palaestra.tasks.checks import draw_problems
+from palaestra.tasks.checks import draw_problems, write_examples
 from palaestra.tasks.scoring import check_scoring, has_concurrent_scoring, score
 
 OWNER = "task_of_group"
@@ -91,7 +91,7 @@ class TaskGroup:
         name, own = self._split(skill)
         task = self.members[name].task
         assert isinstance(task, GenerativeTask), f"{name} is taught and has no generators"
-        return [replace(example, skill=skill) for example in task.write_examples(own, subskill, count, generator)]
+        return [replace(example, skill=skill) for example in write_examples(task, own, subskill, count, generator)]
 
     def brief(self) -> str:
         """What a language model is told of the problems: of each task that is taught."""

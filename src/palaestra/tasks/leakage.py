@@ -16,7 +16,9 @@ An example leaks a problem if one of these holds:
 4. **Word swapped.** The question is the same but for one or two words, and the response gives the same answer. It needs
    two numbers or an answer that is rare. If the words are names and there are two numbers, the answer does not matter.
 
-Questions about images only match examples with the same images.
+A question is compared with every message, with all messages together and with the response; once with its whole
+prompt, and once without the instructions that many problems end or begin with (or as the problem's metadata give it
+under `question`). Questions about images only match examples with the same images, pixel by pixel.
 """
 
 from __future__ import annotations
@@ -24,25 +26,26 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from palaestra.core.records import Example, Message, Problem, Split
+from palaestra.core.records import Example, Problem, Split
 from palaestra.tasks.texts import (
     Grams,
     Hashes,
     Places,
+    addresses,
     among,
+    digest_pictures,
     distinct,
     frequent,
     grams,
     hashes,
     in_figures,
     is_number,
-    pictures,
     words,
 )
 
@@ -66,6 +69,8 @@ _ORDER = (Split.TEST, Split.VALIDATION, Split.TRAIN)
 _SIGNS = frozenset("+-*/^(%")
 _CAPITAL = re.compile(r"\b[A-Z][^\W\d_]*")
 _ANSWER = re.compile(r"answer|####|boxed", re.IGNORECASE)
+_SENTENCE = re.compile(r"(?<=[.?!])\s+|\n+")
+_LABEL = re.compile(r"\w+:\s+")
 Shares = dict[int, tuple[int, float]]
 """By example: a problem, and the fraction of it that the example holds."""
 
@@ -95,16 +100,14 @@ class _Text:
     """A text in normal form.
 
     Arguments:
+        numbers: sorted. A spelled "one" is none of them, as it most often counts nothing; among the words it is `1`.
         capitals: its words that are written with a capital letter.
     """
 
     words: tuple[str, ...]
+    numbers: tuple[str, ...]
     pictures: str = ""
     capitals: frozenset[str] = frozenset()
-
-    @property
-    def numbers(self) -> tuple[str, ...]:
-        return tuple(sorted(filter(is_number, self.words)))
 
     @property
     def signs(self) -> list[str]:
@@ -124,11 +127,19 @@ class HeldOut:
     ) -> None:
         self.held = [(split, problem) for split in _ORDER for problem in problems.get(split, ())]
         self.length = length
-        self.texts = [_read(problem.messages[-1]) for _, problem in self.held]
+        if common is None:
+            common = min(COMMON, max(1, len(self.held) // 5))
+        times = Counter(normal(problem.reference) for _, problem in self.held)
+        few = max(1, len(self.held) // 50)
+        prompts = [problem.messages[-1] for _, problem in self.held]
+        self.texts = [_read(prompt.text, digest_pictures(addresses(prompt))) for prompt in prompts]
+        self._prompts = len(self.texts)
+        for place, question in _strip_instructions([problem for _, problem in self.held], common):
+            self.held.append(self.held[place])
+            self.texts.append(_read(question, self.texts[place].pictures))
         self._answers = [normal(problem.reference) for _, problem in self.held]
-        times = Counter(self._answers)
         # An answer that many problems share says little about which of them was asked.
-        self._telling = [times[answer] <= max(1, len(self.held) // 50) for answer in self._answers]
+        self._telling = [times[answer] <= few for answer in self._answers]
         self._whole: dict[tuple[str, tuple[str, ...]], int] = {}
         self._by_numbers: dict[tuple[str, tuple[str, ...]], list[int]] = {}
         for place, text in enumerate(self.texts):
@@ -136,8 +147,6 @@ class HeldOut:
             self._by_numbers.setdefault((text.pictures, text.numbers), []).append(place)
         self._swappable = self._index_swappable()
         self._anchors = self._index_anchors()
-        if common is None:
-            common = min(COMMON, max(1, len(self.held) // 5))
         self._grams, self._owners = self._index_grams(common)
         self._counts = np.bincount(self._owners, minlength=len(self.held))
 
@@ -147,16 +156,15 @@ class HeldOut:
 
     def search(self, examples: Sequence[Example], share: float = SHARE) -> tuple[list[Leak | None], Shares]:
         """The same, and by example the problem that it mostly copies but for the numbers."""
-        asked = [[_read(message) for message in example.messages] for example in examples]
-        said = [_Text(normal(example.response)) for example in examples]
-        copied, templates = self._shares(_number(asked, said), share)
+        texts = [_read_example(example) for example in examples]
+        copied, templates = self._shares(_number(texts), share)
         leaks: list[Leak | None] = []
-        for place, (example, texts) in enumerate(zip(examples, asked, strict=True)):
-            found, how = self._copy(texts, said[place]), "the question"
+        for place, (example, (asked, everything)) in enumerate(zip(examples, texts, strict=True)):
+            found, how = self._copy(example, asked, everything), "the question"
             if found is None and place in copied and self._is_copied(example, *copied[place]):
                 found, how = copied[place][0], f"{copied[place][1]:.0%} of its {self.length}-grams"
-            if found is None and texts:
-                found, how = self._reworded(example, texts), "the question in other words"
+            if found is None:
+                found, how = self._reworded(example, asked), "the question in other words"
             leaks.append(None if found is None else Leak(self.held[found][0], self.held[found][1].id, how))
         return leaks, templates
 
@@ -165,8 +173,7 @@ class HeldOut:
 
         Once of problems all of whose numbers are in the example, once of the others.
         """
-        asked = [[_read(message) for message in example.messages] for example in examples]
-        return self._shares(_number(asked, [_Text(normal(example.response)) for example in examples]), least)
+        return self._shares(_number([_read_example(example) for example in examples]), least)
 
     # Copies of a whole question
 
@@ -181,7 +188,7 @@ class HeldOut:
                 anchors.setdefault(pairs[offset], []).append((place, offset))
         return anchors
 
-    def _copy(self, asked: Sequence[_Text], said: _Text) -> int | None:
+    def _copy(self, example: Example, asked: Sequence[_Text], everything: _Text) -> int | None:
         """The problem whose whole question is in one of the messages, or in the response."""
         for text in asked:
             if (place := self._whole.get((text.pictures, text.words))) is not None:
@@ -189,7 +196,12 @@ class HeldOut:
         for text in asked:
             if (place := self._inside(text)) is not None:
                 return place
-        return self._inside(said, response=True)
+        if any(pair in self._anchors for pair in pairwise(everything.words)):
+            # A question that numbers follow is whole if its sentence ends there.
+            for text in _read_sentences(example, everything.pictures):
+                if (place := self._inside(text)) is not None:
+                    return place
+        return self._inside(everything, response=True)
 
     def _inside(self, text: _Text, response: bool = False) -> int | None:
         for at, pair in enumerate(pairwise(text.words)):
@@ -205,7 +217,7 @@ class HeldOut:
     def _is_whole(self, question: _Text, words_: Sequence[str], start: int, end: int, response: bool) -> bool:
         """Whether a question that stands in a longer text is asked there, and is no part of something larger."""
         numbers, others = len(question.numbers), sum(map(str.isalpha, question.words))
-        if response and (numbers < 2 or others < 3):
+        if response and (others < 2 or (numbers < 2 and not question.pictures)):
             return False  # Reasoning repeats short calculations all the time.
         if not numbers and not question.pictures and (end - start < 4 or len(words_) - (end - start) > 2 * LENGTH):
             return False  # A common phrase in a longer text.
@@ -231,13 +243,20 @@ class HeldOut:
             numbers = text.numbers
             same = self._by_numbers.get((text.pictures, numbers), []) if numbers or text.pictures else []
             for place in same:
-                if _contains(answer, self._answers[place]) and self._is_alike(text, place, example.skill):
+                if self._is_answered(example, answer, place) and self._is_alike(text, place, example.skill):
                     return place
             close = [place for key in _parts(text) for place in self._swappable.get(key, ())]
             for place in dict.fromkeys(close + (same if len(numbers) >= 2 else [])):
                 if self._is_swapped(text, place, answer):
                     return place
         return None
+
+    def _is_answered(self, example: Example, answer: Sequence[str], place: int) -> bool:
+        """Whether a response gives the answer of a problem, or its worked solution."""
+        worked = self.held[place][1].metadata.get("worked")
+        return _contains(answer, self._answers[place]) or (
+            isinstance(worked, str) and worked.strip() in example.response
+        )
 
     def _is_alike(self, text: _Text, place: int, skill: str) -> bool:
         """Whether two questions with the same numbers and answer are taken for one."""
@@ -270,12 +289,15 @@ class HeldOut:
 
     def _is_copied(self, example: Example, place: int, share: float) -> bool:
         """Whether so much of a question says that it was copied, and not only that the task words all questions alike."""
-        return share >= SURE or _contains(_answer(example), self._answers[place])
+        return (share >= SURE and place < self._prompts) or self._is_answered(example, _answer(example), place)
 
     def _index_grams(self, common: int) -> tuple[Hashes, Places]:
         long = np.array([k for k, text in enumerate(self.texts) if len(text.words) >= self.length], dtype=np.int64)
         own = _salted([self.texts[k] for k in long.tolist()], self.length)
-        rare_G = ~among(own.hashes_G, frequent(own, common)) if own.texts else np.zeros(0, dtype=np.bool_)
+        # Each problem counts once, with or without its instructions.
+        prompts = _salted([self.texts[k] for k in long.tolist() if k < self._prompts], self.length)
+        shared = frequent(prompts, common) if prompts.texts else np.zeros(0, dtype=np.uint64)
+        rare_G = ~among(own.hashes_G, shared) if own.texts else np.zeros(0, dtype=np.bool_)
         return distinct(own.hashes_G[rare_G], long[own.owners_G[rare_G]])
 
     def _shares(self, parts: Sequence[tuple[int, _Text]], least: float) -> tuple[Shares, Shares]:
@@ -287,7 +309,7 @@ class HeldOut:
         wanted = set(examples_C[close].tolist())
         for place, text in parts:
             if place in wanted:
-                numbers.setdefault(place, Counter()).update(text.numbers)
+                numbers[place] = numbers.get(place, Counter()) | Counter(text.numbers)
         for k in close.tolist():
             example, problem, share = int(examples_C[k]), int(problems_C[k]), float(shares_C[k])
             kind = best[0] if Counter(self.texts[problem].numbers) <= numbers[example] else best[1]
@@ -318,22 +340,78 @@ def normal(text: str) -> tuple[str, ...]:
     >>> normal("Twenty-five apples, 1,200.50 in all?")
     ('25', 'apples', '1200.5', 'in', 'all')
     """
-    return tuple(in_figures(words(text)))
+    return _read(text).words
 
 
-def _number(asked: Sequence[Sequence[_Text]], said: Sequence[_Text]) -> list[tuple[int, _Text]]:
-    return [(place, text) for place, texts in enumerate(asked) for text in (*texts, said[place])]
+def _number(texts: Sequence[tuple[Sequence[_Text], _Text]]) -> list[tuple[int, _Text]]:
+    """All texts of examples, each with the place of its example."""
+    return [(place, text) for place, (asked, everything) in enumerate(texts) for text in (*asked, everything)]
 
 
-def _read(message: Message) -> _Text:
-    text = message.text
-    return _Text(normal(text), pictures(message), frozenset(map(str.casefold, _CAPITAL.findall(text))))
+def _read(text: str, pictures: str = "") -> _Text:
+    found = in_figures(words(text))
+    numbers = tuple(sorted(filter(is_number, found)))
+    capitals = frozenset(map(str.casefold, _CAPITAL.findall(text)))
+    return _Text(tuple("1" if word == "one" else word for word in found), numbers, pictures, capitals)
+
+
+def _read_example(example: Example) -> tuple[list[_Text], _Text]:
+    """The texts that may ask a held-out question, and all text of the example, response included.
+
+    The first are each message, the user's messages together, and all together; with all images, and with each by itself.
+    """
+    urls = [url for message in example.messages for url in addresses(message)]
+    images = digest_pictures(urls)
+    messages = [_read(message.text, images) for message in example.messages]
+    asked = list(messages)
+    if len(messages) > 1:
+        users = [text for text, message in zip(messages, example.messages, strict=True) if message.role == "user"]
+        asked += [_join(users, images), _join(messages, images)]
+    if len(urls) > 1:
+        asked += [replace(text, pictures=digest_pictures([url])) for url in urls for text in asked]
+    return asked, _join([*messages, _read(example.response)], images)
+
+
+def _join(texts: Sequence[_Text], images: str) -> _Text:
+    return _Text(
+        tuple(word for text in texts for word in text.words),
+        tuple(sorted(number for text in texts for number in text.numbers)),
+        images,
+        frozenset(word for text in texts for word in text.capitals),
+    )
+
+
+def _read_sentences(example: Example, images: str) -> list[_Text]:
+    return [_read(sentence, images) for message in example.messages for sentence in _SENTENCE.split(message.text)]
+
+
+def _strip_instructions(problems: Sequence[Problem], common: int) -> Iterator[tuple[int, str]]:
+    """Problems by place, and their questions without what many of them begin or end with, and without a label.
+
+    Questions that stay as they are or become short are left out. A sentence that asks is never taken for an instruction.
+    """
+    sentences = [_SENTENCE.split(problem.messages[-1].text.strip()) for problem in problems]
+    times = Counter(sentence for several in sentences for sentence in set(several))
+    for place, problem in enumerate(problems):
+        question = problem.metadata.get("question")
+        if not isinstance(question, str) or len(normal(question)) < 3:  # Or it is a number of a question.
+            several = sentences[place]
+            own = [k for k, one in enumerate(several) if times[one] <= common or one.endswith("?")]
+            stripped = "\n".join(several[own[0] : own[-1] + 1]) if own else ""
+            question = stripped[label.end() :] if (label := _LABEL.match(stripped)) else stripped
+            if len(normal(question)) < LENGTH or question == "\n".join(several):
+                continue
+        yield place, question
 
 
 def _answer(example: Example) -> tuple[str, ...]:
-    """The answer that the response ends with: what follows the last mark of one, or else all of it."""
-    marks = list(_ANSWER.finditer(example.response))
-    return normal(example.response[marks[-1].end() :] if marks else example.response)
+    """The answer that the response ends with: from the sentence with the first mark of one on, or else all of it.
+
+    The reference of the example counts as one, too: a student that practises is rewarded by it.
+    """
+    mark = _ANSWER.search(example.response)
+    start = max((m.end() for m in _SENTENCE.finditer(example.response) if mark and m.end() <= mark.start()), default=0)
+    return (*normal(example.response[start:]), "\n", *normal(example.reference))
 
 
 def _contains(text: Sequence[str], part: Sequence[str]) -> bool:

@@ -1,12 +1,14 @@
 """Texts as numbers: words, and stretches of words (grams), hashed and ready for NumPy.
 
-Words are compared in one form: compatibility characters unfolded, lower case, no punctuation that ends or joins
-sentences. Signs that calculate or call (`+`, `-`, `(`, `=`) are words, and so is every number.
+Words are compared in one form: compatibility characters unfolded, lower case, no accents or invisible characters, letters of
+other alphabets that look like Latin ones as these, no markup (Markdown, HTML, escapes of JSON) and no punctuation that
+ends or joins sentences. Signs that calculate or call (`+`, `-`, `(`, `=`) are words, and so is every number.
 """
 
 from __future__ import annotations
 
 import hashlib
+import html
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -16,6 +18,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
+from palaestra.core.errors import MissingExtraError
 from palaestra.core.records import ImagePart, Message
 
 Hashes = npt.NDArray[np.uint64]
@@ -25,8 +28,20 @@ _UNSPACED = "぀-ヿ㐀-鿿豈-﫿"
 """Scripts that put no space between words: there every character counts as one."""
 _WORD = re.compile(rf"\d+(?:\.\d+)?|[{_UNSPACED}]|[^\W\d_{_UNSPACED}]+|[^\w\s]|_")
 _THOUSANDS = re.compile(r"(?<=\d)[,'_\u00a0\u2009\u202f](?=\d{3}(?!\d))")
-_SIGNS = str.maketrans("×·÷−–—", "**/---")
-_PUNCTUATION = frozenset(".,;:?\"'`“”‘’…")
+_SIGNS = str.maketrans("×·÷⁄−–—", "**//---")
+_PUNCTUATION = frozenset(".,;:?\"'`“”‘’…_\\$#|~")
+_INVISIBLE = re.compile("[\u00ad\u0300-\u036f\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]")
+"""Accents that stand apart from their letters, soft hyphens, characters of no width."""
+_LOOKALIKES = str.maketrans("авекмнорстухіјѕһԁԛԝαεικνορτυχ", "abekmhopctyxijshdqwaeikvoptux")
+"""Cyrillic and Greek letters that look like Latin ones, in lower case."""
+_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})|\\x([0-9a-fA-F]{2})|\\[nrt]")
+_MARKUP = re.compile(
+    r"</?[a-zA-Z][^<>\n]{0,200}>"  # HTML
+    r"|^[ \t]*(?:[#>]+(?:[ \t]+|$)|[-*+•][ \t]+(?=[^\W\d_]|[\"'(\[`*_$]))+"  # Headings, quotes, comments, lists
+    r"|\*{2,3}"
+    r"|(?<=[^\W\d_])!|(?<=[^\W\d_]{2})-(?=[^\W\d_]{2})",
+    re.MULTILINE,
+)
 _SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen"
@@ -34,7 +49,6 @@ _SMALL = (
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 _SPELLED = {word: value for value, word in enumerate(_SMALL.split())}
 _SPELLED |= {word: 10 * value for value, word in enumerate(_TENS.split(), start=2)}
-_TIMES = {"hundred": 100, "thousand": 1000}
 _PAD = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -44,43 +58,66 @@ def words(text: str) -> list[str]:
     >>> words("Tom has 1,200 Apples.  What is 3×4?")
     ['tom', 'has', '1200', 'apples', 'what', 'is', '3', '*', '4']
     """
+    text = html.unescape(text) if "&" in text else text
+    text = _ESCAPE.sub(_unescape, text) if "\\" in text else text
     text = _THOUSANDS.sub("", text)
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", text).translate(_SIGNS)
-    found = _WORD.findall(text.casefold())
-    return [word for word in found if word not in _PUNCTUATION]
+        text = _INVISIBLE.sub("", unicodedata.normalize("NFKD", text))
+        text = _THOUSANDS.sub("", unicodedata.normalize("NFC", text).translate(_SIGNS))
+    text = _MARKUP.sub(" ", text).casefold()
+    if not text.isascii():
+        text = text.translate(_LOOKALIKES)
+    return [word for word in _WORD.findall(text) if word not in _PUNCTUATION]
 
 
-def in_figures(found: Iterable[str]) -> list[str]:
+def _unescape(escape: re.Match[str]) -> str:
+    code = escape[1] or escape[2]
+    return chr(int(code, 16)) if code else " "
+
+
+def in_figures(found: Sequence[str]) -> list[str]:
     """The same words with numbers in one form: in figures, without zeros that change nothing.
 
-    >>> in_figures(["twenty", "-", "five", "three", "hundred", "12.50", "05"])
-    ['25', '300', '12.5', '5']
+    >>> in_figures(["twenty", "-", "five", "three", "hundred", "and", "six", "12.50", "05"])
+    ['25', '306', '12.5', '5']
     """
     out: list[str] = []
-    last = ""
-    for word in found:
-        value = _SPELLED.get(word)
-        if word in _TIMES and last == "spelled":
-            out[-1] = str(int(out[-1]) * _TIMES[word])
+    at = 0
+    while at < len(found):
+        word = found[at]
+        value, size = _read_spelled(found, at) if word in _SPELLED else (0, 0)
+        if size > 1 or (size and word != "one"):  # Most often "one" alone counts nothing.
+            out.append(str(value))
+            at += size
             continue
-        if value is not None and (word != "one" or last in ("tens", "tens-")):  # Most often "one" counts nothing.
-            if value < 10 and last in ("tens", "tens-"):
-                if last == "tens-":
-                    out.pop()
-                out[-1] = str(int(out[-1]) + value)
-                last = "spelled"
-            else:
-                out.append(str(value))
-                last = "tens" if value >= 20 else "spelled"
-            continue
-        last = "tens-" if word == "-" and last == "tens" else ""
         if word[0].isdigit():
             whole, point, rest = word.partition(".")
             rest = rest.rstrip("0")
             word = (whole.lstrip("0") or "0") + (f".{rest}" if point and rest else "")
         out.append(word)
+        at += 1
     return out
+
+
+def _read_spelled(found: Sequence[str], start: int) -> tuple[int, int]:
+    """The number that is spelled out from `start` on, and how many words it takes."""
+    total = current = size = 0
+    last = ""
+    for at in range(start, len(found)):
+        word, value = found[at], _SPELLED.get(found[at])
+        if value is not None and (last in ("", "times") or (last == "tens" and 0 < value < 10)):
+            current += value
+            last = "tens" if value >= 20 else "units"
+        elif word == "hundred" and last in ("units", "tens"):
+            current, last = current * 100, "times"
+        elif word == "thousand" and current:
+            total, current, last = total + current * 1000, 0, "times"
+        elif (word == "-" and last == "tens") or (word == "and" and last == "times"):
+            continue  # It belongs to the number if more of it follows.
+        else:
+            break
+        size = at - start + 1
+    return total + current, size
 
 
 def is_number(word: str) -> bool:
@@ -94,10 +131,29 @@ def without_numbers(found: Iterable[str]) -> list[str]:
 
 def pictures(message: Message) -> str:
     """What tells the images of a message from others; empty where there are none."""
-    if isinstance(message.content, str):
-        return ""
-    urls = [part.url for part in message.content if isinstance(part, ImagePart)]
-    return digest(*urls) if urls else ""
+    return digest_pictures(addresses(message))
+
+
+def addresses(message: Message) -> list[str]:
+    """Where the images of a message are."""
+    return [] if isinstance(message.content, str) else [p.url for p in message.content if isinstance(p, ImagePart)]
+
+
+def digest_pictures(urls: Sequence[str]) -> str:
+    """A short name for images by their pixels, wherever and in whichever format they are stored; empty for none."""
+    return digest(*map(_digest_picture, urls)) if urls else ""
+
+
+def _digest_picture(url: str) -> str:
+    if url.startswith(("http://", "https://")):
+        return url  # Nothing is fetched to be compared.
+    from palaestra.engines.images import ImageError, load_image
+
+    try:
+        image = load_image(url)
+    except (ImageError, MissingExtraError):
+        return url
+    return f"{image.size} {hashlib.blake2b(image.tobytes(), digest_size=12).hexdigest()}"
 
 
 def digest(*texts: str) -> str:

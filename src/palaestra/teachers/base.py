@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from palaestra.core.checks import short
 from palaestra.core.errors import LessonError, PalaestraError, SettingsError
 from palaestra.core.records import Decision, Example, Lesson
 from palaestra.core.registry import Registry
@@ -89,8 +90,11 @@ def make_teacher(
 
     Raises:
         SettingsError: the teacher does not take one of the options, or no writer; names what it takes.
+        LessonError: what is registered is no teacher, or raised an error.
     """
     kind = TEACHERS.get(name)
+    if not callable(kind):
+        raise LessonError(f"teacher '{name}' is registered as {short(kind)}; register its class")
     given = options | ({} if writer is None else {"writer": writer})
     known = list(inspect.signature(kind).parameters)[2:]
     for option in given:
@@ -103,6 +107,8 @@ def make_teacher(
         if _is_ours(error, kind):
             raise
         raise _explain(error, name) from error
+    if not callable(getattr(teacher, "write", None)):
+        raise LessonError(f"teacher '{name}' is no teacher: {type(teacher).__name__} has no method 'write'")
     return teacher
 
 

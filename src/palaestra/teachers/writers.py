@@ -11,6 +11,7 @@ import numpy as np
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Example, Failure
 from palaestra.tasks.base import GenerativeTask, Task
+from palaestra.tasks.checks import write_examples
 
 if TYPE_CHECKING:
     # Only the types: a list of teachers is to load no torch.
@@ -68,7 +69,7 @@ class TaskWriter:
 
     def write(self, orders: Sequence[Order], generator: np.random.Generator) -> list[Written]:
         return [
-            Written(tuple(self.task.write_examples(order.skill, order.subskill, order.count, generator)))
+            Written(write_examples(self.task, order.skill, order.subskill, order.count, generator))
             if order.count
             else Written(())
             for order in orders

@@ -124,7 +124,9 @@ def test_openings_and_states_are_checked_as_well() -> None:
     for opened in (None, 5, [None], [{"role": "boss", "content": "x"}]):
         with pytest.raises(EnvError, match=r"^Wrong\.opening gave"):
             Wrong(opened).reset(seed=0)
-    with pytest.raises(EnvError, match=r"^Wrong\.state gave None; expected names and their values$"):
+    with pytest.raises(
+        EnvError, match=r"^Wrong\.state gave None; expected names and their values \(test_replies.py, line \d+\)$"
+    ):
         Wrong(where=None).reset(seed=0)
 
 
@@ -151,4 +153,5 @@ def test_training_on_a_wrong_environment_ends_with_that_line(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert capsys.readouterr().err.strip().splitlines()[-1] == "error: Wrong.respond gave None; expected a Reply"
+    said = "error: Wrong.respond gave None; expected a Reply (my_wrong_turns.py, line 6)"
+    assert capsys.readouterr().err.strip().splitlines()[-1] == said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import gymnasium
@@ -30,7 +30,7 @@ from palaestra.envs.lesson.state import (
     view,
 )
 from palaestra.envs.lesson.validation import check_lesson
-from palaestra.learn.student import Student, SupervisedStudent
+from palaestra.learn.student import ModelStudent, Student, SupervisedStudent
 from palaestra.learn.supervised import supervision_for
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.tasks.base import Task, check_skills, longest_answer, make_task
@@ -166,6 +166,9 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
             Split.VALIDATION: draw_problems(self.task, Split.VALIDATION, self.validation, root, self.skills),
             Split.TEST: draw_problems(self.test_task, Split.TEST, self.test, root, skills),
         }
+        images = (m.has_image for problems in self._problems.values() for p in problems for m in p.messages)
+        if isinstance(self.student, ModelStudent) and self.student.processor is None and any(images):
+            raise LessonError("the problems have pictures, and the student reads text only; give one such as nano-vlm")
         self._index = HeldOut(self._problems)
         self._data, self._history, self._round, self._over = [], [], 0, False
         self.student.restore()
@@ -179,11 +182,11 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
     def step(self, action: Lesson) -> tuple[StudentState, float, bool, bool, dict[str, Any]]:
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over; call reset() before step()")
+        self.check(action)  # First, because comparing with held-out problems takes long for long lessons.
         kept, dropped = self.screen(action)
         if not kept:
             causes = ", ".join(f"{count} x {reason}" for reason, count in dropped.items())
             raise LessonError(f"no example of the lesson may be taught: {causes}; write examples of your own")
-        self.check(replace(action, examples=kept))
         return self._advance(kept, dropped)
 
     def skip_round(self) -> tuple[StudentState, float, bool, bool, dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,11 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from palaestra.core.checks import short
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import StopReason
 from palaestra.core.seeding import Seeds
+from palaestra.core.user_code import describe_location
 from palaestra.envs.token.judging import cause_of, judge, number, reward_error
 from palaestra.envs.token.prompts import (
     Prompt,
@@ -136,7 +138,7 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         self.end_ids = end_ids_of(self.tokenizer, ends)
         if any(not 0 <= one < self.vocabulary for one in self.end_ids):
             raise EnvError(f"end_ids are tokens from 0 to {self.vocabulary - 1}; got {list(self.end_ids)}")
-        self._items = list(prompts) if len(prompts) else list(self.prompts())
+        self._items = _list_prompts(prompts) or _list_prompts(self.prompts(), describe_location(self.prompts))
         if not self._items:
             raise EnvError(f"{type(self).__name__} needs at least one prompt; got none")
         self._encoded: list[Prompt | None] = [None] * len(self._items)
@@ -443,9 +445,14 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
             try:
                 rewards[slot] = number(self.token_reward(prompt, self._response_ids(slot)))
             except Exception as error:  # A function of the user's: it may raise anything.
-                broken.append(reward_error(error, "token_reward", prompt))
+                broken.append(reward_error(error, "token_reward", prompt, self._token_reward or self.token_reward))
                 self._slot_broken[slot] = self._slot_broken[slot] or broken[-1]
             self._slot_rewards[slot].append(float(rewards[slot]))
+
+    @property
+    def _reward_function(self) -> Callable[..., Any]:
+        """What a user wrote to judge responses."""
+        return self.rewards if self._in_batch else self._reward or self.reward
 
     def _finish(
         self, done: np.ndarray, stopped: set[int], rewards: np.ndarray, broken: list[RewardError]
@@ -457,7 +464,7 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
             slot = int(done[len(finished)])
             failure = self._slot_broken[slot]
             if isinstance(value, Exception):
-                failure = failure or reward_error(value, "reward", response.prompt)
+                failure = failure or reward_error(value, "reward", response.prompt, self._reward_function)
                 broken.append(failure)
             if failure is not None:
                 rewards[slot] = 0.0
@@ -478,3 +485,9 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
             text = text[: min((at for at in (text.find(s) for s in self.stop) if at >= 0), default=len(text))]
         episode = int(self._episode[slot])
         return Response(prompt, ids, text, reason, episode, episode // self.group_size)
+
+
+def _list_prompts(prompts: Any, where: str = "") -> list[PromptLike]:
+    if not isinstance(prompts, Iterable):
+        raise EnvError(f"prompts are a list of prompts; got {short(prompts)}{where}")
+    return list(prompts)

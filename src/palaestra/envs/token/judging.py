@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from palaestra.core.checks import short
 from palaestra.core.errors import EnvError, PalaestraError, RewardError
-from palaestra.core.user_code import describe_origin
+from palaestra.core.user_code import describe_location, describe_origin
 from palaestra.envs.token.prompts import Prompt, Response
 
 
@@ -27,7 +28,10 @@ def judge(
     if len(responses) > 1 and not batch:
         return [judge(rewards, [one], False)[0] for one in responses]
     try:
-        given = list(rewards(responses))
+        found: Any = rewards(responses)
+        if not isinstance(found, Iterable) or isinstance(found, str | Mapping):
+            raise RewardError(f"expected a list of numbers; got {short(found)}")
+        given = list(found)
         if len(given) != len(responses):
             raise RewardError(f"rewards gave {len(given)} values for {len(responses)} responses")
     except EnvError:
@@ -54,9 +58,11 @@ def number(value: Any) -> float:
     return found
 
 
-def reward_error(error: Exception, what: str, prompt: Prompt) -> RewardError:
-    """One line that names what broke, why, and at which prompt."""
-    found = RewardError(f"the {what} of a response failed: {cause_of(error)}; its prompt: {prompt.text[:50]!r}")
+def reward_error(error: Exception, what: str, prompt: Prompt, function: Callable[..., Any]) -> RewardError:
+    """One line that names what broke, why, where the user wrote it, and at which prompt."""
+    cause = cause_of(error)
+    where = "" if describe_origin(error) else describe_location(function)
+    found = RewardError(f"the {what} of a response failed: {cause}{where}; its prompt: {prompt.text[:50]!r}")
     found.__cause__ = error
     return found
 

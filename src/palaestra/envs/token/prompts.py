@@ -132,7 +132,7 @@ def _encoded(item: PromptLike | Prompt, tokenizer: PreTrainedTokenizerBase, chat
     if isinstance(item, Prompt):
         return item
     if isinstance(item, Problem):
-        return Prompt(tuple(prompt_ids(tokenizer, item.messages)), item.messages[-1].text, item)
+        return Prompt(_ids_of(item.messages, tokenizer), item.messages[-1].text, item)
     if isinstance(item, str):
         item = clean_text(item)
         if chat and tokenizer.chat_template is not None:
@@ -141,12 +141,18 @@ def _encoded(item: PromptLike | Prompt, tokenizer: PreTrainedTokenizerBase, chat
         return Prompt(tuple(tokenizer.encode(item)), item, item)
     values: list[Any] = list(item) if isinstance(item, (Sequence, np.ndarray)) else [None]
     if values and all(isinstance(value, Message) for value in values):
-        return Prompt(tuple(prompt_ids(tokenizer, values)), values[-1].text, item)
+        return Prompt(_ids_of(values, tokenizer), values[-1].text, item)
     if all(isinstance(value, (int, np.integer)) for value in values):
         ids = tuple(int(value) for value in values)
         # Whether they are the tokenizer's is for the environment to say; decoding what is no id at all would raise.
         return Prompt(ids, str(tokenizer.decode([one for one in ids if 0 <= one < 1 << 31])), item)
     raise EnvError(f"expected a text, token ids, messages or a problem; got {type(item).__name__}: {str(item)[:60]!r}")
+
+
+def _ids_of(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    if any(message.has_image for message in messages):
+        raise EnvError("it holds an image, and an environment of tokens reads text only")
+    return tuple(prompt_ids(tokenizer, messages))
 
 
 def prompt_order(count: int, seed: int, group: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -138,9 +139,14 @@ def _of_response(function: Callable[..., float]) -> RewardFunction:
         ]
     except (TypeError, ValueError):
         return function
-    if len(needed) == 2:
-        return lambda response: function(response.prompt.text, response.text)
-    return function
+    if len(needed) != 2:
+        return function
+
+    @functools.wraps(function)  # So that errors name the user's file and line.
+    def of_response(response: Response) -> float:
+        return function(response.prompt.text, response.text)
+
+    return of_response
 
 
 def _questions() -> Sequence[PromptLike]:

@@ -6,19 +6,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import gymnasium
 
 from palaestra.core.checks import finite, whole
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Failure, FailureCause, Message
+from palaestra.core.user_code import describe_location
 from palaestra.engines.wire import assistant_message
 from palaestra.envs.turn.records import AssistantSpace, Conversation, Reply, Said, StopReason, observation_space
 from palaestra.envs.turn.replies import Checked, checked_mapping, checked_messages, checked_reply
 
 Action = str | Message | Mapping[str, Any]
 _NOTES = "_notes_the_end"
+T = TypeVar("T")
 
 
 class TurnEnv(gymnasium.Env[Conversation, Action]):
@@ -103,11 +105,11 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
             opened = self.opening(options or {})
         finally:
             self._closed = False  # Some begin by closing what the last episode left.
-        self._messages = checked_messages(self._named("opening"), opened)
+        self._messages = self._check("opening", checked_messages, opened)
         self._started, self._over = time.monotonic(), False
         return self.conversation(), {
             "turn": 0,
-            **checked_mapping(self._named("opening_info"), self.opening_info()),
+            **self._check("opening_info", checked_mapping, self.opening_info()),
         }
 
     def step(self, action: Action) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
@@ -118,11 +120,11 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
         self._turn += 1
         self._messages.append(said)
         self._over = True  # Until the answer is there: an environment that raises has to be reset.
-        reply = checked_reply(self._named("respond"), self.respond(said))
+        reply = self._check("respond", checked_reply, self.respond(said))
         if reply.stop is None and reply.failure is None:
             limit = self._limit()
             if limit is not None:
-                reply = reply.before(checked_reply(self._named("cut"), self.cut(limit)))
+                reply = reply.before(self._check("cut", checked_reply, self.cut(limit)))
         return self._ended(reply)
 
     def read(self, action: Action) -> Message:
@@ -152,7 +154,7 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over; call reset() before stop()")
         self._over = True
-        return self._ended(checked_reply(self._named("cut"), self.cut(reason)))
+        return self._ended(self._check("cut", checked_reply, self.cut(reason)))
 
     def close(self) -> None:
         """End what the environment keeps running. It cannot be used after that."""
@@ -166,7 +168,7 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
 
     def conversation(self) -> Conversation:
         """The observation as it is now."""
-        return Conversation(tuple(self._messages), checked_mapping(self._named("state"), self.state()))
+        return Conversation(tuple(self._messages), self._check("state", checked_mapping, self.state()))
 
     def opening_info(self) -> Mapping[str, Any]:
         """What the `info` of `reset` holds beside the turn."""
@@ -189,8 +191,12 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
             return StopReason.TIME
         return None
 
-    def _named(self, method: str) -> str:
-        return f"{type(self).__name__}.{method}"
+    def _check(self, method: str, check: Callable[[str, Any], T], given: Any) -> T:
+        """Check what a method gave; an error names the method, its file and its line."""
+        try:
+            return check(f"{type(self).__name__}.{method}", given)
+        except EnvError as error:
+            raise type(error)(f"{error}{describe_location(getattr(self, method))}") from error
 
     def _check_open(self) -> None:
         if self._closed:

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from palaestra.core.errors import EnvError
@@ -34,7 +35,54 @@ class NonFiniteError(EnvError):
     """A number is NaN or infinite, which may come from a simulation and not from the code."""
 
 
-class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+class _Checks:
+    """What environments and vector environments are checked alike for."""
+
+    env: Any
+    _observations = True
+    _box: tuple[Any, Any] | None
+
+    def _is_plainly_right(self, observation: Any) -> bool:
+        """Whether an array has the shape and dtype of its space and is finite; bounds are not looked at."""
+        if not self._observations:
+            return True
+        if self._box is None or type(observation) is not np.ndarray:
+            return False
+        if observation.shape != self._box[0] or observation.dtype != self._box[1]:
+            return False
+        # The sum of squares is finite only if every number is.
+        return observation.dtype.kind != "f" or math.isfinite(np.vdot(observation, observation))
+
+    def _check_tuple(self, method: str, result: Any, names: tuple[str, ...]) -> None:
+        if type(result) is tuple and len(result) == len(names) and type(result[-1]) is dict:
+            return
+        wanted = f"the tuple ({', '.join(names)})"
+        if not isinstance(result, tuple):
+            self._refuse(method, _describe(result), wanted)
+        if len(result) != len(names):
+            self._refuse(method, f"a tuple of {len(result)}", wanted)
+        if not isinstance(result[-1], dict):
+            self._refuse(method, f"{_describe(result[-1])} as info", "a dict")
+
+    def _check_observation(self, method: str, observation: Any) -> None:
+        if not self._observations:
+            return
+        mismatch = find_mismatch(self.env.observation_space, observation)
+        if mismatch is not None:
+            what, wanted = mismatch
+            if "NaN" in what or "infinite" in what:
+                raise NonFiniteError(self._sentence(method, what, wanted))
+            self._refuse(method, what, wanted)
+
+    def _refuse(self, method: str, what: str, wanted: str) -> Any:
+        raise ReturnError(self._sentence(method, what, wanted))
+
+    def _sentence(self, method: str, what: str, wanted: str) -> str:
+        kind = type(self.env)
+        return f"{kind.__name__}.{method} returned {what}; expected {wanted}{describe_location(getattr(kind, method))}"
+
+
+class CheckedEnv(_Checks, gymnasium.Wrapper[Any, Any, Any, Any]):
     """Checks what `reset` and `step` of an environment return.
 
     Arguments:
@@ -49,9 +97,8 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: gymnasium.Env[Any, Any], observations: bool = True) -> None:
         super().__init__(env)
-        space = env.observation_space
         self._observations, self._steps = observations, 0
-        self._box = (space.shape, space.dtype) if isinstance(space, spaces.Box) else None
+        self._box = _describe_box(env.observation_space)
 
     @property
     def spec(self) -> Any:  # type: ignore[override]
@@ -76,42 +123,10 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             reward = self._to_number(reward)
         return observation, reward, bool(terminated), bool(truncated), info
 
-    def _is_plainly_right(self, observation: Any) -> bool:
-        """Whether an array has the shape and dtype of its space and is finite; bounds are not looked at."""
-        if not self._observations:
-            return True
-        if self._box is None or type(observation) is not np.ndarray:
-            return False
-        if observation.shape != self._box[0] or observation.dtype != self._box[1]:
-            return False
-        # The sum of squares is finite only if every number is.
-        return observation.dtype.kind != "f" or math.isfinite(np.vdot(observation, observation))
-
     def _check_flags(self, terminated: Any, truncated: Any) -> None:
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, (bool, np.bool_)) and not (isinstance(flag, (int, np.integer)) and flag in (0, 1)):
                 self._refuse("step", f"{_describe(flag)} as {name}", "a bool")
-
-    def _check_tuple(self, method: str, result: Any, names: tuple[str, ...]) -> None:
-        if type(result) is tuple and len(result) == len(names) and type(result[-1]) is dict:
-            return
-        wanted = f"the tuple ({', '.join(names)})"
-        if not isinstance(result, tuple):
-            self._refuse(method, _describe(result), wanted)
-        if len(result) != len(names):
-            self._refuse(method, f"a tuple of {len(result)}", wanted)
-        if not isinstance(result[-1], dict):
-            self._refuse(method, f"{_describe(result[-1])} as info", "a dict")
-
-    def _check_observation(self, method: str, observation: Any) -> None:
-        if not self._observations:
-            return
-        mismatch = find_mismatch(self.env.observation_space, observation)
-        if mismatch is not None:
-            what, wanted = mismatch
-            if "NaN" in what or "infinite" in what:
-                raise NonFiniteError(self._sentence(method, what, wanted))
-            self._refuse(method, what, wanted)
 
     def _to_number(self, reward: Any) -> float:
         if isinstance(reward, np.ndarray) and reward.size == 1:
@@ -126,12 +141,56 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise NonFiniteError(self._sentence("step", f"the reward {value}", "a finite number"))
         return value
 
-    def _refuse(self, method: str, what: str, wanted: str) -> Any:
-        raise ReturnError(self._sentence(method, what, wanted))
 
-    def _sentence(self, method: str, what: str, wanted: str) -> str:
-        kind = type(self.env)
-        return f"{kind.__name__}.{method} returned {what}; expected {wanted}{describe_location(getattr(kind, method))}"
+class CheckedVectorEnv(_Checks, VectorWrapper[Any, Any, Any]):
+    """Checks what `reset` and `step` of a native vector environment return, as `CheckedEnv` does.
+
+    A slot of it cannot fail alone: a number that is NaN or infinite is a `ReturnError` as well.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        super().__init__(env)
+        self._steps = 0
+        self._box = _describe_box(env.observation_space)
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        result: Any = self.env.reset(seed=seed, options=options)
+        self._check_tuple("reset", result, RESET)
+        self._check_observations("reset", result[0])
+        return result[0], result[1]
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        result: Any = self.env.step(actions)
+        self._steps += 1
+        self._check_tuple("step", result, STEP)
+        observations, rewards, _, _, infos = result
+        if self._steps <= CLOSELY or not self._is_plainly_right(observations):
+            self._check_observations("step", observations)
+        rewards = self._to_column("rewards", rewards, "biuf", "numbers")
+        flags = [self._to_column(STEP[k], result[k], "biu", "bools").astype(bool) for k in (2, 3)]
+        return observations, rewards, *flags, infos
+
+    def _check_observations(self, method: str, observations: Any) -> None:
+        try:
+            self._check_observation(method, observations)
+        except NonFiniteError as error:
+            raise ReturnError(str(error)) from error
+
+    def _to_column(self, name: str, given: Any, kinds: str, wanted: str) -> Any:
+        """One value a slot, as an array of a dtype of `kinds`."""
+        column = np.asarray(given)
+        if column.shape != (self.env.num_envs,) or column.dtype.kind not in kinds:
+            self._refuse("step", f"{_describe(given)} as {name}", f"an array of {self.env.num_envs} {wanted}")
+        if column.dtype.kind == "f" and not np.isfinite(column).all():
+            slot = int(np.argmin(np.isfinite(column)))
+            self._refuse("step", f"{column[slot]} in slot {slot} of {name}", "finite numbers")
+        return column
+
+
+def _describe_box(space: spaces.Space[Any]) -> tuple[Any, Any] | None:
+    return (space.shape, space.dtype) if isinstance(space, spaces.Box) else None
 
 
 def check_inside(env: gymnasium.Env[Any, Any], observations: bool = True) -> gymnasium.Env[Any, Any]:
@@ -205,7 +264,7 @@ def _describe(value: Any) -> str:
     if value is None:
         return "None"
     if isinstance(value, np.ndarray):
-        return f"an array of shape {value.shape}"
+        return f"an array of shape {value.shape}" + (" and dtype object" if value.dtype == object else "")
     return f"{type(value).__name__} {_short(repr(value))}"
 
 

@@ -29,7 +29,7 @@ START_LIMIT = 120.0
 """How long the keeper may take to import sympy, in seconds: it is slow on a busy machine's cold disk."""
 MARGIN = 0.1
 """The part of a limit that is kept for answering in time."""
-LEAST_MARGIN = 0.08
+LEAST_MARGIN = 0.12
 """The same in seconds, for small limits: a busy machine takes its time to wake a process."""
 
 PATIENCE = 2.0

@@ -105,6 +105,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
             skill=skill,
             subskill=subskill,
             metadata={
+                "question": draft.question,
                 "level": len(made),
                 "type": draft.plan.shape,
                 "answer_form": self.answer_form,

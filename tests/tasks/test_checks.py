@@ -1,0 +1,130 @@
+"""What a user's task, teacher or scorer is and returns is checked where it comes in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from palaestra.core.errors import LessonError, SettingsError, TaskError
+from palaestra.core.records import Decision, Example, Failure, FailureCause, Lesson, Message, Problem, Split
+from palaestra.envs.lesson.validation import check_lesson
+from palaestra.tasks.base import TASKS, make_task
+from palaestra.tasks.checks import draw_problems, write_examples
+from palaestra.tasks.evaluate import measures
+from palaestra.teachers.base import TEACHERS, make_teacher
+
+
+class Sums:
+    """A task without a mistake; each test puts one in."""
+
+    name = "sums"
+    message: Any = Message("user", "1 + 1 = ?")
+    example: Any = Example((Message("user", "1 + 1 = ?"),), "2", "sums")
+
+    def skills(self) -> Any:
+        return {"sums": ()}
+
+    def problems(self, split: Any, per_skill: int, seed: int, skills: Any = ()) -> Any:
+        return [Problem("a", (self.message,), "2", "sums")][:per_skill]
+
+    def score(self, problem: Any, completion: Any) -> Any: ...
+
+    def write_examples(self, skill: str, subskill: str, count: int, generator: Any) -> Any:
+        return self.example
+
+
+def broken(**parts: Any) -> Any:
+    return type("Broken", (Sums,), parts)
+
+
+def register(monkeypatch: pytest.MonkeyPatch, registry: Any, target: Any) -> None:
+    monkeypatch.setitem(registry._entries, "own", target)
+    monkeypatch.setitem(registry._descriptions, "own", "")
+
+
+@pytest.mark.parametrize(
+    ("target", "error", "message"),
+    [
+        (Sums(), TaskError, "register its class"),
+        (lambda: None, TaskError, "NoneType has no 'name'"),
+        (type("NoScore", (), {"name": "own", "skills": Sums.skills, "problems": Sums.problems}), TaskError, "NoScore has no 'score'"),
+        (broken(skills=lambda self: None), TaskError, r"Broken.skills returned None \(test_checks.py, line \d+\)"),
+        (broken(skills=lambda self: ["sums"]), TaskError, r"skills returned \['sums'\]"),
+        (broken(skills=lambda self: {"sums": "all"}), TaskError, "expected a mapping of each skill to a tuple"),
+        (broken(skills=lambda self: {}), TaskError, r"skills returned {}"),
+        (broken(__init__=lambda self, path: None), SettingsError, "needs another option: .*'path'"),
+    ],
+)  # fmt: skip
+def test_what_is_no_task_is_not_made(
+    monkeypatch: pytest.MonkeyPatch, target: Any, error: type[Exception], message: str
+) -> None:
+    register(monkeypatch, TASKS, target)
+    with pytest.raises(error, match=message):
+        make_task("own")
+
+
+@pytest.mark.parametrize(
+    ("target", "message"), [(object(), "register its class"), (lambda task, skills: None, "has no method 'write'")]
+)
+def test_what_is_no_teacher_is_not_made(monkeypatch: pytest.MonkeyPatch, target: Any, message: str) -> None:
+    register(monkeypatch, TEACHERS, target)
+    with pytest.raises(LessonError, match=message):
+        make_teacher("own", Sums())
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (Message("usr", "1 + 1 = ?"), "'usr' as the role of a message"),  # type: ignore[arg-type]
+        (Message("user", None), "None as a message's content"),  # type: ignore[arg-type]
+        (Message("user", ["1 + 1 = ?"]), "expected a text, or a tuple"),  # type: ignore[arg-type]
+    ],
+)
+def test_messages_of_problems_are_checked(message: Message, why: str) -> None:
+    with pytest.raises(TaskError, match=why):
+        draw_problems(broken(message=message)(), Split.TEST, 1, 0)
+
+
+def test_a_task_without_problems_is_refused_before_anybody_is_asked() -> None:
+    with pytest.raises(TaskError, match="task 'sums' has no test problems"):
+        draw_problems(Sums(), Split.TEST, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("returned", "what"),
+    [
+        (None, "None"), (3, "3"), ("abc", "'abc'"), ({"a": 1}, "{'a': 1}"), ([("q", "a")], r"\[\('q', 'a'\)\]"),
+        ([Sums.example] * 3, "3 examples"),
+    ],
+)  # fmt: skip
+def test_examples_that_a_task_writes_are_checked(returned: Any, what: str) -> None:
+    task, generator = broken(example=returned)(), np.random.default_rng(0)
+    with pytest.raises(
+        TaskError, match=rf"Broken.write_examples returned {what} \(test_checks.py, line \d+\); expected a list of 2"
+    ):
+        write_examples(task, "sums", "", 2, generator)
+    assert write_examples(broken(example=[Sums.example])(), "sums", "", 2, generator) == (Sums.example,)
+
+
+@pytest.mark.parametrize("figures", [None, "abc", {"depth": 1.0}])
+def test_metrics_of_a_task_are_checked(figures: Any) -> None:
+    with pytest.raises(TaskError, match=r"metrics returned .*; expected a mapping of names to .*Mean"):
+        measures(broken(metrics=lambda self, attempts: figures)(), [], 1)
+
+
+def test_a_failure_has_a_known_cause_and_a_text() -> None:
+    assert Failure("malformed", "no JSON").cause is FailureCause.MALFORMED  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="weird"):
+        Failure("weird", "no JSON")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="the message of a failure is a text; got None"):
+        Failure(FailureCause.MALFORMED, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "decision", [Decision("sums", "drill", None, {}), Decision("sums", "drill", "weak", {"all": "1"})]  # type: ignore[arg-type]
+)  # fmt: skip
+def test_decisions_of_a_lesson_are_checked(decision: Decision) -> None:
+    with pytest.raises(LessonError, match=r"decision 1 of 1: its (reason|allocation .*) must be"):
+        check_lesson(Lesson((Sums.example,), (decision,)), ["sums"])
