@@ -38,7 +38,7 @@ def load(name: str) -> tuple[Any, Any]:
     """`gpt2` (the reference's), `nano`, or any other name of the shelf."""
     if name == "gpt2":
         return reference_gpt2()
-    from palaestra.engines import shelf
+    from palaestra.engines import models as shelf
 
     model = shelf.load(name, device="cpu")
     return model.weights, model.tokenizer

@@ -13,7 +13,7 @@ from pathlib import Path
 from _common import alternate, arguments, finish, median
 
 from palaestra.core.records import Split
-from palaestra.engines import shelf
+from palaestra.engines import models as shelf
 from palaestra.engines.base import Sampling
 from palaestra.engines.chat import prompt_ids
 from palaestra.runs.run import Run

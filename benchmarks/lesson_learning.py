@@ -16,7 +16,7 @@ from typing import Any
 
 from _common import arguments, finish
 
-from palaestra.recipes.teach import TeachSettings, teach
+from palaestra.recipes.teach.recipe import TeachSettings, teach
 
 TEACHERS = ("skill_tree", "no_state")
 # Student's t at 97.5 % for 1 to 9 degrees of freedom.

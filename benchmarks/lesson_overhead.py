@@ -78,7 +78,7 @@ class Meter:
         from palaestra.engines.transformers import TransformersEngine
         from palaestra.envs.lesson import LessonEnv
         from palaestra.learn.student import ModelStudent
-        from palaestra.recipes.lessons import Lessons
+        from palaestra.recipes.teach.lessons import Lessons
         from palaestra.runs.cache import Cache
         from palaestra.tasks.math.task import MathSkills
         from palaestra.teachers.quality.executes import Executes
@@ -137,7 +137,7 @@ def serve(ready: Any) -> None:
 
 
 def run(meter: Meter, **settings: Any) -> dict[int, dict[str, list[float]]]:
-    from palaestra.recipes.teach import teach
+    from palaestra.recipes.teach.recipe import teach
 
     meter.spent.clear()
     with tempfile.TemporaryDirectory() as folder:

@@ -17,7 +17,7 @@ from _common import alternate, arguments, finish, median
 
 from palaestra.core.records import Completion, Score, Split
 from palaestra.tasks.base import make_task
-from palaestra.tasks.math.equivalence import Verdict, compare
+from palaestra.tasks.math.equivalence.compare import Verdict, compare
 
 WANTED = 2000
 HOW = "this benchmark needs GSM8K: a folder with train.jsonl(.gz) and test.jsonl(.gz) as OpenAI publishes them: --data FOLDER"

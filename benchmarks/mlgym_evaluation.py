@@ -15,9 +15,9 @@ from typing import Any
 
 from _common import alternate, arguments, finish, median
 
+from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.mlgym import load_mlgym
-from palaestra.research.places import sandbox_for
-from palaestra.research.records import Grade
+from palaestra.research.tasks.records import Grade
 
 GAMES = ("battleOfSexes", "prisonersDilemma", "blotto")
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from _common import arguments, finish, median, seconds
 
 from palaestra.envs.turn import TurnVectorEnv
-from palaestra.research.commands import Session
-from palaestra.research.env import ResearchEnv
+from palaestra.research.workspace.commands import Session
+from palaestra.research.workspace.env import ResearchEnv
 from palaestra.sandbox import make_sandbox
 
 GAME, WORKSPACES = "prisoners_dilemma", 16

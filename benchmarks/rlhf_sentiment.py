@@ -89,7 +89,7 @@ def one(sentences: Sentences, seed: int, quick: bool, keep: str) -> dict[str, An
 
 def compare(gold: RewardModel, base: Path, tuned: Path, prompts: list[str], seed: int) -> dict[str, Any]:
     """Gold rewards of both models on the same held-out prompts with the same random numbers, and the KL."""
-    from palaestra.engines import shelf
+    from palaestra.engines import models as shelf
     from palaestra.envs.token import RLHFVectorEnv
     from palaestra.learn.collect import collect_responses
     from palaestra.learn.policies.language_model import LanguageModelPolicy

@@ -16,7 +16,7 @@ from _common import arguments, finish
 
 from palaestra.core.records import Attempt
 from palaestra.core.statistics import mean_interval, report_on
-from palaestra.recipes.teach import TeachSettings, teach
+from palaestra.recipes.teach.recipe import TeachSettings, teach
 from palaestra.runs.run import Run
 
 SKILLS = ("addition", "subtraction")

@@ -13,7 +13,7 @@ from _common import arguments, finish, median, seconds
 
 from palaestra.core.records import Example
 from palaestra.core.seeding import Seeds
-from palaestra.engines import shelf
+from palaestra.engines import models as shelf
 from palaestra.learn.supervised import Supervision, fine_tune
 from palaestra.tasks.math.task import MathSkills
 

@@ -17,7 +17,7 @@ from typing import Any
 from _common import arguments, finish
 
 from palaestra.core.statistics import mean_interval
-from palaestra.recipes.teach import TeachSettings, teach
+from palaestra.recipes.teach.recipe import TeachSettings, teach
 
 TEACHERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "no_state": ("no_state", ()),

@@ -14,7 +14,7 @@ from typing import Any
 
 from _common import arguments, finish
 
-from palaestra.recipes.teach import TeachSettings, teach
+from palaestra.recipes.teach.recipe import TeachSettings, teach
 
 WEAK = (
     "bar_values", "count_arithmetic", "count_logic", "extreme", "line_chart", "majority", "odd_one_out", "pattern",

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from palaestra.learn.reward_model import load_reward_model
-from palaestra.recipes.reward import train_reward
+from palaestra.recipes.train.reward_model import train_reward
 
 draw = random.Random(0)
 with tempfile.TemporaryDirectory() as folder:

@@ -13,7 +13,7 @@ os.environ.setdefault("PALAESTRA_RESEARCH_SEED", "0")  # The same hidden problem
 import pytest
 from hypothesis import settings
 
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 
 collect_ignore = ["helpers/user_plugin.py"]  # It registers what it holds when it is imported.
 # The same examples in every run; HYPOTHESIS_PROFILE=search looks for new ones.
@@ -33,7 +33,7 @@ def own_randomness() -> None:
 def nano() -> Model:
     from transformers.utils import logging
 
-    from palaestra.engines import shelf
+    from palaestra.engines import models as shelf
 
     logging.disable_progress_bar()
     return shelf.load("nano", device="cpu")
@@ -42,6 +42,6 @@ def nano() -> Model:
 @pytest.fixture
 def fresh_nano() -> Model:
     """A student of its own for tests that train it."""
-    from palaestra.engines import shelf
+    from palaestra.engines import models as shelf
 
     return shelf.load("nano", device="cpu")

@@ -16,7 +16,7 @@ from palaestra.core.statistics import gain_between, report_on
 from palaestra.envs.lesson import LessonEnv
 from palaestra.envs.lesson.journal import Forgetful
 from palaestra.envs.lesson.state import StudentState
-from palaestra.recipes.teach import TeachResult
+from palaestra.recipes.teach.recipe import TeachResult
 from palaestra.report import write_report
 from palaestra.runs.files import write_json
 from palaestra.runs.ledger import LedgerEntry
@@ -107,8 +107,8 @@ def writer_of(model: str, task: Task, teacher: str) -> Iterator[Writer]:
     if model == "task":
         yield TaskWriter(task)
         return
-    from palaestra.engines.opening import open_cached
-    from palaestra.engines.shelf import cache_folder
+    from palaestra.engines.factory import open_cached
+    from palaestra.engines.models import cache_folder
     from palaestra.runs.cache import Cache
     from palaestra.teachers.model_writer import ModelWriter
     from palaestra.teachers.prompts import Prompts

@@ -9,7 +9,7 @@ import time
 from _shared import Checked, Remembering, arguments, finish_episode, folder_of, writer_of
 
 from palaestra import LessonEnv, make_task, make_teacher, run_episode
-from palaestra.engines import shelf
+from palaestra.engines import models as shelf
 from palaestra.learn.students import make_student
 from palaestra.learn.supervised import supervision_for
 

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from palaestra.learn.reinforce import REINFORCEConfig
     from palaestra.learn.reward_model import RewardModel, load_reward_model
     from palaestra.learn.rloo import RLOOConfig
-    from palaestra.recipes.agent import load_ppo_agent, train_agent
-    from palaestra.recipes.compare import compare
-    from palaestra.recipes.episode import run_episode
-    from palaestra.recipes.evaluate import EvaluateSettings, evaluate
-    from palaestra.recipes.pretrain import PretrainSettings, pretrain
-    from palaestra.recipes.reward import RewardSettings, train_reward
-    from palaestra.recipes.teach import TeachSettings, teach
-    from palaestra.recipes.train import TrainSettings, train
+    from palaestra.recipes.compat.run_episode import run_episode
+    from palaestra.recipes.compat.train_agent import load_ppo_agent, train_agent
+    from palaestra.recipes.evaluate.compare import compare
+    from palaestra.recipes.evaluate.recipe import EvaluateSettings, evaluate
+    from palaestra.recipes.teach.recipe import TeachSettings, teach
+    from palaestra.recipes.train.pretrain import PretrainSettings, pretrain
+    from palaestra.recipes.train.recipe import TrainSettings, train
+    from palaestra.recipes.train.reward_model import RewardSettings, train_reward
     from palaestra.tasks.base import make_task
     from palaestra.teachers.base import make_teacher
 
@@ -69,7 +69,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "EvaluateSettings": "palaestra.recipes.evaluate",
+    "EvaluateSettings": "palaestra.recipes.evaluate.recipe",
     "GRPOConfig": "palaestra.learn.grpo",
     "LMActorNetwork": "palaestra.learn.policies.networks",
     "LMCriticNetwork": "palaestra.learn.policies.networks",
@@ -77,29 +77,29 @@ _HOMES = {
     "MLPActorNetwork": "palaestra.learn.policies.networks",
     "MLPCriticNetwork": "palaestra.learn.policies.networks",
     "PPOConfig": "palaestra.learn.ppo",
-    "PretrainSettings": "palaestra.recipes.pretrain",
+    "PretrainSettings": "palaestra.recipes.train.pretrain",
     "REINFORCEConfig": "palaestra.learn.reinforce",
     "RLOOConfig": "palaestra.learn.rloo",
     "RewardModel": "palaestra.learn.reward_model",
-    "RewardSettings": "palaestra.recipes.reward",
-    "TeachSettings": "palaestra.recipes.teach",
+    "RewardSettings": "palaestra.recipes.train.reward_model",
+    "TeachSettings": "palaestra.recipes.teach.recipe",
     "TokenEnv": "palaestra.envs.token",
     "TokenVectorEnv": "palaestra.envs.token",
-    "TrainSettings": "palaestra.recipes.train",
+    "TrainSettings": "palaestra.recipes.train.recipe",
     "TurnEnv": "palaestra.envs.turn",
     "TurnVectorEnv": "palaestra.envs.turn",
-    "compare": "palaestra.recipes.compare",
-    "evaluate": "palaestra.recipes.evaluate",
-    "load_ppo_agent": "palaestra.recipes.agent",
+    "compare": "palaestra.recipes.evaluate.compare",
+    "evaluate": "palaestra.recipes.evaluate.recipe",
+    "load_ppo_agent": "palaestra.recipes.compat.train_agent",
     "load_reward_model": "palaestra.learn.reward_model",
     "make_task": "palaestra.tasks.base",
     "make_teacher": "palaestra.teachers.base",
-    "pretrain": "palaestra.recipes.pretrain",
-    "run_episode": "palaestra.recipes.episode",
-    "teach": "palaestra.recipes.teach",
-    "train": "palaestra.recipes.train",
-    "train_agent": "palaestra.recipes.agent",
-    "train_reward": "palaestra.recipes.reward",
+    "pretrain": "palaestra.recipes.train.pretrain",
+    "run_episode": "palaestra.recipes.compat.run_episode",
+    "teach": "palaestra.recipes.teach.recipe",
+    "train": "palaestra.recipes.train.recipe",
+    "train_agent": "palaestra.recipes.compat.train_agent",
+    "train_reward": "palaestra.recipes.train.reward_model",
 }
 
 

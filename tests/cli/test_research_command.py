@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from palaestra.cli.main import app
 from palaestra.cli.research import _tasks
 from palaestra.core.errors import SettingsError
-from palaestra.research.task import task_names
+from palaestra.research.tasks.task import task_names
 
 
 def palaestra(*arguments: str | Path) -> warm.Completed:

@@ -22,9 +22,9 @@ from palaestra.cli.standings import standings_tables
 from palaestra.cli.terminal import terminal
 from palaestra.core.events import Event
 from palaestra.engines.retry import AGAIN
-from palaestra.research.scores import RunScore, Standings, TaskScale
-from palaestra.research.standings import compare_methods
-from palaestra.research.task import Direction
+from palaestra.research.standings.scores import RunScore, Standings, TaskScale
+from palaestra.research.standings.standings import compare_methods
+from palaestra.research.tasks.task import Direction
 from palaestra.runs.run import Run
 
 
@@ -44,14 +44,14 @@ def test_ctrl_c_says_how_to_go_on_where_there_is_something_to_go_on_with(
         with Run.create(tmp_path / "run", "evaluate", {}):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("palaestra.recipes.evaluate.evaluate", interrupted)
+    monkeypatch.setattr("palaestra.recipes.evaluate.recipe.evaluate", interrupted)
     code, said = called(monkeypatch, capsys, "evaluate")
     assert (code, said) == (130, f"stopped; what was done is stored. Go on with: palaestra resume {tmp_path / 'run'}\n")
 
     def study(*arguments: Any, out: Path, **_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("palaestra.recipes.study.study", study)
+    monkeypatch.setattr("palaestra.recipes.teach.study.study", study)
     _, said = called(monkeypatch, capsys, "teach", "--seeds", "2", "--out", "here")
     assert said.endswith("Go on with: the same command, with --out here\n")
 

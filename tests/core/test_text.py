@@ -23,7 +23,7 @@ from palaestra.core.records import (
     Trajectory,
 )
 from palaestra.core.text import clean, clean_text
-from palaestra.research.steps import Step
+from palaestra.research.workspace.step_record import Step
 from palaestra.runs.records import from_json, to_json
 
 ANY = st.text(st.characters(), max_size=40) | st.sampled_from(

@@ -20,8 +20,8 @@ from transformers.utils import logging
 import palaestra.envs.lesson
 import palaestra.learn.student
 import palaestra.runs.records  # noqa: F401
-from palaestra.engines import shelf
-from palaestra.recipes import teach
+from palaestra.engines import models as shelf
+from palaestra.recipes.teach import recipe as teach
 from palaestra.runs.run import Run
 
 SETTINGS = teach.TeachSettings(

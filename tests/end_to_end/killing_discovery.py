@@ -23,10 +23,10 @@ import palaestra.teachers.model_writer
 import palaestra.teachers.quality
 import palaestra.teachers.skills  # noqa: F401
 from palaestra.core.records import Message
-from palaestra.engines import shelf
+from palaestra.engines import models as shelf
 from palaestra.engines.base import Request
 from palaestra.engines.openai import OpenAIEngine
-from palaestra.recipes import teach
+from palaestra.recipes.teach import recipe as teach
 from palaestra.runs.run import Run
 
 

@@ -18,8 +18,8 @@ import torch
 from transformers.utils import logging
 
 import palaestra.engines.transformers
-import palaestra.recipes.loops  # noqa: F401
-from palaestra.recipes import train
+import palaestra.recipes.train.build  # noqa: F401
+from palaestra.recipes.train import recipe as train
 from palaestra.runs.run import Run
 
 CONTROL = train.TrainSettings(

@@ -12,8 +12,8 @@ from chat_server import Reply, Server, error
 from number_task import number_task
 
 from palaestra.core.errors import EngineError
-from palaestra.recipes.evaluate import evaluate
-from palaestra.recipes.research import research
+from palaestra.recipes.evaluate.recipe import evaluate
+from palaestra.recipes.research.recipe import research
 
 USAGE = {"prompt_tokens": 11, "completion_tokens": 7}
 

@@ -11,7 +11,7 @@ from tiny_models import RARE, SEQUENCES, SLOTS, VOCABULARY, tiny_model
 
 from palaestra.core.errors import ModelError
 from palaestra.core.records import Completion, Failure, FailureCause, Message, StopReason
-from palaestra.engines import shelf
+from palaestra.engines import models as shelf
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.families import PADDED, context_length, sliding_window
 from palaestra.engines.sequences import SequenceStepper

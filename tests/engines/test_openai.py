@@ -24,8 +24,8 @@ from palaestra.engines.base import ENGINES, Answer, Engine, Request, Sampling, S
 from palaestra.engines.budget import Budget
 from palaestra.engines.cached import CachedEngine
 from palaestra.engines.openai import OpenAIEngine
+from palaestra.engines.openai_format import BrokenAnswerError, read, read_usage
 from palaestra.engines.retry import AGAIN, WAITING, Patience
-from palaestra.engines.wire import BrokenAnswerError, read, read_usage
 from palaestra.runs.cache import Cache
 
 QUICK = Patience(first=0.01, longest=0.05, total=20.0, tries=4)

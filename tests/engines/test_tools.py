@@ -13,9 +13,9 @@ from palaestra.core.records import Completion, Message, ToolCall
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.cached import CachedEngine, prompt_size, request_keys
 from palaestra.engines.chat import offers_tools, prompt_ids, with_tools
+from palaestra.engines.models import Model
 from palaestra.engines.openai import OpenAIEngine
-from palaestra.engines.shelf import Model
-from palaestra.engines.wire import BrokenAnswerError, read
+from palaestra.engines.openai_format import BrokenAnswerError, read
 from palaestra.runs.cache import Cache
 
 TOOL = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}}}

@@ -6,7 +6,7 @@ import torch
 from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, Split, StopReason, TextPart
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.chat import prompt_ids
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.engines.transformers import TransformersEngine, filter_logits
 from palaestra.tasks.math.task import MathSkills
 

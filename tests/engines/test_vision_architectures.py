@@ -11,7 +11,7 @@ from palaestra.core.records import Example, ImagePart, Message, Split, TextPart
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.images import visual_prompt
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.learn.randomness import seeded_torch
 from palaestra.learn.supervised import Supervision, fine_tune
 from palaestra.tasks.vision.task import VisionSkills

@@ -13,10 +13,10 @@ from palaestra.core.errors import MissingExtraError, ModelError
 from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, Split, TextPart
 from palaestra.core.seeding import Seeds
 from palaestra.engines import images as module
-from palaestra.engines import shelf
+from palaestra.engines import models as shelf
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.images import ImageError, load_image, visual_prompt
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.learn.nano_vlm import (
     PLACES,
     build_model,

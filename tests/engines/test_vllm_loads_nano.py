@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from palaestra.core.records import Split
-from palaestra.engines import shelf
+from palaestra.engines import models as shelf
 from palaestra.engines.base import Request, Sampling
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.tasks.math.task import MathSkills
 
 PYTHON = os.environ.get("PALAESTRA_VLLM_PYTHON", "")

@@ -14,11 +14,11 @@ import pytest
 from pydantic import BaseModel, Field
 
 from palaestra.core.records import Completion, Failure, FailureCause, Message, Split
-from palaestra.engines import shelf
+from palaestra.engines import models as shelf
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.cached import CachedEngine
+from palaestra.engines.models import Model
 from palaestra.engines.openai import OpenAIEngine
-from palaestra.engines.shelf import Model
 from palaestra.engines.structured import ask
 from palaestra.runs.cache import Cache
 from palaestra.tasks.math.task import MathSkills

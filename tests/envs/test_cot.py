@@ -10,7 +10,7 @@ from gymnasium.utils.env_checker import check_env
 import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import EnvError, PalaestraError, RewardError, UnknownNameError
 from palaestra.core.records import Completion, Failure, FailureCause, Message, Problem, Score, Split
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.envs.token import CoTEnv, CoTVectorEnv
 
 END = 1

@@ -10,7 +10,7 @@ from palaestra.core.errors import LessonError
 from palaestra.core.records import Example, Failure, FailureCause, Lesson, Message, Report, Split
 from palaestra.core.seeding import Seeds
 from palaestra.engines.mock import MockEngine
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.envs.lesson import LessonEnv
 from palaestra.learn.student import SupervisedStudent
 from palaestra.learn.supervised import Supervision
@@ -95,7 +95,7 @@ def test_training_starts_from_the_base_on_all_data(env: LessonEnv) -> None:
     env.reset(seed=0)
     env.step(lesson(4, 0))
     *_, info = env.step(lesson(4, 1))
-    from palaestra.engines import shelf
+    from palaestra.engines import models as shelf
 
     other = SupervisedStudent(shelf.load("nano", device="cpu"), Supervision(epochs=1))
     other.learn(lesson(4, 0).examples + lesson(4, 1).examples, Seeds(0).derive("training", 2))

@@ -10,7 +10,7 @@ import pytest
 import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import LessonError, PalaestraError, SettingsError
 from palaestra.core.records import Decision, Example, ImagePart, Lesson, Message, Problem, Split, ToolCall
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.envs.lesson import LessonEnv
 from palaestra.learn.student import SupervisedStudent
 from palaestra.learn.supervised import Supervision

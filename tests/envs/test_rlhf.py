@@ -11,7 +11,7 @@ from gymnasium.utils.env_checker import check_env
 import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import EnvError, PalaestraError
 from palaestra.core.records import Message, Problem
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.envs.token import Response, RLHFEnv, RLHFVectorEnv
 
 END = 1

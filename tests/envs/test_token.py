@@ -16,7 +16,7 @@ import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import EnvError, ModelError, RewardError
 from palaestra.core.records import Message, StopReason
 from palaestra.core.seeding import Seeds
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.envs.token import Prompt, Response, TokenEnv, TokenVectorEnv
 
 COLOURS = [f"Name the colour {number}." for number in range(12)]
@@ -103,7 +103,7 @@ def test_importing_the_environments_loads_neither_torch_nor_transformers() -> No
     code = (
         "import sys, palaestra, palaestra.envs, gymnasium\n"
         "gymnasium.spec('CoTEnv-v0'), gymnasium.spec('RLHFEnv-v0')\n"
-        "import palaestra.envs.token, palaestra.envs.wrappers, palaestra.envs.making\n"
+        "import palaestra.envs.token, palaestra.envs.wrappers, palaestra.envs.factory\n"
         "print({'torch', 'transformers'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from palaestra.core.errors import EnvError
 from palaestra.core.records import StopReason
 from palaestra.core.seeding import Seeds
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.envs.wrappers import PlainTokenVectorEnv, SlotVectorEnv
 
 END = 1

@@ -13,7 +13,7 @@ submission: {files: [answer.txt]}
 limits: {steps: 8, seconds: 600, command_seconds: 20, validations: 3}
 """
 EVALUATOR = """
-from palaestra.research.records import SubmissionError
+from palaestra.research.tasks.records import SubmissionError
 
 
 def evaluate(evaluation):

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from palaestra.core.errors import SandboxError
-from palaestra.research.baseline import Measured, measure
-from palaestra.research.data import function_of
-from palaestra.research.evaluation import EvaluationSplit, Judge
-from palaestra.research.places import sandbox_for
-from palaestra.research.records import Outcome
-from palaestra.research.task import ResearchTask, TaskLimits, load_task
+from palaestra.research.judge.baseline import Measured, measure
+from palaestra.research.judge.evaluation import EvaluationSplit, Judge
+from palaestra.research.judge.sandboxing import sandbox_for
+from palaestra.research.tasks.data import function_of
+from palaestra.research.tasks.records import Outcome
+from palaestra.research.tasks.task import ResearchTask, TaskLimits, load_task
 
 
 @cache

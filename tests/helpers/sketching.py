@@ -9,7 +9,7 @@ from typing import Literal
 from PIL import Image, ImageDraw
 
 from palaestra.core.records import Failure, FailureCause
-from palaestra.tasks.vision.painters.base import PAINTERS, Description
+from palaestra.tasks.vision.image_generators.base import PAINTERS, Description
 
 COLOURS = ("red", "green", "blue", "yellow", "black")
 

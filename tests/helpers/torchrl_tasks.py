@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torchrl.envs import TransformedEnv
 
 EVALUATOR = """
-from palaestra.research.records import SubmissionError
+from palaestra.research.tasks.records import SubmissionError
 
 def evaluate(evaluation):
     text = evaluation.text("answer.txt").split()[-1]

@@ -20,8 +20,8 @@ MODULES = (
     "torch", "torch._dynamo", "transformers.modeling_utils", "transformers.models.auto.modeling_auto",
     "transformers.models.llama.modeling_llama", "transformers.generation", "peft",
     "typer", "importlib.metadata", "palaestra.cli.tables", "palaestra.engines.openai", "palaestra.engines.transformers",
-    "palaestra.envs.lesson", "palaestra.envs.token", "palaestra.learn.student", "palaestra.recipes.evaluate",
-    "palaestra.recipes.loops", "palaestra.recipes.research", "palaestra.recipes.teach", "palaestra.recipes.train",
+    "palaestra.envs.lesson", "palaestra.envs.token", "palaestra.learn.student", "palaestra.recipes.evaluate.recipe",
+    "palaestra.recipes.train.build", "palaestra.recipes.research.recipe", "palaestra.recipes.teach.recipe", "palaestra.recipes.train.recipe",
     "palaestra.report", "palaestra.teachers.model_writer", "palaestra.teachers.quality", "palaestra.teachers.skills",
 )  # fmt: skip
 

@@ -25,7 +25,7 @@ from palaestra.core.errors import (
     SettingsError,
     UnknownNameError,
 )
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.integrations import torchrl as integration
 from palaestra.integrations.torchrl import (
     ConditionalSkip,
@@ -36,8 +36,8 @@ from palaestra.integrations.torchrl import (
     TaskSampler,
     make_mlgym,
 )
-from palaestra.research.env import ResearchEnv
-from palaestra.research.task import load_task
+from palaestra.research.tasks.task import load_task
+from palaestra.research.workspace.env import ResearchEnv
 
 # The environment
 

@@ -18,7 +18,7 @@ from torchrl.envs.utils import check_env_specs
 from torchrl_tasks import SUBMIT, block, last, play, roles, told
 
 from palaestra.core.errors import EnvError
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.integrations.torchrl import (
     ConditionalSkip,
     IsolateCodeBlock,
@@ -33,7 +33,7 @@ from palaestra.integrations.torchrl import (
     TemplateTransform,
 )
 from palaestra.integrations.torchrl.make import _to_retry
-from palaestra.research.task import load_task
+from palaestra.research.tasks.task import load_task
 
 Chained = Callable[..., MLGymEnv]
 DOCS = Path(__file__).parents[2] / "docs" / "turn.md"

@@ -14,7 +14,7 @@ from torchrl.envs.llm.libs.mlgym import TemplateTransform as TorchRLs
 from torchrl_tasks import SUBMIT, block, last, play, roles, told
 
 from palaestra.core.errors import EnvError, UnknownNameError
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.integrations.torchrl import TemplateTransform
 from palaestra.integrations.torchrl.rendering import Renderer
 

@@ -15,7 +15,7 @@ from palaestra.learn.algorithms import ALGORITHMS, Algorithm
 from palaestra.learn.policies.networks import MLPActorNetwork
 from palaestra.learn.rollouts import Rollout, everything
 from palaestra.learn.updates import Optimizer, gradient_step
-from palaestra.recipes.agent import train_agent
+from palaestra.recipes.compat.train_agent import train_agent
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import torch
 from palaestra.core.errors import LessonError
 from palaestra.core.records import Example, Message
 from palaestra.engines.base import Request
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.learn.batches import IGNORE, Encoded, batch_plan, collate, encode, response_loss
 
 EXAMPLE = Example((Message("user", "What is 3 + 4?"),), "3+4=7. Answer: 7")

@@ -10,7 +10,7 @@ import pytest
 from palaestra.core.errors import EnvError
 from palaestra.core.records import ImagePart, Message, TextPart
 from palaestra.engines.chat import prompt_ids
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.learn.chats import ChatEncoder
 
 START = "{% for m in messages %}"

@@ -11,10 +11,10 @@ import torch
 from palaestra.core.errors import LessonError, RunError
 from palaestra.core.records import Example, ImagePart, Message, TextPart
 from palaestra.core.seeding import Seeds
-from palaestra.engines import shelf
+from palaestra.engines import models as shelf
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.images import load_image
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.learn.batches import Encoded, of_one_shape
 from palaestra.learn.nano_vlm import CONTEXT, build_model
 from palaestra.learn.randomness import seeded_torch

@@ -13,9 +13,9 @@ import torch
 from palaestra.core.errors import LessonError, SettingsError
 from palaestra.core.records import Completion, Example, Failure, FailureCause, Problem, Score
 from palaestra.core.seeding import Seeds
-from palaestra.engines import shelf
+from palaestra.engines import models as shelf
 from palaestra.engines.base import Request, Sampling
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.envs.token import TokenVectorEnv
 from palaestra.learn.policies.visual import VisualPolicy, collect_answers
 from palaestra.learn.practice import Practice, PractisingStudent

@@ -16,9 +16,9 @@ import torch
 from palaestra.core.errors import LessonError, SettingsError, UnknownNameError
 from palaestra.core.records import Completion, Example, Failure, FailureCause, Message, Problem, Score
 from palaestra.core.seeding import Seeds
-from palaestra.engines import shelf
+from palaestra.engines import models as shelf
 from palaestra.engines.base import Request
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.learn.preference import (
     Pair,
     Preference,

@@ -8,7 +8,7 @@ from palaestra.core.errors import RunError
 from palaestra.core.records import Message
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Request
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.learn.student import SupervisedStudent
 from palaestra.learn.supervised import Method, Supervision
 from palaestra.runs.files import write_folder
@@ -52,7 +52,7 @@ def test_a_student_learns_forgets_and_learns_the_same_again(fresh_nano: Model, m
 
 
 def test_a_saved_student_loads_into_a_fresh_one(fresh_nano: Model, tmp_path: Path, method: Method) -> None:
-    from palaestra.engines import shelf
+    from palaestra.engines import models as shelf
 
     student = student_of(fresh_nano, method)
     student.learn(FEW, Seeds(0))
@@ -72,7 +72,7 @@ def test_after_every_training_the_engine_asks_what_that_training_led_to(fresh_na
 
 
 def test_a_saved_student_is_an_ordinary_checkpoint(fresh_nano: Model, tmp_path: Path) -> None:
-    from palaestra.engines import shelf
+    from palaestra.engines import models as shelf
 
     student = student_of(fresh_nano, "full")
     student.learn(FEW, Seeds(0))
@@ -84,7 +84,7 @@ def test_a_saved_student_is_an_ordinary_checkpoint(fresh_nano: Model, tmp_path: 
 def test_a_training_killed_in_the_middle_goes_on_from_its_last_state(
     fresh_nano: Model, tmp_path: Path, method: Method
 ) -> None:
-    from palaestra.engines import shelf
+    from palaestra.engines import models as shelf
 
     whole = student_of(fresh_nano, method)
     curve = whole.learn(FEW, Seeds(0))

@@ -7,7 +7,7 @@ import torch
 from palaestra.core.errors import LessonError, MissingExtraError
 from palaestra.core.records import Example
 from palaestra.core.seeding import Seeds
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.learn.supervised import Supervision, TrainingState, _schedule, add_adapter, fine_tune, supervision_for
 from palaestra.tasks.math.task import MathSkills
 
@@ -34,7 +34,7 @@ def test_the_loss_falls_on_what_is_learned(fresh_nano: Model) -> None:
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others() -> None:
-    from palaestra.engines import shelf
+    from palaestra.engines import models as shelf
 
     results = []
     for seed in (0, 0, 1):
@@ -47,7 +47,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others() -> None:
 
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_an_interrupted_training_goes_on_to_the_same_weights(method: str) -> None:
-    from palaestra.engines import shelf
+    from palaestra.engines import models as shelf
 
     supervision = Supervision(method=method, epochs=2, batch_size=8, dropout=0.1 if method == "lora" else 0.0)  # type: ignore[arg-type]
     states: list[TrainingState] = []

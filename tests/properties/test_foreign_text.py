@@ -21,12 +21,12 @@ from palaestra.core.records import Attempt, Completion, Failure, Message, Score,
 from palaestra.engines.base import Answer, Request
 from palaestra.envs.turn import Reply as TurnReply
 from palaestra.envs.turn import StopReason, TurnEnv
-from palaestra.recipes.evaluate import evaluate
-from palaestra.recipes.research import research
-from palaestra.recipes.teach import teach
-from palaestra.recipes.train import train
+from palaestra.recipes.evaluate.recipe import evaluate
+from palaestra.recipes.research.recipe import research
+from palaestra.recipes.teach.recipe import teach
+from palaestra.recipes.train.recipe import train
 from palaestra.report import write_report
-from palaestra.research.steps import Step
+from palaestra.research.workspace.step_record import Step
 from palaestra.runs.run import Run
 from palaestra.tasks.base import make_task
 from palaestra.tasks.evaluate import choose

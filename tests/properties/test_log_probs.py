@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palaestra.core.seeding import Seeds
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.engines.slots import SlotStepper
 from palaestra.envs.token import Prompt, TokenVectorEnv
 from palaestra.learn.collect import collect_responses

@@ -42,7 +42,7 @@ def test_no_teacher_knows_a_task() -> None:
                 found += [(name, t) for t in targets if t.startswith(f"palaestra.tasks.{kind}")]
     assert not [(name, target) for name, target in found if name.startswith(("teachers/", "envs/lesson/"))]
     # The embedded students are trained from scratch on their own tasks; nothing else of the recipes knows one.
-    assert {name for name, _ in found} <= {"recipes/pretrain.py"}
+    assert {name for name, _ in found} <= {"recipes/train/pretrain.py"}
 
 
 def test_no_function_of_the_lesson_scale_is_a_near_copy_of_one_in_another_file() -> None:
@@ -76,4 +76,4 @@ def test_a_lesson_environment_is_played_in_two_places_a_whole_run_and_the_loop_b
         and node.func.attr == "step"
         and any(isinstance(argument, ast.Name) and argument.id == "lesson" for argument in node.args)
     }
-    assert steps == {"recipes/episode.py", "recipes/teach.py"}
+    assert steps == {"recipes/compat/run_episode.py", "recipes/teach/recipe.py"}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from talk import Talk
 
 from palaestra.core.seeding import Seeds
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.envs.turn import TurnVectorEnv
 from palaestra.learn.chats import ChatEncoder
 from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy

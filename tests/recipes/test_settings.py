@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from palaestra.core.errors import SettingsError
-from palaestra.recipes.evaluate import EvaluateSettings
+from palaestra.recipes.evaluate.recipe import EvaluateSettings
 from palaestra.recipes.settings import build, documented, read_file, to_plain
-from palaestra.recipes.teach import TeachSettings
+from palaestra.recipes.teach.recipe import TeachSettings
 
 KINDS = [TeachSettings, EvaluateSettings]
 

@@ -12,10 +12,10 @@ import pytest
 from palaestra.core.records import Failure, FailureCause
 from palaestra.report.page import _environment
 from palaestra.report.profiles import line_sample, profile_chart, profiles_part, steps
-from palaestra.research.profiles import area_under_profile, performance_ratios
-from palaestra.research.scores import BASELINE, Measure, RunScore, Standings, TaskScale
-from palaestra.research.standings import compare_methods
-from palaestra.research.task import Direction
+from palaestra.research.standings.profiles import area_under_profile, performance_ratios
+from palaestra.research.standings.scores import BASELINE, Measure, RunScore, Standings, TaskScale
+from palaestra.research.standings.standings import compare_methods
+from palaestra.research.tasks.task import Direction
 
 HOSTILE = '<script>alert("a & b")</script>'
 PAGE = '{% import "profiles.html.j2" as p %}{{ p.profiles(part) }}'

@@ -27,9 +27,9 @@ from palaestra.core.records import (
     TextPart,
     Usage,
 )
-from palaestra.recipes.evaluate import EvaluateSettings
+from palaestra.recipes.evaluate.recipe import EvaluateSettings
 from palaestra.recipes.settings import to_plain
-from palaestra.recipes.teach import TeachSettings
+from palaestra.recipes.teach.recipe import TeachSettings
 from palaestra.report import write_report
 from palaestra.report.allocation import allocation_rows
 from palaestra.report.curves import running_mean, thin

@@ -13,8 +13,8 @@ from palaestra.core.errors import RunError
 from palaestra.core.paired import t_test
 from palaestra.core.statistics import mean_interval
 from palaestra.recipes.settings import to_plain
-from palaestra.recipes.study import PLAN, read_study
-from palaestra.recipes.teach import TeachSettings
+from palaestra.recipes.teach.recipe import TeachSettings
+from palaestra.recipes.teach.study import PLAN, read_study
 from palaestra.report import write_report
 from palaestra.runs.files import write_json
 from palaestra.runs.run import Run

@@ -22,7 +22,7 @@ from palaestra.core.records import (
     Usage,
 )
 from palaestra.recipes.settings import to_plain
-from palaestra.recipes.train import TrainSettings
+from palaestra.recipes.train.recipe import TrainSettings
 from palaestra.report import write_report
 from palaestra.report.lines import Panel, Reading, Series, averaged, axis_range, chart, readings
 from palaestra.runs.ledger import LedgerEntry

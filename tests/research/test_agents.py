@@ -12,17 +12,17 @@ import pytest
 
 from palaestra.core.errors import RunError, SettingsError, UnknownNameError
 from palaestra.core.records import Message
-from palaestra.recipes import research as recipe
-from palaestra.recipes.playing import read_submission
-from palaestra.recipes.research import ResearchSettings, outfit_of, research
+from palaestra.recipes.research import recipe
+from palaestra.recipes.research.episode_player import read_submission
+from palaestra.recipes.research.recipe import ResearchSettings, outfit_of, research
 from palaestra.research.agents import AGENTS, Agent, make_agent, settled_agent
 from palaestra.research.agents.base import turns_of
 from palaestra.research.agents.script import read_script
 from palaestra.research.agents.solutions import writing
-from palaestra.research.env import ResearchEnv
-from palaestra.research.evaluation import Judge
-from palaestra.research.steps import Step
-from palaestra.research.task import load_task
+from palaestra.research.judge.evaluation import Judge
+from palaestra.research.tasks.task import load_task
+from palaestra.research.workspace.env import ResearchEnv
+from palaestra.research.workspace.step_record import Step
 from palaestra.runs.run import Run
 
 Play = Callable[..., dict[str, Any]]

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from palaestra.envs.turn import StopReason
-from palaestra.research.data import data_of
-from palaestra.research.env import ResearchEnv
-from palaestra.research.task import load_task
+from palaestra.research.tasks.data import data_of
+from palaestra.research.tasks.task import load_task
+from palaestra.research.workspace.env import ResearchEnv
 
 KIND = 'def choose(mine, theirs):\n    return "C"\n'
 """A strategy whose score is known to differ from the baseline's."""

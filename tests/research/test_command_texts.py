@@ -9,11 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palaestra.research.commands import COMMANDS, NOTHING_REFUSED, Blocklist, Rule, documentation, tool_schemas
-from palaestra.research.commands.arguments import all_parameters, from_json, from_text
-from palaestra.research.commands.base import Command, CommandError, load_commands
-from palaestra.research.commands.lint import Finding, Findings, Linter, new_errors
-from palaestra.research.commands.words import simple_commands
+from palaestra.research.workspace.commands import (
+    COMMANDS,
+    NOTHING_REFUSED,
+    Blocklist,
+    Rule,
+    documentation,
+    tool_schemas,
+)
+from palaestra.research.workspace.commands.arguments import all_parameters, from_json, from_text
+from palaestra.research.workspace.commands.base import Command, CommandError, load_commands
+from palaestra.research.workspace.commands.lint import Finding, Findings, Linter, new_errors
+from palaestra.research.workspace.commands.words import simple_commands
 
 
 def words(text: str) -> list[str]:

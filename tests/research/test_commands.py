@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from palaestra.core.errors import SandboxError, UnknownNameError
-from palaestra.research.commands import Command, Outcome, Session, documentation, load_commands, tool_schemas
-from palaestra.research.commands.editing import LEVELS
-from palaestra.research.commands.files import WHOLE
-from palaestra.research.commands.text import Text
-from palaestra.research.commands.window import HEADER
+from palaestra.research.workspace.commands import Command, Outcome, Session, documentation, load_commands, tool_schemas
+from palaestra.research.workspace.commands.editing import LEVELS
+from palaestra.research.workspace.commands.files import WHOLE
+from palaestra.research.workspace.commands.text import Text
+from palaestra.research.workspace.commands.window import HEADER
 from palaestra.sandbox import SHELL_LIMITS, Limits, Shell, make_sandbox
 
 PROGRAM = "import os\n\n\ndef double(x):\n    return x * 2\n\n\nprint(double(2), os.sep)\n"

@@ -15,11 +15,11 @@ from number_task import number_task
 
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Failure, FailureCause
-from palaestra.recipes.research import research
-from palaestra.research import deadline, evaluation
-from palaestra.research.deadline import OverdueError, within
-from palaestra.research.evaluation import Judge
-from palaestra.research.task import load_task
+from palaestra.recipes.research.recipe import research
+from palaestra.research.judge import deadline, evaluation
+from palaestra.research.judge.deadline import OverdueError, within
+from palaestra.research.judge.evaluation import Judge
+from palaestra.research.tasks.task import load_task
 from palaestra.sandbox import make_sandbox
 
 LOOP = """

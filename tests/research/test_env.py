@@ -12,9 +12,9 @@ from gymnasium.utils.env_checker import check_env
 import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Message, ToolCall
-from palaestra.envs.making import make_turn_env
+from palaestra.envs.factory import make_turn_env
 from palaestra.envs.turn import StopReason
-from palaestra.research.env import ResearchEnv
+from palaestra.research.workspace.env import ResearchEnv
 
 ID = "palaestra/Research-v0"
 

@@ -17,11 +17,12 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.records import FailureCause, Message, ToolCall
 from palaestra.core.seeding import Seeds
 from palaestra.envs.turn import StopReason
-from palaestra.research import baseline, secret
-from palaestra.research.env import MOST_CALLS, ResearchEnv
-from palaestra.research.matches import play_field
-from palaestra.research.records import Grade, Unusable
-from palaestra.research.task import load_task
+from palaestra.research.judge import baseline
+from palaestra.research.judge.tournament import play_field
+from palaestra.research.tasks import eval_seed as secret
+from palaestra.research.tasks.records import Grade, Unusable
+from palaestra.research.tasks.task import load_task
+from palaestra.research.workspace.env import MOST_CALLS, ResearchEnv
 from palaestra.sandbox import make_sandbox
 
 TASK = """
@@ -33,7 +34,7 @@ submission: {files: [f.py]}
 limits: {steps: 30, seconds: 600, command_seconds: 20, validations: 3, evaluation_seconds: 10}
 """
 EVALUATOR = """
-from palaestra.research.records import SubmissionError
+from palaestra.research.tasks.records import SubmissionError
 
 
 def evaluate(evaluation):
@@ -317,7 +318,7 @@ def test_what_a_command_saw_counts_as_well(task: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(task, folder)
     (folder / "evaluator.py").write_text(
-        "from palaestra.research.records import SubmissionError\n\n\ndef evaluate(evaluation):\n"
+        "from palaestra.research.tasks.records import SubmissionError\n\n\ndef evaluate(evaluation):\n"
         "    result = evaluation.run('python3', 'f.py', '7654321')\n    raise SubmissionError(result.text)\n"
     )
     made = load_task(folder).judge(make_sandbox()).judge({"f.py": b"import sys; print(sys.argv)"}, "test")

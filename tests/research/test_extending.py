@@ -18,16 +18,16 @@ from number_task import number_task
 from palaestra.core.errors import SettingsError
 from palaestra.core.plugins import load_plugins
 from palaestra.core.records import FailureCause, Message
-from palaestra.recipes.research import research
+from palaestra.recipes.research.recipe import research
 from palaestra.research.agents import AGENTS
 from palaestra.research.agents.history import HISTORIES
-from palaestra.research.commands import COMMANDS, Command, CommandError, load_commands
-from palaestra.research.env import ResearchEnv
-from palaestra.research.evaluation import Judge
-from palaestra.research.parsing import PARSERS
-from palaestra.research.places import sandbox_for
-from palaestra.research.records import Unusable
-from palaestra.research.task import RESEARCH_TASKS, load_task
+from palaestra.research.judge.evaluation import Judge
+from palaestra.research.judge.sandboxing import sandbox_for
+from palaestra.research.tasks.records import Unusable
+from palaestra.research.tasks.task import RESEARCH_TASKS, load_task
+from palaestra.research.workspace.commands import COMMANDS, Command, CommandError, load_commands
+from palaestra.research.workspace.env import ResearchEnv
+from palaestra.research.workspace.parsing import PARSERS
 from palaestra.sandbox.base import SANDBOXES
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -185,7 +185,7 @@ def test_a_command_that_breaks_ends_the_episode_as_a_failure_and_one_that_is_mis
     tmp_path: Path, perform: Callable[[Any, Any], str], said: str, tools: bool
 ) -> None:
     from palaestra.core.records import Message, ToolCall
-    from palaestra.research.env import ResearchEnv
+    from palaestra.research.workspace.env import ResearchEnv
 
     COMMANDS.register("boom", Command("boom", perform, "Boom."))
     env = ResearchEnv(number_task(tmp_path), tools=tools)

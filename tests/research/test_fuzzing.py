@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from palaestra.core.records import Message, ToolCall
 from palaestra.envs.turn import Conversation, StopReason
-from palaestra.recipes.research import research
-from palaestra.research.env import ResearchEnv
-from palaestra.research.steps import Step
+from palaestra.recipes.research.recipe import research
+from palaestra.research.workspace.env import ResearchEnv
+from palaestra.research.workspace.step_record import Step
 from palaestra.runs.run import Run
 
 EPISODES = 200 if os.environ.get("HYPOTHESIS_PROFILE") == "search" else 60

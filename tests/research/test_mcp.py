@@ -7,16 +7,16 @@ import pytest
 from mcp_client import text_of, with_client
 
 from palaestra.core.errors import MissingExtraError, SandboxError
-from palaestra.research.commands import COMMANDS, Outcome, load_commands
-from palaestra.research.mcp import make_server
+from palaestra.research.agents.mcp import make_server
+from palaestra.research.workspace.commands import COMMANDS, Outcome, load_commands
 from palaestra.sandbox import make_sandbox
 
 anyio = pytest.importorskip("anyio")
 pytest.importorskip("mcp")
 
 SERVER = """
-from palaestra.research.commands import Session
-from palaestra.research.mcp import serve
+from palaestra.research.workspace.commands import Session
+from palaestra.research.agents.mcp import serve
 from palaestra.sandbox import make_sandbox
 
 class Hooks:

@@ -10,14 +10,14 @@ import pytest
 
 from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.core.records import Failure
-from palaestra.research.baseline import baseline_of, measure
+from palaestra.research.judge.baseline import baseline_of, measure
+from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.mlgym import MLGymTask, load_mlgym, mlgym_names
 from palaestra.research.mlgym.directions import direction_of
 from palaestra.research.mlgym.files import EntryPoint
 from palaestra.research.mlgym.scores import scores_in
-from palaestra.research.places import sandbox_for
-from palaestra.research.records import Grade, Unusable
-from palaestra.research.workspace import Workspace
+from palaestra.research.tasks.records import Grade, Unusable
+from palaestra.research.workspace.workspace import Workspace
 
 CSV_EVALUATOR = """
 import argparse, csv, json, sys, warnings

@@ -9,12 +9,12 @@ import pytest
 
 from palaestra.core.errors import RunError, SettingsError, TaskError
 from palaestra.envs.turn.records import Conversation, StopReason
-from palaestra.recipes.research import ResearchSettings, research, settled
+from palaestra.recipes.research.recipe import ResearchSettings, research, settled
 from palaestra.research.agents.base import Halt, Outfit, make_agent
 from palaestra.research.mlgym.agent_file import agent_settings
 from palaestra.research.mlgym.requirements import install_requirements
 from palaestra.research.mlgym.roles import find_answers, find_submission
-from palaestra.research.task import load_task
+from palaestra.research.tasks.task import load_task
 
 AGENT = """
 system_template: "Work on it. {WINDOW} lines at a time.\\n{command_docs}\\nSay {{% raw }} as it is."

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palaestra.research.inside.stub import Line, _error
-from palaestra.research.inside.values import BUILDERS, decode, encode
+from palaestra.research.judge.inside.stub import Line, _error
+from palaestra.research.judge.inside.values import BUILDERS, decode, encode
+from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.mlgym import MLGymTask, load_mlgym
 from palaestra.research.mlgym.judge import MLGymJudge
-from palaestra.research.places import sandbox_for
-from palaestra.research.records import Grade, Isolation, Outcome, Unusable
+from palaestra.research.tasks.records import Grade, Isolation, Outcome, Unusable
 
 TASK = """
 id: gameTask

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from palaestra.core.records import Failure, FailureCause
-from palaestra.research.inside.evaluate import KEPT, MARK, sealed
+from palaestra.research.judge.inside.evaluate import KEPT, MARK, sealed
+from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.mlgym import MLGymTask, load_mlgym
 from palaestra.research.mlgym import checkout as checkout_files
 from palaestra.research.mlgym import task as mlgym_task
 from palaestra.research.mlgym.judge import laid_over
 from palaestra.research.mlgym.scores import LOOKED_AT, exception_in, scores_in, unsealed
-from palaestra.research.places import sandbox_for
-from palaestra.research.records import Grade, Outcome, Unusable
-from palaestra.research.workspace import Workspace
+from palaestra.research.tasks.records import Grade, Outcome, Unusable
+from palaestra.research.workspace.workspace import Workspace
 
 SECRETS = ("5417 in the open", "5417 in a folder", "5417 in the data", "5417 in a folder of secrets")
 GAME = """

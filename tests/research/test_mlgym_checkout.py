@@ -19,13 +19,13 @@ from pathlib import Path
 import pytest
 
 from palaestra.core.errors import TaskError
-from palaestra.recipes.research import research
+from palaestra.recipes.research.recipe import research
 from palaestra.research.agents.base import Outfit, make_agent
+from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.mlgym import load_mlgym
 from palaestra.research.mlgym.agent_file import agent_settings
-from palaestra.research.places import sandbox_for
-from palaestra.research.records import Grade, Isolation
-from palaestra.research.workspace import Workspace
+from palaestra.research.tasks.records import Grade, Isolation
+from palaestra.research.workspace.workspace import Workspace
 
 CHECKOUT = Path(os.environ.get("PALAESTRA_MLGYM", ""))
 pytestmark = pytest.mark.skipif(

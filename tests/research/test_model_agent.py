@@ -13,11 +13,11 @@ from chat_server import Call, Reply, Server, calling, error
 from palaestra.core.records import Completion, Failure, Message, ToolCall
 from palaestra.engines.base import Request, Sampling
 from palaestra.envs.turn.records import Conversation, StopReason
-from palaestra.recipes.research import ResearchSettings, outfit_of, research
+from palaestra.recipes.research.recipe import ResearchSettings, outfit_of, research
 from palaestra.research.agents import Halt
 from palaestra.research.agents.model import ModelAgent
-from palaestra.research.steps import Step
-from palaestra.research.task import load_task
+from palaestra.research.tasks.task import load_task
+from palaestra.research.workspace.step_record import Step
 from palaestra.runs.run import Run
 
 Play = Callable[..., dict[str, Any]]

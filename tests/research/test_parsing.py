@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from palaestra.core.errors import UnknownNameError
 from palaestra.core.records import ImagePart, Message, TextPart, ToolCall
-from palaestra.research.parsing import PARSERS, Action, FormatError, make_parser
+from palaestra.research.workspace.parsing import PARSERS, Action, FormatError, make_parser
 
 
 def parse(name: str, text: str) -> Action | FormatError:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from palaestra.research.profiles import (
+from palaestra.research.standings.profiles import (
     PENALTY,
     POINTS,
     Floats,

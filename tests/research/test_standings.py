@@ -7,9 +7,9 @@ import pytest
 from palaestra.core.errors import RunError, SettingsError, UnknownNameError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
-from palaestra.research.scores import BASELINE, Cell, Measure, RunScore, Standings, TaskScale
-from palaestra.research.standings import compare_methods
-from palaestra.research.task import Direction
+from palaestra.research.standings.scores import BASELINE, Cell, Measure, RunScore, Standings, TaskScale
+from palaestra.research.standings.standings import compare_methods
+from palaestra.research.tasks.task import Direction
 
 BROKEN = Failure(FailureCause.SANDBOX, "no room on the disk")
 HIGHER, LOWER = Direction.HIGHER, Direction.LOWER

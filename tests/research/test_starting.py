@@ -14,7 +14,7 @@ import pytest
 
 import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import SandboxWarning
-from palaestra.research.env import ResearchEnv
+from palaestra.research.workspace.env import ResearchEnv
 
 
 @pytest.fixture

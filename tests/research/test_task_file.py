@@ -12,14 +12,14 @@ import yaml
 
 from palaestra.core.errors import TaskError, UnknownNameError
 from palaestra.core.records import Failure, FailureCause
-from palaestra.research.baseline import Measured, baseline_of, kept_baseline, measure
-from palaestra.research.data import data_of
-from palaestra.research.env import ResearchEnv
-from palaestra.research.evaluation import Evaluation, Judge
-from palaestra.research.places import sandbox_for
-from palaestra.research.records import Grade, Unusable
-from palaestra.research.task import RESEARCH_TASKS, Direction, ResearchTask, load_task
-from palaestra.research.workspace import Workspace
+from palaestra.research.judge.baseline import Measured, baseline_of, kept_baseline, measure
+from palaestra.research.judge.evaluation import Evaluation, Judge
+from palaestra.research.judge.sandboxing import sandbox_for
+from palaestra.research.tasks.data import data_of
+from palaestra.research.tasks.records import Grade, Unusable
+from palaestra.research.tasks.task import RESEARCH_TASKS, Direction, ResearchTask, load_task
+from palaestra.research.workspace.env import ResearchEnv
+from palaestra.research.workspace.workspace import Workspace
 
 SHORT = {
     "name": "number",
@@ -467,7 +467,7 @@ def test_the_extra_has_what_is_said_of_it() -> None:
     import tomllib
     from importlib.metadata import packages_distributions
 
-    from palaestra.research.loading import EXTRA
+    from palaestra.research.tasks.plugins import EXTRA
 
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     wanted = {line.partition(">")[0] for line in project["optional-dependencies"]["research"]}

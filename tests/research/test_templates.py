@@ -11,11 +11,11 @@ import pytest
 from palaestra.core.errors import PromptError
 from palaestra.core.prompts import SUFFIX, Prompts
 from palaestra.core.records import Message
-from palaestra.recipes.research import research
+from palaestra.recipes.research.recipe import research
 from palaestra.research.agents.history import make_history
-from palaestra.research.env import PROMPTS, ResearchEnv
-from palaestra.research.task import load_task
-from palaestra.research.templates import OWN, SHARED, check_prompts
+from palaestra.research.tasks.task import load_task
+from palaestra.research.workspace.env import PROMPTS, ResearchEnv
+from palaestra.research.workspace.templates import OWN, SHARED, check_prompts
 
 ALL = "{{ task.title }}|{{ task.limits.steps }}|{{ current_step }}|{{ remaining_steps }}|{{ open_file }}|{{ working_dir }}|"
 DOCS = Path(__file__).parents[2] / "docs" / "extend_research.md"

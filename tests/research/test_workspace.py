@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from palaestra.research.env import ResearchEnv, ResearchVectorEnv
+from palaestra.research.workspace.env import ResearchEnv, ResearchVectorEnv
 
 
 def sandboxes() -> set[str]:
@@ -57,7 +57,7 @@ def test_a_copy_in_a_child_process_leaves_the_sandbox_alone(number: Path, monkey
     assert env._workspace is not None
     shell = env._workspace.shell
     with monkeypatch.context() as patch:
-        patch.setattr("palaestra.research.workspace.os.getpid", lambda: -1)
+        patch.setattr("palaestra.research.workspace.workspace.os.getpid", lambda: -1)
         env.close()
     assert shell.execute("echo here").text == "here\n"
     shell.close()

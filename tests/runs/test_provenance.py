@@ -11,7 +11,8 @@ import pytest
 
 from palaestra import __version__
 from palaestra.core.errors import RunError
-from palaestra.engines import shelf, weights
+from palaestra.engines import models as shelf
+from palaestra.engines import weights
 from palaestra.runs import provenance
 from palaestra.runs.provenance import mask_secrets, read_checkout, read_provenance, record_provenance
 
@@ -145,7 +146,7 @@ def test_hashes_of_large_files_are_cached_until_the_file_changes(
 
 
 def test_a_pretrained_checkpoint_says_what_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from palaestra.recipes import pretrain
+    from palaestra.recipes.train import pretrain
 
     monkeypatch.setattr(pretrain, "TOKENIZER_EXAMPLES", 200)
     monkeypatch.setattr(pretrain, "TOKENIZER_EXAMPLES_A_SKILL", 10)

@@ -129,7 +129,7 @@ def test_a_missing_store_and_a_newer_one_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_step_that_is_played_again_takes_the_place_of_the_first(store: Store) -> None:
-    from palaestra.research.steps import Step
+    from palaestra.research.workspace.step_record import Step
 
     for position in range(3):
         store.put_step(1, position, Step(1, position, action=f"first {position}"), [COST])

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from palaestra.core.errors import MissingExtraError, TaskError
 from palaestra.core.records import Failure, FailureCause
-from palaestra.tasks.math import comparer as module
-from palaestra.tasks.math.comparer import Comparer, shared
-from palaestra.tasks.math.equivalence import Verdict, compare, compare_numbers, equivalent, number_of
-from palaestra.tasks.math.keeper import Answer, read_line
+from palaestra.tasks.math.equivalence import sympy_client as module
+from palaestra.tasks.math.equivalence.compare import Verdict, compare, compare_numbers, equivalent, number_of
+from palaestra.tasks.math.equivalence.sympy_client import Comparer, shared
+from palaestra.tasks.math.equivalence.sympy_server import Answer, read_line
 
 pytest.importorskip("math_verify", reason="the table needs palaestra[math]")
 
@@ -206,7 +206,7 @@ def test_an_answer_that_ends_the_worker_twice_is_wrong_and_a_reference_that_does
         def compare(self, answer: str, reference: str, limit: float) -> Answer:
             return Answer("crash" if "bomb" in answer + reference else "equal")
 
-    from palaestra.tasks.math import equivalence
+    from palaestra.tasks.math.equivalence import compare as equivalence
 
     monkeypatch.setattr(equivalence, "shared", Fragile)
     assert compare(r"\bomb x", r"\sqrt{2}") == Verdict(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra.tasks.math.equivalence import compare_numbers
+from palaestra.tasks.math.equivalence.compare import compare_numbers
 from palaestra.tasks.math.extraction import Evidence, extract
 
 B, U, H, P, F, N, W = (

@@ -8,7 +8,7 @@ import pytest
 from palaestra.core.records import Completion, Problem, Score, Split
 from palaestra.tasks.base import make_task
 from palaestra.tasks.math.answers import AnswerKind, equal, extract
-from palaestra.tasks.math.equivalence import Verdict, compare, compare_numbers, number_of
+from palaestra.tasks.math.equivalence.compare import Verdict, compare, compare_numbers, number_of
 
 N = 300_000
 HOSTILE = {

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from palaestra.tasks.math.equivalence import Verdict, compare
+from palaestra.tasks.math.equivalence.compare import Verdict, compare
 from palaestra.tasks.math.extraction import extract
 
 CHECKOUT = Path(os.environ.get("PALAESTRA_MATH_VERIFY") or "nowhere")

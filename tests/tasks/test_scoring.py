@@ -14,9 +14,9 @@ from chat_server import Reply, Server
 from palaestra.core.errors import SandboxError
 from palaestra.core.records import Completion, Failure, FailureCause, Message, Problem, Score, Split
 from palaestra.envs.turn.tasks import ProblemSet, TaskVectorEnv
-from palaestra.recipes.evaluate import evaluate
-from palaestra.recipes.teach import teach
-from palaestra.recipes.train import train
+from palaestra.recipes.evaluate.recipe import evaluate
+from palaestra.recipes.teach.recipe import teach
+from palaestra.recipes.train.recipe import train
 from palaestra.tasks.base import make_task
 from palaestra.tasks.scoring import check_scoring, score_all
 

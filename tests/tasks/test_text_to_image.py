@@ -15,8 +15,8 @@ from palaestra.core.errors import ModelError, SettingsError
 from palaestra.core.records import Failure, FailureCause, ImagePart
 from palaestra.tasks.base import make_task
 from palaestra.tasks.teaching import WritableTask
-from palaestra.tasks.vision.painters.base import make_painter
-from palaestra.tasks.vision.painters.text_to_image import TextToImage
+from palaestra.tasks.vision.image_generators.base import make_painter
+from palaestra.tasks.vision.image_generators.text_to_image import TextToImage
 from palaestra.tasks.vision.scene import Item, Scene
 
 ROOM = 24

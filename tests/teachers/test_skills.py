@@ -50,7 +50,7 @@ from palaestra.teachers.skills import (
     relabel,
 )
 from palaestra.teachers.skills.agreement import adjusted_rand, contingency, mutual_information, purity
-from palaestra.teachers.skills.settling import Group, Groups, settle
+from palaestra.teachers.skills.category_repair import Group, Groups, settle
 from palaestra.teachers.writers import Order, Written
 
 SKILLS = {

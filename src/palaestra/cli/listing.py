@@ -11,12 +11,12 @@ REGISTRIES = {
     "policies": "palaestra.teachers.tree:POLICIES",
     "students": "palaestra.learn.students:STUDENTS",
     "checks": "palaestra.teachers.quality:CHECKS",
-    "painters": "palaestra.tasks.vision.painters.base:PAINTERS",
+    "painters": "palaestra.tasks.vision.image_generators.base:PAINTERS",
     "engines": "palaestra.engines.base:ENGINES",
     "algorithms": "palaestra.learn.algorithms:ALGORITHMS",
     "agents": "palaestra.research.agents:AGENTS",
-    "commands": "palaestra.research.commands:COMMANDS",
-    "parsers": "palaestra.research.parsing:PARSERS",
+    "commands": "palaestra.research.workspace.commands:COMMANDS",
+    "parsers": "palaestra.research.workspace.parsing:PARSERS",
     "histories": "palaestra.research.agents.history:HISTORIES",
 }
 """Where each registry is; none of them loads torch."""
@@ -47,7 +47,7 @@ def sandboxes() -> Mapping[str, str]:
 
 def models() -> Mapping[str, str]:
     """The names of the shelf."""
-    from palaestra.engines.shelf import SHELF
+    from palaestra.engines.models import SHELF
 
     return SHELF
 
@@ -61,7 +61,7 @@ def environments() -> Mapping[str, str]:
 
 def research_tasks() -> Mapping[str, str]:
     """The research tasks with their titles."""
-    from palaestra.research.task import load_task, task_names
+    from palaestra.research.tasks.task import load_task, task_names
 
     return {name: load_task(name).title for name in task_names()}
 

@@ -37,7 +37,7 @@ console = terminal()
 
 def _finish_teach(result: Any) -> None:
     from palaestra.cli.tables import gain_table, test_rounds_table
-    from palaestra.recipes.lesson_summary import describe_lessons
+    from palaestra.recipes.teach.lesson_summary import describe_lessons
     from palaestra.report import write_report
 
     console.print(gain_table(result.summary))
@@ -96,7 +96,7 @@ def _teach(
     Several seeds, or several values with commas between them (--teacher a,b --state on,off), make a study.
     """
     from palaestra.cli.progress import RunProgress
-    from palaestra.recipes import teach
+    from palaestra.recipes.teach import recipe as teach
 
     if seeds != 1 or grid:
         _study(settings, out, seeds, grid or {})
@@ -112,7 +112,7 @@ def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]]) -
     from palaestra.cli.progress import RunProgress
     from palaestra.cli.tables import study_table
     from palaestra.core.errors import RunError
-    from palaestra.recipes.study import study
+    from palaestra.recipes.teach.study import study
     from palaestra.report import write_report
     from palaestra.runs.run import new_folder
 
@@ -139,7 +139,7 @@ def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]]) -
 def _evaluate(settings: Any, out: Out = "") -> None:
     """Ask a model the problems of a task; accuracy by skill with intervals."""
     from palaestra.cli.progress import RunProgress
-    from palaestra.recipes import evaluate
+    from palaestra.recipes.evaluate import recipe as evaluate
 
     evaluate.check(settings)
     quiet()
@@ -167,7 +167,7 @@ def _finish_train(result: Any) -> None:
 def _train(settings: Any, out: Out = "") -> None:
     """A policy learns in an environment: PPO, GRPO, RLOO, REINFORCE; language models, perceptrons, transformers."""
     from palaestra.cli.health import TrainProgress
-    from palaestra.recipes import train
+    from palaestra.recipes.train import recipe as train
 
     train.check(settings)
     quiet()
@@ -180,7 +180,7 @@ def _train_reward(settings: Any) -> None:
     """Train a reward model on comparisons; accuracy and calibration on held-out ones."""
     from palaestra.cli.health import reward_table
     from palaestra.cli.progress import RunProgress
-    from palaestra.recipes.reward import train_reward
+    from palaestra.recipes.train.reward_model import train_reward
 
     quiet()
     with RunProgress(console) as progress:
@@ -194,7 +194,7 @@ def _pretrain(settings: Any) -> None:
     """Train the embedded student `nano` from scratch and write its model card."""
     from palaestra.cli.progress import RunProgress
     from palaestra.cli.tables import report_table
-    from palaestra.recipes.pretrain import pretrain
+    from palaestra.recipes.train.pretrain import pretrain
 
     quiet()
     with RunProgress(console) as progress:
@@ -204,12 +204,12 @@ def _pretrain(settings: Any) -> None:
 
 
 def _register() -> None:
-    from palaestra.recipes.evaluate import EvaluateSettings
-    from palaestra.recipes.pretrain import PretrainSettings
-    from palaestra.recipes.reward import RewardSettings
-    from palaestra.recipes.study import SEVERAL
-    from palaestra.recipes.teach import TeachSettings
-    from palaestra.recipes.train import TrainSettings
+    from palaestra.recipes.evaluate.recipe import EvaluateSettings
+    from palaestra.recipes.teach.recipe import TeachSettings
+    from palaestra.recipes.teach.study import SEVERAL
+    from palaestra.recipes.train.pretrain import PretrainSettings
+    from palaestra.recipes.train.recipe import TrainSettings
+    from palaestra.recipes.train.reward_model import RewardSettings
 
     app.command("train")(from_settings(TrainSettings, _train))
     app.command("train-reward")(from_settings(RewardSettings, _train_reward))
@@ -237,7 +237,11 @@ def resume(
     from palaestra.cli.health import TrainProgress
     from palaestra.cli.progress import RunProgress
     from palaestra.core.errors import RunError, SettingsError
-    from palaestra.recipes import bench, evaluate, research, teach, train
+    from palaestra.recipes.evaluate import recipe as evaluate
+    from palaestra.recipes.research import bench
+    from palaestra.recipes.research import recipe as research
+    from palaestra.recipes.teach import recipe as teach
+    from palaestra.recipes.train import recipe as train
     from palaestra.runs.run import Run
 
     recipes: Mapping[str, tuple[Any, Any]] = {
@@ -294,7 +298,7 @@ def compare(
 ) -> None:
     """Compare the answers of two runs, problem by problem: the second against the first, with a paired test."""
     from palaestra.cli.tables import comparison_table
-    from palaestra.recipes.compare import compare as compare_runs
+    from palaestra.recipes.evaluate.compare import compare as compare_runs
     from palaestra.report import write_comparison
 
     result = compare_runs(first, second)
@@ -320,7 +324,7 @@ def list_(kind: Annotated[str, typer.Argument(help=f"One of {', '.join(KINDS)}; 
 @models_app.command("list")
 def models_list() -> None:
     """The models of the shelf, and whether they are on this machine."""
-    from palaestra.engines.shelf import SHELF, is_here
+    from palaestra.engines.models import SHELF, is_here
 
     table = Table(box=None, show_header=False)
     for name, description in SHELF.items():
@@ -333,7 +337,7 @@ def models_list() -> None:
 def models_get(name: Annotated[str, typer.Argument(help="A name of the shelf, or a hub id.")]) -> None:
     """Fetch a model, check it, and say where it lies."""
     from palaestra.cli.progress import RunProgress
-    from palaestra.engines.shelf import get
+    from palaestra.engines.models import get
 
     quiet()
     with RunProgress(console) as progress:

@@ -55,8 +55,8 @@ class ResearchProgress(RunProgress):
     """Draws the steps of an episode: a bar, and a line for every step."""
 
     def __call__(self, event: Event) -> None:
-        from palaestra.recipes.outcome import is_silent
-        from palaestra.recipes.research import NOTE
+        from palaestra.recipes.research.recipe import NOTE
+        from palaestra.recipes.research.summary import is_silent
 
         if event.phase == NOTE:
             self._tell(f"note: {event.figures['text']}")
@@ -99,7 +99,7 @@ def validated(summary: Mapping[str, Any]) -> str:
 
 def finish(result: Any) -> None:
     """Print what a run of research has come to, and write its report."""
-    from palaestra.recipes.outcome import is_silent
+    from palaestra.recipes.research.summary import is_silent
     from palaestra.report import write_report
 
     s = result.summary
@@ -148,7 +148,7 @@ def finish_bench(result: Any) -> None:
 
 def _research(settings: Any, caller: typer.Context, out: Out = "") -> None:
     """An agent works on a research task in a sandbox; what it hands in is scored against the baseline."""
-    from palaestra.recipes import research
+    from palaestra.recipes.research import recipe as research
 
     if caller.invoked_subcommand is not None:
         given = [name for name, value in caller.params.items() if value not in (None, "", [], ())]
@@ -180,7 +180,7 @@ def _bench(
     """Play tasks x agents x seeds, and compare the agents by performance profiles; can be stopped and goes on."""
     from dataclasses import replace
 
-    from palaestra.recipes.bench import bench
+    from palaestra.recipes.research.bench import bench
 
     quiet()
     with ResearchProgress(console) as progress:
@@ -192,7 +192,7 @@ def _bench(
 
 
 def _tasks(text: str, mlgym: str) -> list[str]:
-    from palaestra.research.task import task_names
+    from palaestra.research.tasks.task import task_names
 
     if text.strip() != "all":
         return _names(text)
@@ -224,8 +224,8 @@ def tasks(
     ] = "",
 ) -> None:
     """The research tasks: what is measured, and the baseline where this machine has measured it."""
-    from palaestra.research.baseline import kept_baseline
-    from palaestra.research.task import load_task, task_names
+    from palaestra.research.judge.baseline import kept_baseline
+    from palaestra.research.tasks.task import load_task, task_names
 
     if mlgym and (measure or only):
         raise SettingsError("--measure and --only are for our own tasks; leave --mlgym out")
@@ -250,7 +250,7 @@ def tasks(
 
 
 def _measure(names: list[str], write: str) -> None:
-    from palaestra.recipes.task_table import MeasuredTask, measure_tasks, put_into, table_of
+    from palaestra.recipes.research.task_table import MeasuredTask, measure_tasks, put_into, table_of
 
     def tell(one: MeasuredTask) -> None:
         scores = f"baseline {one.baseline.test.score:.4g}, reference {one.reference.test.score:.4g}"
@@ -266,7 +266,7 @@ def _measure(names: list[str], write: str) -> None:
 
 def _mcp(settings: Any, out: Out = "") -> None:
     """Serve a task over the Model Context Protocol on stdin and stdout; a run like any other, told of on stderr."""
-    from palaestra.recipes.serving import serve_research
+    from palaestra.recipes.research.mcp_server import serve_research
     from palaestra.report import write_report
 
     quiet()
@@ -282,7 +282,7 @@ def _mcp(settings: Any, out: Out = "") -> None:
 
 def register(parent: typer.Typer) -> None:
     """Put the commands below `palaestra research`."""
-    from palaestra.recipes.research import ResearchSettings
+    from palaestra.recipes.research.recipe import ResearchSettings
 
     app.callback(invoke_without_command=True)(from_settings(ResearchSettings, _research))
     app.command("bench")(from_settings(ResearchSettings, _bench, without=NAMED))
@@ -292,7 +292,7 @@ def register(parent: typer.Typer) -> None:
 
 def resume_bench(folder: Path) -> None:
     """Go on with a bench that was stopped."""
-    from palaestra.recipes import bench
+    from palaestra.recipes.research import bench
 
     with ResearchProgress(console) as progress:
         result = bench.resume(folder, listener=progress)

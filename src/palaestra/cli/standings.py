@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from palaestra.research.scores import Area, Cell, Standings
+    from palaestra.research.standings.scores import Area, Cell, Standings
 
 GAP = 2
 """Columns of the terminal between two of a table."""
@@ -28,7 +28,7 @@ def standings_tables(
     Arguments:
         silent: whether a method said nothing on a task.
     """
-    from palaestra.research.scores import Measure
+    from palaestra.research.standings.scores import Measure
 
     profile = standings.profile(Measure.SUBMISSION)
     columns = {
@@ -60,7 +60,7 @@ def figure(score: float | None) -> str:
 
 
 def _areas(standings: Standings) -> Table:
-    from palaestra.research.scores import Measure
+    from palaestra.research.standings.scores import Measure
 
     areas = Table(title=f"area under the performance profile, of at most {standings.limit:.1f}", **STYLE)
     areas.add_column("method", overflow="fold")

@@ -11,8 +11,8 @@ from rich.table import Table
 from palaestra.core.comparison import Comparison
 from palaestra.core.records import Report
 from palaestra.core.statistics import Mean
-from palaestra.recipes.compare import CompareResult
-from palaestra.recipes.study import StudyResult
+from palaestra.recipes.evaluate.compare import CompareResult
+from palaestra.recipes.teach.study import StudyResult
 from palaestra.report.figures import majority
 
 

@@ -25,8 +25,8 @@ from palaestra.core.records import Failure, FailureCause, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Answer, Request, Slot, Watch
 from palaestra.engines.endpoints import Endpoint
+from palaestra.engines.openai_format import LIMITS, BrokenAnswerError, Dialect, Trouble, body, read, trouble
 from palaestra.engines.retry import AGAIN, WAITING, Patience
-from palaestra.engines.wire import LIMITS, BrokenAnswerError, Dialect, Trouble, body, read, trouble
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -58,7 +58,7 @@ class TransformersEngine:
     """Generates with a causal language model of transformers, or with one that reads images too.
 
     Arguments:
-        model, tokenizer: as loaded by `palaestra.engines.shelf.load`.
+        model, tokenizer: as loaded by `palaestra.engines.models.load`.
         name: what the ledger calls it.
         batch_size: the most completions that are generated side by side.
         processor: of an image-text-to-text checkpoint; without one, a prompt with an image is a failure.

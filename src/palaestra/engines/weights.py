@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import PalaestraError
-from palaestra.engines.shelf import cache_folder, locate
+from palaestra.engines.models import cache_folder, locate
 from palaestra.runs.files import sha256_of, write_json
 from palaestra.runs.provenance import PROVENANCE
 

@@ -12,7 +12,10 @@ _HOMES = {
         "palaestra.envs.turn.games:CalculatorEnv",
         "palaestra.envs.turn.games:CalculatorVectorEnv",
     ),
-    "palaestra/Research-v0": ("palaestra.research.env:ResearchEnv", "palaestra.research.env:ResearchVectorEnv"),
+    "palaestra/Research-v0": (
+        "palaestra.research.workspace.env:ResearchEnv",
+        "palaestra.research.workspace.env:ResearchVectorEnv",
+    ),
 }
 
 for _name, (_entry, _vector) in _HOMES.items():

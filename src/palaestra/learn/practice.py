@@ -24,7 +24,7 @@ from palaestra.core.records import Completion, Example, Failure, Problem
 from palaestra.core.seeding import Seeds
 from palaestra.engines.chat import end_ids
 from palaestra.engines.families import context_length
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.learn.batches import encode
 from palaestra.learn.collect import collect_responses
 from palaestra.learn.grpo import GRPO, GRPOConfig, Variant, variant

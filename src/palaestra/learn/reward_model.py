@@ -17,7 +17,7 @@ from palaestra.core.errors import ModelError, TaskError
 from palaestra.core.records import Message
 from palaestra.core.seeding import Seeds
 from palaestra.engines.families import position_limit
-from palaestra.engines.shelf import locate
+from palaestra.engines.models import locate
 from palaestra.learn.randomness import seeded_torch
 from palaestra.learn.reward_data import Comparison, Prompt
 from palaestra.learn.reward_report import RewardReport, report_on_scores

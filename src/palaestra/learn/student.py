@@ -17,7 +17,7 @@ from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.records import Completion, Example, Failure, Score
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Engine
-from palaestra.engines.shelf import Model
+from palaestra.engines.models import Model
 from palaestra.engines.transformers import TransformersEngine
 from palaestra.learn.batches import encode
 from palaestra.learn.progress import TrainingState, fingerprint_of, load_state, save_state

@@ -16,7 +16,7 @@ from palaestra.core.registry import Registry
 
 if TYPE_CHECKING:
     # Only the types: a list of students is to load no torch.
-    from palaestra.engines.shelf import Model
+    from palaestra.engines.models import Model
     from palaestra.learn.student import Scorer, Start, Student
     from palaestra.learn.supervised import Supervision
 

@@ -9,7 +9,7 @@ from statistics import median
 from markupsafe import Markup
 
 from palaestra.core.statistics import Mean
-from palaestra.recipes.study import Row
+from palaestra.recipes.teach.study import Row
 from palaestra.report.figures import shorten, signed, signed_interval
 from palaestra.report.svg import Point, Scale, circle, drawing, element, line, polygon, polyline, text, ticks
 

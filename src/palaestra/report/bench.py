@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from palaestra.recipes.bench import BenchResult, Episode
-from palaestra.recipes.outcome import is_silent
-from palaestra.recipes.research import ResearchSettings
+from palaestra.recipes.research.bench import BenchResult, Episode
+from palaestra.recipes.research.recipe import ResearchSettings
+from palaestra.recipes.research.summary import is_silent
 from palaestra.report.appendix import SettingRow, setting_rows
 from palaestra.report.profiles import ProfilesPart, profiles_part
 from palaestra.report.provenance import ProvenancePart, provenance_part
-from palaestra.research.scores import BASELINE, Area, Measure
+from palaestra.research.standings.scores import BASELINE, Area, Measure
 
 COSTS = (
     "seconds",

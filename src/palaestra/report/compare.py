@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from palaestra.core.comparison import Comparison
-from palaestra.recipes.compare import CompareResult
+from palaestra.recipes.evaluate.compare import CompareResult
 from palaestra.report.bars import axis, dumbbell
 from palaestra.report.samples import Group
 from palaestra.report.samples import compare as both

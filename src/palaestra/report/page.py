@@ -10,11 +10,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from palaestra.core.errors import RunError
-from palaestra.recipes.bench import PLAN as BENCH
-from palaestra.recipes.bench import read_bench
-from palaestra.recipes.compare import CompareResult
-from palaestra.recipes.export import write_lessons
-from palaestra.recipes.study import PLAN, read_study
+from palaestra.recipes.evaluate.compare import CompareResult
+from palaestra.recipes.research.bench import PLAN as BENCH
+from palaestra.recipes.research.bench import read_bench
+from palaestra.recipes.teach.export import write_lessons
+from palaestra.recipes.teach.study import PLAN, read_study
 from palaestra.report import figures, lines
 from palaestra.report.bench import bench_page
 from palaestra.report.compare import compare_page

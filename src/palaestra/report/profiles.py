@@ -12,8 +12,8 @@ from palaestra.report.curves import RIGHT, TOP, WIDTH, frame
 from palaestra.report.figures import NOTHING, causes, plural
 from palaestra.report.lines import FOOT, LEFT, PLOT, plain, share, tick_words
 from palaestra.report.svg import Point, Scale, drawing, polyline, ticks
-from palaestra.research.scores import BASELINE, Area, Cell, Measure, Profile, Standings
-from palaestra.research.task import Direction
+from palaestra.research.standings.scores import BASELINE, Area, Cell, Measure, Profile, Standings
+from palaestra.research.tasks.task import Direction
 
 COLOURS = 5
 """Of the style sheet, for methods; its sixth is the baseline's."""

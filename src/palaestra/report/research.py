@@ -11,14 +11,14 @@ from markupsafe import Markup
 
 from palaestra.core.records import Message
 from palaestra.envs.turn.base import transcript
-from palaestra.recipes.outcome import is_silent
-from palaestra.recipes.research import ResearchSettings
+from palaestra.recipes.research.recipe import ResearchSettings
+from palaestra.recipes.research.summary import is_silent
 from palaestra.report.appendix import Appendix, appendix_of
 from palaestra.report.curves import RIGHT, TOP, WIDTH, frame
 from palaestra.report.figures import shorten
 from palaestra.report.lines import FOOT, LEFT, PLOT, plain, tick_words
 from palaestra.report.svg import Scale, circle, drawing, polyline, text, ticks
-from palaestra.research.steps import Step
+from palaestra.research.workspace.step_record import Step
 from palaestra.runs.run import Run
 
 OPEN = 3

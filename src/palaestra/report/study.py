@@ -11,9 +11,9 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from palaestra.core.statistics import Gain, Mean, mean_interval
-from palaestra.recipes.delivery import Delivery, add_up
-from palaestra.recipes.study import COSTS, Pair, Row, StudyResult
-from palaestra.recipes.teach import TeachSettings
+from palaestra.recipes.teach.delivery import Delivery, add_up
+from palaestra.recipes.teach.recipe import TeachSettings
+from palaestra.recipes.teach.study import COSTS, Pair, Row, StudyResult
 from palaestra.report.appendix import SettingRow, setting_rows
 from palaestra.report.arms import difference_axis, difference_bar, difference_scale, seed_points, series
 from palaestra.report.provenance import ProvenancePart, provenance_part

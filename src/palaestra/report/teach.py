@@ -11,9 +11,9 @@ from markupsafe import Markup
 from palaestra.core.records import Attempt, Report, Split
 from palaestra.core.selection import best_place
 from palaestra.core.statistics import Gain, gain_between, report_on
-from palaestra.recipes.delivery import Delivery, add_up
-from palaestra.recipes.lesson_summary import CALLING, count_calls, unpriced_models
-from palaestra.recipes.teach import TeachSettings
+from palaestra.recipes.teach.delivery import Delivery, add_up
+from palaestra.recipes.teach.lesson_summary import CALLING, count_calls, unpriced_models
+from palaestra.recipes.teach.recipe import TeachSettings
 from palaestra.report.allocation import Allocation, AllocationRow, allocation_bars, allocation_rows, examples_of
 from palaestra.report.appendix import Appendix, appendix_of
 from palaestra.report.bars import axis, dumbbell

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from palaestra.core.records import Attempt, Split, Trajectory
 from palaestra.core.statistics import report_on
-from palaestra.recipes.train import TrainSettings
+from palaestra.recipes.train.recipe import TrainSettings
 from palaestra.report.appendix import Appendix, appendix_of
 from palaestra.report.bars import axis
 from palaestra.report.figures import counts, interval, percent, plural, points, points_interval, shorten

@@ -25,13 +25,13 @@ from typing import NamedTuple
 
 from palaestra.core.errors import SandboxError
 from palaestra.sandbox.base import SHELL_LIMITS, Limits, Result
+from palaestra.sandbox.bash_protocol import STEP
 from palaestra.sandbox.cgroups import ControlGroup, create_group
 from palaestra.sandbox.devices import DEVICES, prepare_devices, reset_times
 from palaestra.sandbox.files import find_special_files, read_files, write_files
-from palaestra.sandbox.loop import STEP
+from palaestra.sandbox.local_host import LocalRoom, Tenancy, find_bash, keeper
 from palaestra.sandbox.processes import SPARE, ProcTree, Watch, limit_process
 from palaestra.sandbox.program import supervise
-from palaestra.sandbox.rooms import LocalRoom, Tenancy, find_bash, keeper
 from palaestra.sandbox.seccomp import seccomp_filter
 from palaestra.sandbox.shell import BashShell
 from palaestra.sandbox.spawn import Child, behind_door, copying, holding

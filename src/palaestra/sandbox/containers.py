@@ -22,8 +22,8 @@ from typing import IO, ClassVar
 from palaestra.core.errors import SandboxError
 from palaestra.sandbox.archives import list_names, pack, read_packed
 from palaestra.sandbox.base import SHELL_LIMITS, Files, Limits, Result, Status
+from palaestra.sandbox.bash_protocol import LOOP, STEP, Said
 from palaestra.sandbox.files import parts
-from palaestra.sandbox.loop import LOOP, STEP, Said
 from palaestra.sandbox.processes import LOCKED, SIGNALS
 from palaestra.sandbox.program import supervise
 from palaestra.sandbox.shell import BURST, GRACE, START, BashShell, readable

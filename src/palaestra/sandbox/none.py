@@ -16,11 +16,11 @@ from os import PathLike
 
 from palaestra.core.errors import SandboxError, SandboxWarning
 from palaestra.sandbox.base import SHELL_LIMITS, Limits, Result
+from palaestra.sandbox.bash_protocol import STEP
 from palaestra.sandbox.files import read_files, write_files
-from palaestra.sandbox.loop import STEP
+from palaestra.sandbox.local_host import LocalRoom, Tenancy, find_bash, keeper
 from palaestra.sandbox.processes import ChildTree, Watch, limit_process
 from palaestra.sandbox.program import supervise
-from palaestra.sandbox.rooms import LocalRoom, Tenancy, find_bash, keeper
 from palaestra.sandbox.shell import BashShell
 from palaestra.sandbox.spawn import Child, behind_door, holding
 

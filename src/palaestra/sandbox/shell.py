@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol, Self
 
 from palaestra.core.errors import SandboxError
 from palaestra.sandbox.base import KIB, MOST_LISTED, Files, Limits, ShellResult, Status
-from palaestra.sandbox.loop import Said
+from palaestra.sandbox.bash_protocol import Said
 
 GRACE = 1.0
 """Seconds in which a shell must come back after its command was killed."""

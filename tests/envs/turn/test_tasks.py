@@ -12,7 +12,7 @@ import pytest
 
 from palaestra.core.errors import PalaestraError, TooFewProblemsError
 from palaestra.core.records import Completion, Failure, FailureCause, Message, Problem, Score, Split
-from palaestra.envs.making import make_turn_env
+from palaestra.envs.factory import make_turn_env
 from palaestra.envs.turn import StopReason
 from palaestra.envs.turn.tasks import ProblemSet, TaskEnv, TaskVectorEnv, feedback
 from palaestra.tasks.base import take

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from own_tasks import judge_of, judged, measured, part_of
 
-from palaestra.research.records import Grade, Unusable
+from palaestra.research.tasks.records import Grade, Unusable
 
 SCORES = {
     "mountain_car": {"baseline": (27.8, 29.1), "reference": (99.57, 99.57)},

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from own_tasks import judge_of, judged, measured, part_of
 
-from palaestra.research.evaluation import Judge
-from palaestra.research.records import Grade, Unusable
+from palaestra.research.judge.evaluation import Judge
+from palaestra.research.tasks.records import Grade, Unusable
 
 SCORES = {
     "prisoners_dilemma": {"baseline": (2.290, 2.215), "reference": (2.656, 2.544)},

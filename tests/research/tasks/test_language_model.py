@@ -8,7 +8,7 @@ import math
 import pytest
 from own_tasks import judge_of, judged, measured
 
-from palaestra.research.records import Grade, Unusable
+from palaestra.research.tasks.records import Grade, Unusable
 
 NAME = "tiny_language_model"
 SIZE = 47

@@ -10,8 +10,8 @@ from own_tasks import judge_of, judged, measured, part_of
 
 from palaestra.core.records import Example, Message, Split
 from palaestra.core.seeding import Seeds
-from palaestra.research.records import Grade, Unusable
-from palaestra.research.task import load_task
+from palaestra.research.tasks.records import Grade, Unusable
+from palaestra.research.tasks.task import load_task
 from palaestra.tasks.base import make_task
 
 SCORES = {

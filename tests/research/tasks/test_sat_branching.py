@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from own_tasks import judge_of, judged, measured, part_of
 
-from palaestra.research.data import TaskData
-from palaestra.research.evaluation import Judge
-from palaestra.research.records import Grade, Unusable
+from palaestra.research.judge.evaluation import Judge
+from palaestra.research.tasks.data import TaskData
+from palaestra.research.tasks.records import Grade, Unusable
 
 FIRST = "def choose(clauses):\n    return clauses[0][0]\n"
 

@@ -19,7 +19,7 @@ from palaestra.tasks.tools.matching import Outcome
 from palaestra.tasks.tools.plans import Plan, read_plan
 from palaestra.tasks.tools.records import Record
 from palaestra.tasks.tools.requests.recipe import ToolDraft
-from palaestra.tasks.tools.straight import follow
+from palaestra.tasks.tools.straight_line import follow
 from palaestra.tasks.tools.task import ToolsSkills
 
 OFFERED = ["add_days", "weekday", "month_end"]

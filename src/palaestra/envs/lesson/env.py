@@ -17,7 +17,7 @@ from palaestra.core.records import Attempt, Example, Lesson, Problem, Report, Sp
 from palaestra.core.seeding import Seeds
 from palaestra.core.selection import is_better
 from palaestra.core.statistics import gain_between, report_on
-from palaestra.engines import shelf
+from palaestra.engines import models as shelf
 from palaestra.engines.base import Engine, Sampling
 from palaestra.envs.lesson.journal import Forgetful, Journal, WeightsOnly
 from palaestra.envs.lesson.state import (

@@ -23,7 +23,6 @@ from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import StopReason
 from palaestra.core.seeding import Seeds
 from palaestra.core.user_code import describe_location
-from palaestra.envs.token.judging import cause_of, judge, number, reward_error
 from palaestra.envs.token.prompts import (
     Prompt,
     PromptLike,
@@ -35,7 +34,8 @@ from palaestra.envs.token.prompts import (
     special_tokens_of,
     vocabulary_of,
 )
-from palaestra.envs.token.resets import one_seed, tokens_of, whole_number
+from palaestra.envs.token.rewards import cause_of, judge, number, reward_error
+from palaestra.envs.token.validation import one_seed, tokens_of, whole_number
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -14,7 +14,7 @@ from palaestra.core.errors import EnvError, ModelError
 from palaestra.core.records import Message, Problem, StopReason
 from palaestra.core.seeding import Seeds
 from palaestra.core.text import clean_text
-from palaestra.engines import shelf
+from palaestra.engines import models as shelf
 from palaestra.engines.chat import prompt_ids
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from palaestra.core.checks import finite, whole
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Failure, FailureCause, Message
 from palaestra.core.user_code import describe_location
-from palaestra.engines.wire import assistant_message
+from palaestra.engines.openai_format import assistant_message
 from palaestra.envs.turn.records import AssistantSpace, Conversation, Reply, Said, StopReason, observation_space
 from palaestra.envs.turn.replies import Checked, checked_mapping, checked_messages, checked_reply
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from palaestra.core.records import Failure, ImagePart, Message, TextPart, ToolCall
 from palaestra.core.spaces import Choice, RecordSpace, Several, UnicodeText
-from palaestra.engines.wire import chat_messages
+from palaestra.engines.openai_format import chat_messages
 
 TEXT_LIMIT = 1 << 24
 """The most characters of one message, an assistant's or the environment's."""

@@ -10,7 +10,7 @@ from typing import Any
 from palaestra.core.checks import short
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Failure, Message
-from palaestra.engines.wire import message_of
+from palaestra.engines.openai_format import message_of
 from palaestra.envs.turn.records import Reply, StopReason, message_space
 
 _MESSAGES = message_space()

@@ -14,7 +14,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from palaestra.core.errors import EnvError
 from palaestra.core.user_code import describe_location
-from palaestra.envs.token.judging import cause_of
+from palaestra.envs.token.rewards import cause_of
 
 STEP = ("observation", "reward", "terminated", "truncated", "info")
 RESET = ("observation", "info")

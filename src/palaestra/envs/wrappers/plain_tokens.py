@@ -17,7 +17,7 @@ from palaestra.core.errors import EnvError
 from palaestra.core.records import StopReason
 from palaestra.core.seeding import Seeds
 from palaestra.envs.token.prompts import Prompt, Response
-from palaestra.envs.token.resets import one_seed, tokens_of, whole_number
+from palaestra.envs.token.validation import one_seed, tokens_of, whole_number
 from palaestra.envs.wrappers.checked import check_inside, describe_failure
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from palaestra.envs.turn.records import TEXT_LIMIT, StopReason
 from palaestra.integrations.torchrl.base import HARMLESS
 from palaestra.integrations.torchrl.entries import FULL, RESPONSE, put, text_spec, texts
 from palaestra.integrations.torchrl.transform import FORMAT_ERROR, MLGymBaseTransform, flags
-from palaestra.research.parsing import FormatError, make_parser
+from palaestra.research.workspace.parsing import FormatError, make_parser
 
 TOO_LONG = f"It is longer than {TEXT_LIMIT} characters. Nothing was run."
 
@@ -30,7 +30,7 @@ class IsolateCodeBlock(MLGymBaseTransform):
 
     Arguments:
         reward_wrong_format: added to the reward of a message that cannot be read, so a penalty is negative.
-        parser: how the command is found; see `palaestra.research.parsing`.
+        parser: how the command is found; see `palaestra.research.workspace.parsing`.
         format_errors: messages in a row that cannot be read before the episode ends; 0 means never.
     """
 

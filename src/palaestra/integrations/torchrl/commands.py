@@ -10,10 +10,10 @@ from typing import Any
 from palaestra.core.errors import UnknownNameError
 from palaestra.core.records import Message
 from palaestra.envs.turn.records import StopReason
-from palaestra.research.commands import Outcome
-from palaestra.research.env import ResearchEnv
-from palaestra.research.parsing import Action
-from palaestra.research.task import ResearchTask
+from palaestra.research.tasks.task import ResearchTask
+from palaestra.research.workspace.commands import Outcome
+from palaestra.research.workspace.env import ResearchEnv
+from palaestra.research.workspace.parsing import Action
 
 
 class CommandEnv(ResearchEnv):

@@ -21,7 +21,7 @@ from palaestra.integrations.torchrl.sampler import TaskSampler
 from palaestra.integrations.torchrl.state import ReadState
 from palaestra.integrations.torchrl.tasks import TaskName, load_tasks
 from palaestra.integrations.torchrl.template import TemplateTransform
-from palaestra.research.task import ResearchTask
+from palaestra.research.tasks.task import ResearchTask
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -60,7 +60,7 @@ def make_mlgym(
         num_envs: workspaces side by side.
         seed: of the random choices, until `env.set_seed`; a fresh one if `None`, so that each member of a pool draws tasks of
             its own.
-        parser: how a command is found in a message; see `palaestra.research.parsing`.
+        parser: how a command is found in a message; see `palaestra.research.workspace.parsing`.
         format_errors: so many messages in a row that cannot be read end the episode; 0 means never.
         scaled: pay in units of the metric's scale, as `ResearchEnv` does, so that several tasks are worth alike.
         prompts: a folder of templates that come before ours.
@@ -123,6 +123,6 @@ def _tokenizer(tokenizer: Any) -> Any:
         return tokenizer
     from transformers import AutoTokenizer
 
-    from palaestra.engines.shelf import locate
+    from palaestra.engines.models import locate
 
     return AutoTokenizer.from_pretrained(locate(tokenizer), padding_side="left")

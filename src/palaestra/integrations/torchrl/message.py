@@ -13,7 +13,7 @@ from palaestra.integrations.torchrl.entries import put, text_spec, texts
 from palaestra.integrations.torchrl.slots import Slot
 from palaestra.integrations.torchrl.state import state_of
 from palaestra.integrations.torchrl.transform import MLGymBaseTransform
-from palaestra.research.env import PROMPTS
+from palaestra.research.workspace.env import PROMPTS
 
 
 class StateToMessage(MLGymBaseTransform):

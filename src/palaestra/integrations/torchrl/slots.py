@@ -10,7 +10,7 @@ from typing import Any
 from palaestra.core.errors import UnknownNameError
 from palaestra.envs.turn.records import Conversation, StopReason
 from palaestra.integrations.torchrl.commands import CommandEnv
-from palaestra.research.task import ResearchTask
+from palaestra.research.tasks.task import ResearchTask
 
 Step = tuple[Conversation, float, bool, bool, dict[str, Any]]
 

@@ -9,7 +9,7 @@ from typing import Any
 from palaestra.core.checks import short
 from palaestra.core.errors import EnvError, SettingsError
 from palaestra.research.mlgym import load_mlgym
-from palaestra.research.task import ResearchTask, load_task
+from palaestra.research.tasks.task import ResearchTask, load_task
 
 TaskName = str | Path | ResearchTask
 """The name of a research task, its folder, or the task itself."""

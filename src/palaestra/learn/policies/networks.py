@@ -13,7 +13,7 @@ from torch import nn
 
 from palaestra.core.errors import ModelError
 from palaestra.core.seeding import Seeds
-from palaestra.engines import shelf
+from palaestra.engines import models as shelf
 from palaestra.learn.policies.control import mlp
 from palaestra.learn.policies.language_model import LanguageModelCritic
 from palaestra.learn.randomness import seeded_torch

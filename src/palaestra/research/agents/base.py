@@ -15,8 +15,8 @@ from palaestra.core.records import Failure, Message
 from palaestra.core.registry import Registry
 from palaestra.engines.base import Engine, Sampling
 from palaestra.envs.turn.records import Conversation, StopReason
-from palaestra.research.baseline import Measured
-from palaestra.research.task import ResearchTask
+from palaestra.research.judge.baseline import Measured
+from palaestra.research.tasks.task import ResearchTask
 
 AGENTS = Registry("agent", "palaestra.agents")
 
@@ -72,7 +72,7 @@ class Outfit:
     sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=1024))
     history: tuple[str, ...] = ()
     context: int = 0
-    prompts: Prompts = field(default_factory=lambda: Prompts(Path(__file__).parents[1] / "prompts"))
+    prompts: Prompts = field(default_factory=lambda: Prompts(Path(__file__).parents[1] / "workspace" / "prompts"))
     command_docs: str = ""
     baseline: Callable[[], Measured] = no_baseline
     ask: Callable[[str], str] = input

@@ -20,8 +20,8 @@ from palaestra.core.records import Message
 from palaestra.core.registry import Registry
 from palaestra.envs.turn.base import transcript
 from palaestra.research.agents.base import Halt
-from palaestra.research.commands.window import HEADER
-from palaestra.research.templates import ToldTask
+from palaestra.research.workspace.commands.window import HEADER
+from palaestra.research.workspace.templates import ToldTask
 
 HISTORIES = Registry("history processor", "palaestra.histories")
 _HERE = __name__

@@ -8,7 +8,7 @@ from typing import Any
 from palaestra.core.records import Message
 from palaestra.envs.turn.records import Conversation, StopReason
 from palaestra.research.agents.base import Agent, Halt, Outfit
-from palaestra.research.commands import load_commands
+from palaestra.research.workspace.commands import load_commands
 
 FENCE = "```"
 HELP = (

@@ -14,8 +14,8 @@ from palaestra.core.records import Completion, Failure, FailureCause, Message, T
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Engine, Request
 from palaestra.engines.cached import prompt_size
-from palaestra.engines.opening import check_model
-from palaestra.engines.shelf import SHELF
+from palaestra.engines.factory import check_model
+from palaestra.engines.models import SHELF
 from palaestra.envs.turn.records import Conversation, StopReason
 from palaestra.research.agents.base import Agent, Halt, Outfit, settled_path, turns_of
 from palaestra.research.agents.history import make_history

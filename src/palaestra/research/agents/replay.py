@@ -12,7 +12,7 @@ from palaestra.core.records import Message
 from palaestra.envs.turn.records import Conversation, StopReason
 from palaestra.research.agents.base import Agent, Halt, Outfit, settled_path, turns_of
 from palaestra.research.agents.line_shift import shift_lines
-from palaestra.research.steps import Step
+from palaestra.research.workspace.step_record import Step
 from palaestra.runs.run import Run
 
 INTERRUPTED = str(StopReason.INTERRUPTED)

@@ -13,7 +13,7 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.records import Message
 from palaestra.envs.turn.records import Conversation, StopReason
 from palaestra.research.agents.base import Agent, Halt, Outfit, turns_of
-from palaestra.research.baseline import submission_of
+from palaestra.research.judge.baseline import submission_of
 
 LARGEST = 1 << 20
 """Bytes of files that are written by commands; larger ones are made anew by the task's own command."""

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict
 
 from palaestra.core.errors import SettingsError, TaskError
 from palaestra.core.prompts import SUFFIX
-from palaestra.engines.shelf import cache_folder
-from palaestra.research.task import read_yaml
+from palaestra.engines.models import cache_folder
+from palaestra.research.tasks.task import read_yaml
 from palaestra.runs.guard import guarded
 
 TEMPLATES = {

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from palaestra.core.errors import SandboxError
-from palaestra.research import inside
-from palaestra.research.deadline import interrupt
-from palaestra.research.inside.serve import CHANGED
-from palaestra.research.inside.stub import LINE
+from palaestra.research.judge import inside
+from palaestra.research.judge.deadline import interrupt
+from palaestra.research.judge.inside.serve import CHANGED
+from palaestra.research.judge.inside.stub import LINE
 from palaestra.sandbox.base import Limits, Result, Sandbox
 from palaestra.sandbox.bubblewrap import Bubblewrap
 from palaestra.sandbox.spawn import high_number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from palaestra.research.task import Direction
+from palaestra.research.tasks.task import Direction
 
 TIMES = frozenset({"duration", "latency", "runtime", "second", "seconds", "secs", "time", "times", "walltime"})
 LOWER = TIMES | frozenset({

@@ -17,18 +17,18 @@ from typing import ClassVar
 
 from palaestra.core.errors import SandboxError, TaskError
 from palaestra.core.records import Failure, FailureCause
-from palaestra.research.data import TaskData
-from palaestra.research.evaluation import EvaluationSplit, Judge
-from palaestra.research.inside import evaluate
-from palaestra.research.inside.evaluate import KEY_BYTES
+from palaestra.research.judge.evaluation import EvaluationSplit, Judge
+from palaestra.research.judge.inside import evaluate
+from palaestra.research.judge.inside.evaluate import KEY_BYTES
+from palaestra.research.judge.sandboxing import read_only_of
 from palaestra.research.mlgym.apart import Ended, Place, run_apart, stub_source
 from palaestra.research.mlgym.directions import is_time
 from palaestra.research.mlgym.files import EntryPoint
 from palaestra.research.mlgym.roles import public_names
 from palaestra.research.mlgym.scores import exception_in, scores_in, unsealed
 from palaestra.research.mlgym.task import TORCHRUN, UNNAMED, WORKSPACE, MLGymTask
-from palaestra.research.places import read_only_of
-from palaestra.research.records import Grade, Isolation, Outcome, Unusable
+from palaestra.research.tasks.data import TaskData
+from palaestra.research.tasks.records import Grade, Isolation, Outcome, Unusable
 from palaestra.sandbox.base import Limits, Result, Sandbox
 
 RUNNER = "/opt/runner/evaluate.py"

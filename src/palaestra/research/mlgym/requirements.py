@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from palaestra.core.errors import TaskError
-from palaestra.engines.shelf import cache_folder
+from palaestra.engines.models import cache_folder
 from palaestra.runs.guard import guarded
 
 SAID = 600

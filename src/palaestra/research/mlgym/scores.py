@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from hmac import compare_digest
 from typing import Any
 
-from palaestra.research.inside.evaluate import KEPT, MARK, sealed
+from palaestra.research.judge.inside.evaluate import KEPT, MARK, sealed
 
 LOOKED_AT = KEPT
 """Characters at the end of what was printed in which scores are looked for."""

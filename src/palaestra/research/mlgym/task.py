@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, PrivateAttr
 
 from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
-from palaestra.research.data import TaskData
 from palaestra.research.mlgym.checkout import Secrets, below, files_below
 from palaestra.research.mlgym.directions import direction_of
 from palaestra.research.mlgym.files import DatasetFile, EntryPoint, TaskFile
 from palaestra.research.mlgym.requirements import install_requirements, variables
 from palaestra.research.mlgym.roles import find_answers, find_submission
-from palaestra.research.records import Unusable
-from palaestra.research.task import CACHES, Direction, Metric, ResearchTask, Submission, TaskLimits, read_yaml
+from palaestra.research.tasks.data import TaskData
+from palaestra.research.tasks.records import Unusable
+from palaestra.research.tasks.task import CACHES, Direction, Metric, ResearchTask, Submission, TaskLimits, read_yaml
 from palaestra.sandbox.base import Sandbox, Shell
 
 if TYPE_CHECKING:
@@ -350,8 +350,8 @@ def _described(task: MLGymTask) -> str:
 
 def _only_score(task: MLGymTask) -> str:
     """The name of the score that the evaluator gives the baseline, which is measured if it never was."""
-    from palaestra.research.baseline import baseline_of
-    from palaestra.research.places import sandbox_for
+    from palaestra.research.judge.baseline import baseline_of
+    from palaestra.research.judge.sandboxing import sandbox_for
 
     sandbox = sandbox_for(task)
     scores = baseline_of(task, sandbox, task.judge(sandbox)).test.scores

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from palaestra.core.errors import SandboxError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.sandbox.base import MIB, Limits, Result, make_sandbox
-from palaestra.sandbox.conversation import Conversation, Pool, last_words, python
 from palaestra.sandbox.lines import Line
+from palaestra.sandbox.rpc import Conversation, Pool, last_words, python
 from palaestra.tasks.code.comparison import first_difference, same_output
 from palaestra.tasks.code.formats import Functions, Stdio
 from palaestra.tasks.code.trial import LINE, MARGIN, MOST_COMMAS, OUTCOMES, End, Trial

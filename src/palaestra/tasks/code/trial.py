@@ -9,7 +9,7 @@ from typing import Any
 
 from palaestra.core.text import clean_text
 from palaestra.sandbox.base import MIB, Limits, Status
-from palaestra.sandbox.conversation import Conversation, last_words
+from palaestra.sandbox.rpc import Conversation, last_words
 from palaestra.tasks.code.formats import Functions
 from palaestra.tasks.code.messages import MessageError, ValueTooLarge, read_program, read_tests
 from palaestra.tasks.code.verdicts import Outcome, Verdict

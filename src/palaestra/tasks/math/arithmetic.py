@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from palaestra.tasks.drawing import between, pick
 from palaestra.tasks.math.answers import AnswerKind
 from palaestra.tasks.math.drafts import Draft, Drawer, Skill, ordered
+from palaestra.tasks.sampling import between, pick
 
 Pair = Callable[[np.random.Generator], tuple[int, int]]
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from palaestra.core.records import Example, Message, Split
-from palaestra.tasks.drawing import between, pick
 from palaestra.tasks.math.arithmetic import ARITHMETIC, add_draft, divide_draft, multiply_draft, subtract_draft
 from palaestra.tasks.math.drafts import Draft
-from palaestra.tasks.math.notions import NOTIONS
+from palaestra.tasks.math.pretraining_drills import NOTIONS
 from palaestra.tasks.math.task import SKILLS, draft_split
+from palaestra.tasks.sampling import between, pick
 
 PEOPLE = ("Tom", "Mia", "Leo", "Zoe", "Max", "Ida", "Sam", "Lea", "Kim", "Jon")
 OBJECTS = ("apples", "stones", "cards", "books", "eggs", "stars", "keys", "cups", "balls", "fish")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from palaestra.tasks.drawing import worked
 from palaestra.tasks.math.answers import AnswerKind
+from palaestra.tasks.sampling import worked
 
 
 @dataclass(frozen=True, slots=True)

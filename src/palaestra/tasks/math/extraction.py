@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from palaestra.tasks.math.equivalence import is_answer
+from palaestra.tasks.math.equivalence.compare import is_answer
 
 
 class Evidence(StrEnum):

@@ -12,7 +12,7 @@ from typing import Any
 
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Failure
-from palaestra.tasks.math.equivalence import Verdict, compare_numbers
+from palaestra.tasks.math.equivalence.compare import Verdict, compare_numbers
 from palaestra.tasks.math.extraction import numbers_in
 from palaestra.tasks.math.worked import Item, WorkedTask, text_field
 from palaestra.tasks.sources import Source

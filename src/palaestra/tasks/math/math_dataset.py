@@ -9,8 +9,8 @@ from typing import Any
 
 from palaestra.core.errors import MissingExtraError, SettingsError, TaskError
 from palaestra.core.records import Failure, Split
-from palaestra.tasks.math.comparer import shared
-from palaestra.tasks.math.equivalence import LIMIT, Verdict, compare
+from palaestra.tasks.math.equivalence.compare import LIMIT, Verdict, compare
+from palaestra.tasks.math.equivalence.sympy_client import shared
 from palaestra.tasks.math.extraction import boxed
 from palaestra.tasks.math.worked import Item, WorkedTask, text_field
 from palaestra.tasks.sources import Source

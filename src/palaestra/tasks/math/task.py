@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.tasks.base import split_of
-from palaestra.tasks.drawing import worked
 from palaestra.tasks.math.advanced import ADVANCED
 from palaestra.tasks.math.answers import equal, extract
 from palaestra.tasks.math.arithmetic import ARITHMETIC
@@ -15,6 +14,7 @@ from palaestra.tasks.math.drafts import Draft, Skill
 from palaestra.tasks.math.reasoning import REASONING
 from palaestra.tasks.math.writing import SKILLS_BRIEF, MathDatum, plain
 from palaestra.tasks.procedural import Family, ProceduralTask
+from palaestra.tasks.sampling import worked
 
 SKILLS: Mapping[str, Skill] = {skill.name: skill for skill in (*ARITHMETIC, *REASONING, *ADVANCED)}
 

@@ -21,7 +21,7 @@ from palaestra.core.errors import TaskError, UnknownNameError
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
 from palaestra.tasks.base import check_skills, take
-from palaestra.tasks.math.equivalence import Verdict
+from palaestra.tasks.math.equivalence.compare import Verdict
 from palaestra.tasks.math.extraction import Extracted, extract
 from palaestra.tasks.math.writing import WORKED_BRIEF, MathDatum, plain
 from palaestra.tasks.sources import Source, read_rows

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import suggest
 from palaestra.sandbox.base import MIB, Limits, Result, Status, make_sandbox
-from palaestra.sandbox.conversation import Conversation, last_words
+from palaestra.sandbox.rpc import Conversation, last_words
 from palaestra.tasks.tools.channel import line, program_files
 from palaestra.tasks.tools.extraction import Asked, Reference
 from palaestra.tasks.tools.library import LIBRARY
@@ -21,7 +21,7 @@ from palaestra.tasks.tools.library.tool import ArgumentError
 from palaestra.tasks.tools.matching import Outcome
 from palaestra.tasks.tools.plans import Made
 from palaestra.tasks.tools.records import MOST_CALLS, Record, with_error, with_too_many, without_answer
-from palaestra.tasks.tools.straight import follow
+from palaestra.tasks.tools.straight_line import follow
 from palaestra.tasks.tools.workers import ToolWorkers
 
 if TYPE_CHECKING:

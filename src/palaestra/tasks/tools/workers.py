@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import SandboxError, TaskError
 from palaestra.sandbox.base import MIB, Limits
-from palaestra.sandbox.conversation import Conversation, Pool, last_words
+from palaestra.sandbox.rpc import Conversation, Pool, last_words
 from palaestra.tasks.tools.channel import line, tool_files
 from palaestra.tasks.tools.library.tool import Tool
 from palaestra.tasks.tools.plans import Made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from palaestra.tasks.drawing import between, pick
+from palaestra.tasks.sampling import between, pick
 from palaestra.tasks.vision.drafts import COLOUR_NAMES, NUMBERS, YES_NO, Draft, Skill, coin, number, several
 from palaestra.tasks.vision.scene import BARS, PIE_PARTS, POINTS, SLICES, TOP_VALUE, Chart, Scene
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from palaestra.core.records import Split
-from palaestra.tasks.drawing import between, pick
+from palaestra.tasks.sampling import between, pick
 from palaestra.tasks.vision.charts import CHARTS_READ, CHARTS_SEEN, bars, line, line_values, pie
 from palaestra.tasks.vision.drafts import PLURALS, Draft, Skill, any_size, coin, distinct, number, place
 from palaestra.tasks.vision.objects import OBJECTS, one

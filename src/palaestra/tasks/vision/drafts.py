@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from palaestra.tasks.drawing import between, pick, worked
+from palaestra.tasks.sampling import between, pick, worked
 from palaestra.tasks.vision.scene import CELL, COLOURS, GRID, JITTER, SHAPES, SIZES, Item, Scene
 
 YES_NO = ("yes", "no")

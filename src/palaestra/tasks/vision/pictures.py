@@ -21,8 +21,8 @@ from palaestra.runs.cache import digest
 from palaestra.runs.guard import guarded
 from palaestra.runs.records import to_data
 from palaestra.tasks.teaching import UnusableError
+from palaestra.tasks.vision.image_generators.base import Description, make_painter
 from palaestra.tasks.vision.images import data_url
-from palaestra.tasks.vision.painters.base import Description, make_painter
 from palaestra.tasks.vision.writing import SCENES, WORDS, DescribedDatum, VisionDatum
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _content(picture: Image.Image | Failure) -> bytes | Failure:
 
 
 def _path(key: str) -> Path:
-    from palaestra.engines.shelf import cache_folder
+    from palaestra.engines.models import cache_folder
 
     return cache_folder() / FOLDER / key[:2] / f"{key}.png"
 

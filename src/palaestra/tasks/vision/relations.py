@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from palaestra.tasks.drawing import between, pick
+from palaestra.tasks.sampling import between, pick
 from palaestra.tasks.vision.drafts import (
     COLOUR_NAMES,
     NUMBERS,

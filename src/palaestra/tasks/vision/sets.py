@@ -75,7 +75,7 @@ class VisualSet(WrittenSet, ABC):
             where that is a folder, else the usual place on the hub, where there is one.
         instruction: a line that follows every question; `None` means the task's own.
         images: who paints the pictures of lessons that a language model writes, for example `diffusers:MODEL` (see
-            `palaestra.tasks.vision.painters`); empty: no lessons are written.
+            `palaestra.tasks.vision.image_generators`); empty: no lessons are written.
         images_seed: what a painter paints by.
     """
 

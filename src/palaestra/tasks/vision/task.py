@@ -8,8 +8,8 @@ from typing import Any
 
 from palaestra.core.records import Completion, Example, Failure, ImagePart, Message, Problem, Score, Split, TextPart
 from palaestra.runs.records import to_data
-from palaestra.tasks.drawing import worked
 from palaestra.tasks.procedural import Family, ProceduralTask
+from palaestra.tasks.sampling import worked
 from palaestra.tasks.vision.answers import judge
 from palaestra.tasks.vision.charts import CHARTS_READ, CHARTS_SEEN
 from palaestra.tasks.vision.drafts import Draft, Skill

@@ -1,7 +1,7 @@
 """What a language model writes for pictures: what is to be seen, a question about it, its working and its answer.
 
 What is to be seen is a scene that we draw, or a description in words that somebody else paints by
-(see `palaestra.tasks.vision.painters`).
+(see `palaestra.tasks.vision.image_generators`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, create_model
 
 from palaestra.core.records import Failure, Problem
-from palaestra.teachers.skills.asking import Asking
+from palaestra.teachers.skills.llm_queries import Asking
 from palaestra.teachers.skills.records import Category
 from palaestra.teachers.skills.spelling import key
 

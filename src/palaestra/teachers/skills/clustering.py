@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from palaestra.core.records import Failure
 from palaestra.engines.base import Request
 from palaestra.runs.cache import digest
-from palaestra.teachers.skills.asking import Asking, may_pass
+from palaestra.teachers.skills.category_repair import Groups, Repair, settle
+from palaestra.teachers.skills.llm_queries import Asking, may_pass
 from palaestra.teachers.skills.records import Category
-from palaestra.teachers.skills.settling import Groups, Repair, settle
 from palaestra.teachers.skills.spelling import quoted
 
 NAMES_A_CALL = 150

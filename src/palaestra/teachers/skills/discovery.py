@@ -19,9 +19,9 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.records import Failure, Problem
 from palaestra.engines.base import Engine
 from palaestra.teachers.prompts import Prompts
-from palaestra.teachers.skills.asking import Asking, may_pass
 from palaestra.teachers.skills.assigning import assign
 from palaestra.teachers.skills.clustering import NAMES_A_CALL, cluster
+from palaestra.teachers.skills.llm_queries import Asking, may_pass
 from palaestra.teachers.skills.naming import name_skills
 from palaestra.teachers.skills.records import SkillMap
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pydantic import BaseModel, Field
 
 from palaestra.core.records import Failure, Problem
-from palaestra.teachers.skills.asking import Asking
+from palaestra.teachers.skills.llm_queries import Asking
 from palaestra.teachers.skills.spelling import fault, key, tidy
 
 

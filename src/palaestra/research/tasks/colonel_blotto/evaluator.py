@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.research.evaluation import Evaluation
-from palaestra.research.matches import play_field
-from palaestra.research.records import SubmissionError
+from palaestra.research.judge.evaluation import Evaluation
+from palaestra.research.judge.tournament import play_field
+from palaestra.research.tasks.records import SubmissionError
 
 VALUES = (1, 2, 3, 4, 5)
 SOLDIERS = 100

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from palaestra.research.tables import write_right
+from palaestra.research.judge.tables import write_right
 
 SIDE = 20
 SPLITS = {"train": (800, 1), "validation": (350, 2), "test": (647, 2)}

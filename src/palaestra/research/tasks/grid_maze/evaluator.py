@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.research.evaluation import Evaluation
-from palaestra.research.records import SubmissionError
+from palaestra.research.judge.evaluation import Evaluation
+from palaestra.research.tasks.records import SubmissionError
 
 MAZES = 80
 STEPS = 300

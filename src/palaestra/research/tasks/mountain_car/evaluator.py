@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.classic_control.continuous_mountain_car import Continuous_MountainCarEnv
 
-from palaestra.research.evaluation import Evaluation
-from palaestra.research.records import SubmissionError
+from palaestra.research.judge.evaluation import Evaluation
+from palaestra.research.tasks.records import SubmissionError
 
 SIDE = 12
 EPISODES = SIDE * SIDE

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.research.data import function_of
+from palaestra.research.tasks.data import function_of
 
 RATIO = 4.26
 VARIABLES = (60, 70)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from palaestra.research.tables import write_splits
+from palaestra.research.judge.tables import write_splits
 
 ROWS = {"train": 4000, "validation": 2000, "test": 3000}
 FAULTS = {"none": 0.56, "bearing": 0.12, "cavitation": 0.10, "blockage": 0.09, "leak": 0.08, "imbalance": 0.05}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from palaestra.research.evaluation import Evaluation
-from palaestra.research.tables import one_of, read_predictions
+from palaestra.research.judge.evaluation import Evaluation
+from palaestra.research.judge.tables import one_of, read_predictions
 
 CLASSES = ("none", "bearing", "cavitation", "blockage", "leak", "imbalance")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from palaestra.research.tables import write_splits
+from palaestra.research.judge.tables import write_splits
 
 ROWS = {"train": 4000, "validation": 1500, "test": 2500}
 DISTRICTS = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from palaestra.research.evaluation import Evaluation
-from palaestra.research.tables import number, read_predictions
+from palaestra.research.judge.evaluation import Evaluation
+from palaestra.research.judge.tables import number, read_predictions
 
 
 def evaluate(evaluation: Evaluation) -> dict[str, float]:

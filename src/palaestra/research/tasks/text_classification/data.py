@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from palaestra.research.tables import write_right, write_table
+from palaestra.research.judge.tables import write_right, write_table
 
 ROWS = {"train": 4000, "validation": 1500, "test": 2500}
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.research.data import function_of
-from palaestra.research.evaluation import Evaluation
-from palaestra.research.records import SubmissionError
+from palaestra.research.judge.evaluation import Evaluation
+from palaestra.research.tasks.data import function_of
+from palaestra.research.tasks.records import SubmissionError
 
 FILE = "settings.json"
 TRAININGS = 2

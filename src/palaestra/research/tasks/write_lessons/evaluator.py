@@ -10,8 +10,8 @@ from typing import Any
 from palaestra.core.errors import LessonError, TaskError
 from palaestra.core.records import Example, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
-from palaestra.research.evaluation import Evaluation
-from palaestra.research.records import SubmissionError
+from palaestra.research.judge.evaluation import Evaluation
+from palaestra.research.tasks.records import SubmissionError
 from palaestra.tasks.base import make_task
 from palaestra.tasks.evaluate import evaluate as ask
 
@@ -27,7 +27,7 @@ LONGEST = 600
 
 def evaluate(evaluation: Evaluation) -> dict[str, float]:
     from palaestra.engines.base import Sampling
-    from palaestra.engines.shelf import load
+    from palaestra.engines.models import load
     from palaestra.learn.student import SupervisedStudent
     from palaestra.learn.supervised import Supervision
 

@@ -12,7 +12,7 @@ import torch
 from palaestra.core.records import Example, Message, Split
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Sampling
-from palaestra.engines.shelf import load
+from palaestra.engines.models import load
 from palaestra.learn.student import SupervisedStudent
 from palaestra.learn.supervised import Supervision
 from palaestra.tasks.base import make_task

@@ -1,0 +1,413 @@
+"""`palaestra research bench`: tasks x agents x seeds, and how the agents compare by performance profiles.
+
+Every episode is an ordinary run of research in a folder of its own. A bench that was stopped, or killed, goes on where
+it was: runs that have ended are read, those under way are resumed, the others are begun.
+
+bench.json              the tasks, the agents, the seeds, where they lie, and what all runs have in common
+TASK/AGENT-seedN/       a run
+summary.json            the table and the standings, once all runs have ended
+table.csv               a line a run
+report.html             the same to look at
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import threading
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from palaestra.core.errors import PalaestraError, RunError, SettingsError, TotalSpentError
+from palaestra.core.events import Event, Listener, ignore
+from palaestra.core.records import Failure, FailureCause
+from palaestra.core.seeding import Seeds
+from palaestra.recipes.metered_engines import CALL_TIMEOUT, Engines, open_cache
+from palaestra.recipes.provenance import hash_models
+from palaestra.recipes.research import recipe as research
+from palaestra.recipes.research.episode_player import Stopped
+from palaestra.recipes.research.recipe import ResearchSettings
+from palaestra.recipes.research.summary import is_silent
+from palaestra.recipes.settings import build, require, to_plain
+from palaestra.research.standings.scores import RunScore, Standings, TaskScale
+from palaestra.research.standings.standings import compare_methods
+from palaestra.research.tasks.task import Direction
+from palaestra.runs.files import PARTIAL, read_json, write_json, write_text
+from palaestra.runs.guard import guarded
+from palaestra.runs.ledger import Spending
+from palaestra.runs.provenance import record_provenance
+from palaestra.runs.run import Run, new_folder
+
+if TYPE_CHECKING:
+    from palaestra.engines.budget import Budget
+
+RECIPE = "bench"
+PLAN = "bench.json"
+COLUMNS = (
+    "task", "agent", "seed", "metric", "direction", "baseline", "best_attempt", "best_submission", "steps",
+    "validations", "silent", "stop_reason", "cost", "unpriced_calls", "seconds",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One run of the bench: what its summary says, `None` as long as it has not ended.
+
+    Arguments:
+        task: as the task calls itself, wherever it lies.
+        agent: as it was given.
+    """
+
+    task: str
+    agent: str
+    seed: int
+    folder: Path
+    summary: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """A bench: its folder, its runs, and the standings over those that have ended.
+
+    Arguments:
+        settings: what all runs have in common.
+        standings: `None` where no run has ended.
+    """
+
+    folder: Path
+    tasks: tuple[str, ...]
+    agents: tuple[str, ...]
+    seeds: tuple[int, ...]
+    episodes: tuple[Episode, ...]
+    settings: Mapping[str, Any]
+    standings: Standings | None
+    workers: int = 1
+    total_cost: float = 0.0
+    places: Mapping[str, str] = field(default_factory=dict)
+    """What a run is given for tasks and agents that lie somewhere: absolute paths."""
+
+    @property
+    def ended(self) -> bool:
+        return all(episode.summary is not None for episode in self.episodes)
+
+    def silent(self, task: str, agent: str) -> bool:
+        """Whether the agent said nothing in any run on the task: a score is then that of what the task begins with."""
+        told = [e.summary for e in self.episodes if (e.task, e.agent) == (task, agent) and e.summary is not None]
+        return bool(told) and all(map(is_silent, told))
+
+
+def bench(
+    settings: ResearchSettings | None = None,
+    *,
+    tasks: Sequence[str],
+    agents: Sequence[str],
+    seeds: int = 1,
+    workers: int = 1,
+    total_cost: float = 0.0,
+    out: str | Path = "",
+    listener: Listener = ignore,
+) -> BenchResult:
+    """Play every task with every agent and with `seeds` seeds, from the settings' own on, and compare the agents.
+
+    The same call with the same `out` goes on where it was stopped. One run that cannot be made (a service that refuses
+    the key) does not stop the others; what it raised is raised at the end, and the bench can be resumed.
+
+    Arguments:
+        settings: of all runs; `task`, `agent` and `seed` come from the other arguments.
+        workers: runs that go on side by side, each in a thread.
+        total_cost: most dollars of all runs together, where `settings.max_cost` is for each; 0 for no limit. Runs for which
+            nothing is left wait: the same call with more goes on.
+
+    Raises:
+        SettingsError: a value cannot be.
+        TotalSpentError: `total_cost` is spent.
+        RunError: the folder holds something else.
+    """
+    settings = settings or ResearchSettings()
+    require(seeds >= 1 and workers >= 1, f"a bench needs at least 1 seed and 1 worker; got {seeds} and {workers}")
+    require(0 <= total_cost < math.inf, f"total_cost must be 0 or more, and finite; got {total_cost}")
+    _once("agent", agents)
+    every = range(settings.seed, settings.seed + seeds)
+    names, places, notes = _places(replace(settings, max_cost=settings.max_cost or total_cost), tasks, agents)
+    folder = Path(out) if out else new_folder(RECIPE)
+    _check_folder(folder)
+    common = to_plain(research.settled(settings))
+    plan = {
+        "recipe": RECIPE, "tasks": names, "agents": list(agents), "seeds": list(every), "workers": workers,
+        "total_cost": total_cost, "places": places,
+        "settings": {name: value for name, value in common.items() if name not in ("task", "agent", "seed")},
+    }  # fmt: skip
+    if (folder / PLAN).exists():
+        before = read_json(folder / PLAN)
+        if {**before, "workers": workers, "total_cost": total_cost} != plan:
+            raise RunError(
+                f"{folder} holds another bench; choose another --out, or resume it: palaestra resume {folder}"
+            )
+    with guarded(folder, "making the bench's folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / PLAN, plan)
+    for note in notes:
+        listener(Event(research.NOTE, figures={"text": note}))
+    return _play(folder, listener)
+
+
+def resume(folder: Path, *, listener: Listener = ignore) -> BenchResult:
+    """Go on with a bench that was stopped; one that has ended just gives its result."""
+    return _play(folder, listener)
+
+
+def read_bench(folder: Path) -> BenchResult:
+    """What there is of a bench so far, whether all of its runs have ended or not.
+
+    Raises:
+        RunError: the folder holds no bench, or is damaged.
+    """
+    plan = read_json(folder / PLAN)
+    if not isinstance(plan, dict) or not {"tasks", "agents", "seeds", "settings", "workers"} <= set(plan):
+        raise RunError(f"the bench is damaged: {folder / PLAN} lacks tasks, agents, seeds, settings or workers")
+    episodes = []
+    for seed in plan["seeds"]:
+        for task in plan["tasks"]:
+            for agent in plan["agents"]:
+                where = folder / _name(task) / f"{_name(agent)}-seed{seed}"
+                episodes.append(Episode(task, agent, seed, where, _summary(where)))
+    return BenchResult(
+        folder, tuple(plan["tasks"]), tuple(plan["agents"]), tuple(plan["seeds"]), tuple(episodes), plan["settings"],
+        standings_of(episodes), int(plan["workers"]), float(plan.get("total_cost", 0.0)), plan.get("places", {}),
+    )  # fmt: skip
+
+
+def standings_of(episodes: Sequence[Episode]) -> Standings | None:
+    """How the agents compare over the tasks on which a run has ended, with the tasks' baselines among them."""
+    ended = [(episode, episode.summary) for episode in episodes if episode.summary is not None]
+    if not ended:
+        return None
+    scales = {
+        episode.task: TaskScale(
+            Direction(summary["direction"]), summary["baseline"], summary["baseline_validation"], summary["metric"]
+        )
+        for episode, summary in ended
+    }
+    order = {agent: place for place, agent in enumerate(dict.fromkeys(episode.agent for episode in episodes))}
+    runs = [
+        RunScore(
+            episode.task, episode.agent, episode.seed, tuple(summary["attempts"]), summary["best_submission"],
+            _failure(summary),
+        )
+        for episode, summary in sorted(ended, key=lambda pair: order[pair[0].agent])
+    ]  # fmt: skip
+    return compare_methods(runs, scales, seeds=Seeds(0).derive(RECIPE))
+
+
+def _play(folder: Path, listener: Listener) -> BenchResult:
+    found = read_bench(folder)
+    waiting = deque(episode for episode in found.episodes if episode.summary is None)
+    models = hash_models(str(found.settings.get("model", "")), *map(research.name_model, found.agents))
+    record_provenance(folder, models, ended=not waiting)
+    if waiting:
+        try:
+            _Work(found, waiting, listener).run()
+        except KeyboardInterrupt as error:
+            error.add_note(f"palaestra resume {folder}")  # How to go on, for whoever stopped it.
+            raise
+        found = read_bench(folder)
+    # Written once all runs have ended, and again where only that had not come to be.
+    write_json(folder / "summary.json", _plain(found))
+    write_text(folder / "table.csv", _table(found))
+    return found
+
+
+class _Work:
+    """The threads of a bench. Ctrl-C lets commands that are under way end; the runs can be resumed."""
+
+    def __init__(self, found: BenchResult, waiting: deque[Episode], listener: Listener) -> None:
+        self.found, self.waiting, self.listener = found, waiting, listener
+        self.total, self.errors = len(found.episodes), list[BaseException]()
+        self.done = self.total - len(waiting)
+        self.stopping, self.lock, self.telling = threading.Event(), threading.Lock(), threading.Lock()
+        self.engines = Engines(
+            str(found.settings.get("device", "")), self._tell, float(found.settings.get("call_timeout", CALL_TIMEOUT))
+        )
+        self.budget = _budget(found)
+
+    def run(self) -> None:
+        # Daemons: whoever presses Ctrl-C twice does not wait for them, and the sandboxes die with the process.
+        threads = [
+            threading.Thread(target=self._work, name=f"bench-{k}", daemon=True)
+            for k in range(min(self.found.workers, len(self.waiting)))
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException:
+            self.stopping.set()
+            self._tell(Event("stop: waiting for commands under way"))
+            for thread in threads:
+                thread.join()
+            raise
+        if self.errors:
+            first = self.errors[0]
+            if len(self.errors) == 1 or not isinstance(first, PalaestraError):
+                raise first
+            raise type(first)(f"{first} (and {len(self.errors) - 1} more runs of the bench could not be played)")
+
+    def _work(self) -> None:
+        while not self.stopping.is_set():
+            with self.lock:
+                if not self.waiting:
+                    return
+                episode = self.waiting.popleft()
+            try:
+                self._episode(episode)
+            except Stopped:
+                return
+            except TotalSpentError as error:
+                with self.lock:
+                    if not self.stopping.is_set():
+                        self.errors.append(TotalSpentError(f"{error}. {self.done} of {self.total} runs have ended"))
+                    self.stopping.set()
+                return
+            except BaseException as error:  # Raised again by whoever waits for the threads.
+                with self.lock:
+                    self.errors.append(error)
+                if not isinstance(error, PalaestraError):
+                    self.stopping.set()
+                    return
+
+    def _tell(self, event: Event) -> None:
+        """Whoever listens is told by one thread at a time."""
+        with self.telling:
+            self.listener(event)
+
+    def _episode(self, episode: Episode) -> None:
+        task, agent = (self.found.places.get(name, name) for name in (episode.task, episode.agent))
+        values = {**self.found.settings, "task": task, "agent": agent, "seed": episode.seed}
+        own = {"engines": self.engines, "stop": self.stopping.is_set, "within": self.budget}
+        if (episode.folder / "settings.json").exists():
+            with Run.open(episode.folder) as run:
+                result = research.resume(run, **own)  # type: ignore[arg-type]
+        else:
+            result = research.research(build(ResearchSettings, values), out=episode.folder, **own)  # type: ignore[arg-type]
+        with self.lock:
+            self.done += 1
+            figures = {"task": episode.task, "agent": episode.agent, "seed": episode.seed, "summary": result.summary}
+            self._tell(Event("bench", self.done, self.total, 0, figures))
+
+
+def _budget(found: BenchResult) -> Budget | None:
+    """What all runs may spend together; what those spent that have ended, or are under way, counts."""
+    from palaestra.engines.budget import Budget
+
+    if not found.total_cost:
+        return None
+    spent = Spending(money=sum(episode.summary["cost"] for episode in found.episodes if episode.summary))
+    with open_cache(str(found.settings.get("cache", ""))) as cache:
+        for episode in found.episodes:
+            if episode.summary is None and (episode.folder / "settings.json").exists():
+                with Run.open(episode.folder, read_only=True) as run:
+                    spent = replace(spent, money=spent.money + cache.spent(run.store.id).money)
+    advice = "give the same command again with a larger --total-cost"
+    return Budget(max_cost=found.total_cost, spent=spent, advice=advice, error=TotalSpentError)
+
+
+def _places(
+    settings: ResearchSettings, tasks: Sequence[str], agents: Sequence[str]
+) -> tuple[list[str], dict[str, str], list[str]]:
+    """The names of the tasks, of those and of the agents where they lie, and what the agents have to say before they
+    begin; raises for whatever cannot be played."""
+    names: dict[str, str] = {}
+    places: dict[str, str] = {}
+    notes: dict[str, None] = {}
+    for task in tasks:
+        for agent in agents:
+            one = research.settled(replace(settings, task=task, agent=agent))
+            checked = research.check(one)
+            notes |= {checked.note: None} if checked.note else {}
+            if checked.interactive:
+                raise SettingsError(f"a bench plays by itself; a person plays with: palaestra research --agent {agent}")
+            if one.agent != agent:
+                places[agent] = one.agent
+        names[task] = research.task_of(one).name
+        if one.task != names[task]:
+            places[names[task]] = one.task
+    _once("task", [names[task] for task in tasks])
+    return list(names.values()), places, list(notes)
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise where the folder holds something that is no bench."""
+    with guarded(folder, "making the bench's folder"):
+        if (folder / "settings.json").exists():
+            raise RunError(f"{folder} holds a run and no bench; choose another --out")
+        there = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    if there - {PLAN + PARTIAL} and PLAN not in there:
+        raise RunError(f"{folder} is not empty, and holds no bench; choose another --out")
+
+
+def _once(what: str, several: Sequence[str]) -> None:
+    if not several or not all(several):
+        raise SettingsError(f"a bench needs at least 1 {what}; got {', '.join(several) or 'none'}")
+    twice = [name for name, count in Counter(map(_name, several)).items() if count > 1]
+    if twice:
+        raise SettingsError(f"each {what} of a bench is named once; '{twice[0]}' is there more often")
+
+
+def _name(text: str) -> str:
+    """A task or an agent as the name of a folder."""
+    return "".join(sign if sign.isalnum() or sign in "_.-" else "_" for sign in text)
+
+
+def _summary(folder: Path) -> dict[str, Any] | None:
+    if not (folder / "summary.json").exists():
+        return None
+    summary = read_json(folder / "summary.json")
+    if not isinstance(summary, dict) or summary.get("recipe") != research.RECIPE:
+        raise RunError(f"the run folder is damaged: {folder / 'summary.json'} is no summary of a run of research")
+    return summary
+
+
+def _failure(summary: Mapping[str, Any]) -> Failure | None:
+    said = summary.get("failure")
+    return Failure(FailureCause(said["cause"]), said["message"]) if said else None
+
+
+def _plain(found: BenchResult) -> dict[str, Any]:
+    ended = [episode.summary for episode in found.episodes if episode.summary is not None]
+    failures: Counter[str] = Counter()
+    for summary in ended:
+        failures.update(summary["failures"])
+    return {
+        "recipe": RECIPE,
+        "tasks": list(found.tasks),
+        "agents": list(found.agents),
+        "seeds": list(found.seeds),
+        "runs": len(found.episodes),
+        "stop_reasons": dict(Counter(summary["stop_reason"] for summary in ended)),
+        "failures": dict(sorted(failures.items())),
+        "rows": [{**{name: (e.summary or {}).get(name) for name in COLUMNS}, "task": e.task, "agent": e.agent, "seed": e.seed}
+                 for e in found.episodes],
+        "standings": None if found.standings is None else found.standings.model_dump(mode="json"),
+        "total_cost": found.total_cost,
+        "cost": sum(summary["cost"] for summary in ended),
+        "unpriced_calls": sum(summary.get("unpriced_calls", 0) for summary in ended),
+        "calls": sum(summary["calls"] for summary in ended),
+        "prompt_tokens": sum(summary["prompt_tokens"] for summary in ended),
+        "completion_tokens": sum(summary["completion_tokens"] for summary in ended),
+        "seconds": round(sum(summary["seconds"] for summary in ended), 1),
+    }  # fmt: skip
+
+
+def _table(found: BenchResult) -> str:
+    out = StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for episode in found.episodes:
+        row = {**(episode.summary or {}), "task": episode.task, "agent": episode.agent, "seed": episode.seed}
+        writer.writerow([row.get(name, "") for name in COLUMNS])
+    return out.getvalue()

@@ -1,0 +1,159 @@
+"""What a run of research has come to: `summary.json`, and the conversation that counts as a file."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from palaestra.core.events import Event, Listener
+from palaestra.core.records import Failure, Message
+from palaestra.engines.openai_format import chat_call
+from palaestra.envs.turn.records import StopReason
+from palaestra.recipes.research.episode_player import WORKSPACE, read_submission
+from palaestra.recipes.research.recipe import RECIPE, ResearchSettings
+from palaestra.research.agents import Agent
+from palaestra.research.tasks.records import Grade
+from palaestra.research.workspace.env import ResearchEnv
+from palaestra.research.workspace.step_record import Step
+from palaestra.runs.ledger import LedgerEntry, Spending
+from palaestra.runs.run import Run
+
+TRAJECTORY = "trajectory.json"
+"""In the run folder, once the run has ended: the conversation that counts, in OpenAI's format."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What counts of a run: which episode, and what its submission is worth on the test split."""
+
+    episode: int
+    score: float | None
+    scores: dict[str, float]
+    failure: Failure | None = None
+
+
+def _chosen(run: Run, env: ResearchEnv, episodes: Sequence[Sequence[Step]], listener: Listener) -> _Result:
+    """The episode that counts: the only one, or the best by what it handed in, judged on the validation split."""
+    ends = [steps[-1] for steps in episodes]
+    if env.split == "test":
+        return _Result(0, ends[0].info.get("score"), dict(ends[0].info.get("scores") or {}))
+    scored = {k: float(end.info["score"]) for k, end in enumerate(ends) if end.info.get("score") is not None}
+    best = env.task.metric.best(list(scored.values()))
+    if best is None:
+        return _Result(len(ends) - 1, None, {})
+    kept = next(k for k, score in scored.items() if score == best)
+    listener(Event("judge the best"))
+    outcome = env.judge(read_submission(run, kept), "test")
+    if isinstance(outcome, Grade):
+        run.store.add_cost(LedgerEntry(WORKSPACE, seconds=outcome.seconds))
+        return _Result(kept, outcome.score, dict(outcome.scores))
+    return _Result(kept, None, {}, outcome if isinstance(outcome, Failure) else None)
+
+
+def summarise(
+    run: Run,
+    settings: ResearchSettings,
+    env: ResearchEnv,
+    agent: Agent,
+    episodes: Sequence[Sequence[Step]],
+    listener: Listener,
+    spent: Spending,
+) -> dict[str, Any]:
+    """The summary of a run whose episodes have ended; of several the best is judged on the test split now.
+
+    Arguments:
+        spent: what the agent's models have cost.
+    """
+    result = _chosen(run, env, episodes, listener)
+    metric, measured = env.task.metric, env.baseline
+    steps = [step for several in episodes for step in several]
+    ends = [several[-1] for several in episodes]
+    attempts = [float(score) for end in ends for score in end.info.get("attempts", ())]
+    validations = len(attempts)
+    # What was handed in was validated too: for the choice between several, or as a checkout of MLGym has one set of data.
+    if env.split == "validation" or settings.mlgym:
+        attempts += [float(end.info["score"]) for end in ends if end.info.get("score") is not None]
+    failures: Counter[str] = Counter()
+    for end in ends:
+        failures.update(end.info.get("failures", {}))
+        failures.update([str(end.failure.cause)] if end.failure is not None else [])
+    failures.update([str(result.failure.cause)] if result.failure is not None else [])
+    end, total = ends[result.episode], run.store.total()
+    played = [step.replayed for step in steps if step.replayed and step.message is not None]  # Not the opening.
+    kind = agent.environment()
+    failure = result.failure or end.failure
+    return {
+        "recipe": RECIPE,
+        "task": env.task.name,
+        "agent": settings.agent,
+        "model": agent.model,
+        "seed": settings.seed,
+        "metric": metric.name,
+        "direction": metric.direction.value,
+        "baseline": measured.test.score,
+        "baseline_validation": measured.validation.score,
+        "best_attempt": metric.best(attempts),
+        "best_submission": result.score,
+        "reward": None if failure is not None else _reward(env, episodes[result.episode], result.score),
+        "scores": result.scores,
+        "attempts": attempts,
+        "steps": sum(step.message is not None for step in steps),
+        "silent": all(step.message is None for step in episodes[result.episode]),
+        "validations": validations,
+        "format_errors": sum("format_error" in step.info for step in steps),
+        "stop_reason": str(StopReason.FAILED) if result.failure is not None else end.stop_reason,
+        "note": end.note,
+        "failures": dict(sorted(failures.items())),
+        "failure": None if failure is None else {"cause": str(failure.cause), "message": failure.message},
+        "episodes": len(episodes),
+        "kept_episode": result.episode,
+        "parser": str(kind.get("parser", settings.parser)),
+        "tools": bool(kind.get("tools", settings.tools)),
+        "commands": list(kind.get("commands", settings.commands)),
+        "replayed": len(played),
+        "different": played.count("different"),
+        "calls": total.calls,
+        "calls_again": spent.again,
+        "prompt_tokens": total.prompt_tokens,
+        "completion_tokens": total.completion_tokens,
+        "cost": total.money,
+        **spent.gaps(),
+        "seconds": round(total.seconds, 1),
+    }
+
+
+def _reward(env: ResearchEnv, steps: Sequence[Step], score: float | None) -> float:
+    """The sum of an episode's rewards, penalties among them. One of several was paid by the validation split: what it
+    handed in counts by the test split instead, as its score does."""
+    total, metric, paid = math.fsum(step.reward for step in steps), env.task.metric, steps[-1].info.get("score")
+    if env.split == "validation" and paid is not None:
+        total -= metric.gain(float(paid), env.baseline.validation.score)
+        total += 0.0 if score is None else metric.gain(score, env.baseline.test.score)
+    return total
+
+
+def is_silent(summary: Mapping[str, Any]) -> bool:
+    """Whether the agent said nothing in the episode that counts: a score is then that of what the task begins with."""
+    return bool(summary.get("silent", not summary["steps"]))
+
+
+def exported(summary: dict[str, Any], steps: Sequence[Step]) -> dict[str, Any]:
+    """The conversation in OpenAI's format, with the reward of each of the assistant's messages."""
+    said = [m for step in steps for m in (*((step.message,) if step.message else ()), *step.observation)]
+    kept = ("task", "agent", "model", "seed", "metric", "direction", "baseline", "best_submission", "stop_reason")
+    return {
+        **{name: summary[name] for name in kept},
+        "rewards": [step.reward for step in steps if step.message is not None],
+        "messages": [_spoken(message) for message in said],
+    }
+
+
+def _spoken(message: Message) -> dict[str, Any]:
+    """As it was said: what goes to a server (`wire.chat_messages`) leaves out calls that nobody answered."""
+    said: dict[str, Any] = {"role": message.role, "content": message.text}
+    if message.tool_calls:
+        said["tool_calls"] = [chat_call(call) for call in message.tool_calls]
+    return said | ({"tool_call_id": message.tool_call_id} if message.tool_call_id else {})

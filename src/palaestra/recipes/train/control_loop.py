@@ -1,0 +1,129 @@
+"""A control policy learns in a classic environment."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from palaestra.core.events import Event, Listener
+from palaestra.core.records import Trajectory
+from palaestra.engines.kernels import suited
+from palaestra.learn.collect import ControlCollector
+from palaestra.learn.policies.control import ControlPolicy
+from palaestra.recipes.train.loop import RECENT, Loop, before_after
+from palaestra.runs.ledger import LedgerEntry
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from palaestra.recipes.train.recipe import TrainSettings
+    from palaestra.runs.store import Store
+
+
+class ControlLoop(Loop):
+    """A control policy learns in a classic environment."""
+
+    policy: ControlPolicy
+
+    def __init__(self, settings: TrainSettings, env: Any, policy: ControlPolicy, algorithm: Any) -> None:
+        super().__init__(settings)
+        self.env, self.policy, self.algorithm = env, policy, algorithm
+        self.collector = ControlCollector(env, policy)
+        self._started = False
+
+    def iterate(
+        self, iteration: int, share_left: float, listener: Listener
+    ) -> tuple[dict[str, float], list[Trajectory]]:
+        settings = self.settings
+        generator = torch.Generator().manual_seed(self.seeds.derive("act", iteration).integer())
+        with suited(small=True):
+            self.policy.train()
+            if self.algorithm.groups:
+                seed = self.seeds.derive("episodes", iteration).integer()
+                rollout = self.collector.collect_episodes(settings.group_size, seed, generator, _longest(self.env))
+            else:
+                if not self._started:
+                    self.collector.start(self.seeds.derive("environment", iteration).integer() % 2**31)
+                    self._started = True
+                rollout = self.collector.collect(settings.steps, generator)
+            self.policy.eval()
+            figures = self._count(rollout, "environment")
+            if settings.reward_scale != 1.0:
+                rollout.rewards_BT = rollout.rewards_BT * settings.reward_scale
+            start = time.perf_counter()
+            figures |= self.algorithm.update(rollout, iteration, share_left)
+        figures |= {name: value for name, value in rollout.figures.items() if name.startswith("seconds_")}
+        figures["seconds_update"] = time.perf_counter() - start
+        spent = sum(value for name, value in figures.items() if name.startswith("seconds_"))
+        figures["steps_per_second"] = rollout.decisions / spent
+        kept = [
+            Trajectory(settings.env, settings.seed, (value,), infos=({"length": length},))
+            for value, length in list(zip(rollout.episode_returns, rollout.episode_lengths, strict=True))[
+                : settings.keep_trajectories
+            ]
+        ]
+        return figures, kept
+
+    def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
+        """Whole episodes with the likeliest actions, in environments of their own."""
+        from palaestra.envs.factory import make_control_env
+
+        listener(Event("evaluate", 0, 0, iteration))
+        env = make_control_env(self.settings.env, self.settings.evaluation, self.settings.options, own_seeds=True)
+        memory = self.policy.memory()
+        try:
+            seed = self.seeds.derive("evaluation").integer()
+            with suited(small=True):
+                self.policy.eval()
+                collector = ControlCollector(env, self.policy)
+                rollout = collector.collect_episodes(1, seed, torch.Generator(), _longest(env), greedy=True)
+        finally:
+            self.policy.remember(memory)
+            env.close()
+        figures = self._measured(rollout, rollout.lane_returns(), "environment")
+        return figures, LedgerEntry("", self.settings.policy, rollout.lanes)
+
+    def outcome(self, store: Store, iterations: int) -> dict[str, Any]:
+        found: dict[str, Any] = {"recent_return": self.recent_return if len(self._recent) == RECENT else None}
+        return found | (before_after(store.figures(), iterations) if self.settings.evaluation else {})
+
+    def environment_state(self) -> bytes | None:
+        """The environment as it stands, so that a resumed run goes on in the middle of its episodes.
+
+        Where it cannot be pickled, it is reset here by a seed of the run: the undisturbed run does the same,
+        so a resumed one still ends alike.
+        """
+        import cloudpickle
+
+        if self.algorithm.groups:
+            return None
+        try:
+            pickled: bytes = cloudpickle.dumps({"env": self.env, "collector": self.collector.state()})
+            return pickled
+        except Exception:  # Whatever a class of somebody else's raises when it is pickled.
+            self._started = False
+            return None
+
+    def load_environment_state(self, state: bytes) -> None:
+        import pickle
+
+        found = pickle.loads(state)
+        self.env = found["env"]
+        self.collector = ControlCollector(self.env, self.policy)
+        self.collector.load_state(found["collector"])
+        self._started = True
+
+    def save_model(self, folder: Path) -> None:
+        from safetensors.torch import save_file
+
+        from palaestra.runs.files import write_folder
+
+        write_folder(folder / "model", lambda target: save_file(self.weights(), target / "policy.safetensors"))
+
+
+def _longest(env: Any) -> int:
+    """The most steps of an episode, where the environment says so."""
+    spec = getattr(env, "spec", None)
+    return int(getattr(spec, "max_episode_steps", None) or 10_000)

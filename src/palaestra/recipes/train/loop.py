@@ -1,0 +1,196 @@
+"""One iteration of learning: collect, learn, measure.
+
+A loop owns the environment, the policy and the algorithm. It knows nothing of run folders; the recipe
+writes down what it returns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from palaestra.core.errors import EnvError, RewardError, RunError
+from palaestra.core.events import Listener
+from palaestra.core.records import Trajectory, Usage
+from palaestra.core.seeding import Seeds
+from palaestra.core.statistics import Mean, mean_interval
+from palaestra.learn.rollouts import Rollout
+from palaestra.recipes.train.checkpoints import check_shapes
+from palaestra.recipes.train.signals import measure_spread
+from palaestra.runs.ledger import LedgerEntry
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from palaestra.recipes.train.recipe import TrainSettings
+    from palaestra.runs.store import Store
+
+MOST_FAILURES = 0.1
+"""The share of the episodes of an iteration, or of an evaluation, that may fail before the run stops."""
+RECENT = 100
+"""Episodes over which the return is averaged to decide whether an environment is solved."""
+
+
+class Loop(ABC):
+    """What both kinds of loop share: counters, weights and their hash."""
+
+    env: Any
+    policy: Any
+    algorithm: Any
+
+    def __init__(self, settings: TrainSettings) -> None:
+        self.settings, self.seeds = settings, Seeds(settings.seed)
+        self.decisions = self.episodes = 0
+        self.stopped = False
+        self.failures: dict[str, int] = {}
+        self.usage = Usage()
+        self.responses: list[Any] = []
+        self._recent: deque[float] = deque(maxlen=RECENT)
+
+    @abstractmethod
+    def iterate(
+        self, iteration: int, share_left: float, listener: Listener
+    ) -> tuple[dict[str, float], list[Trajectory]]:
+        """Collect, learn; returns the figures and the episodes to be kept."""
+
+    @abstractmethod
+    def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
+        """Measure the policy on what it does not learn from; returns figures, and a cost that is not stored yet."""
+
+    @abstractmethod
+    def outcome(self, store: Store, iterations: int) -> dict[str, Any]:
+        """What the summary says of the evaluations."""
+
+    @abstractmethod
+    def save_model(self, folder: Path) -> None:
+        """Leave the trained model where others can load it."""
+
+    def close(self) -> None:  # noqa: B027  (most have nothing to end)
+        """End what the environments keep running, such as workspaces; the policy stays."""
+
+    def environment_state(self) -> bytes | None:
+        """What is going on in the environment between two iterations; `None` where that is nothing."""
+        return None
+
+    def load_environment_state(self, state: bytes) -> None:
+        """Go on in the middle of what `environment_state` gave."""
+        raise RunError("the checkpoint has the state of an environment; between two iterations this one has none")
+
+    @property
+    def recent_return(self) -> float:
+        """The mean return of the last 100 episodes; minus infinity before there are so many."""
+        return float(np.mean(self._recent)) if len(self._recent) == RECENT else float("-inf")
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """All that learning changes, by name."""
+        trained = {name: p.detach() for name, p in self.policy.named_parameters() if p.requires_grad}
+        buffers = {name: b for name, b in self.policy.named_buffers() if name in ("seen", "mean_F", "square_F")}
+        return {name: tensor.contiguous().clone() for name, tensor in {**trained, **buffers}.items()}
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor], where: str) -> None:
+        check_shapes(self.weights(), dict(weights), where)
+        with torch.no_grad():
+            for name, tensor in [*self.policy.named_parameters(), *self.policy.named_buffers()]:
+                if name in weights:
+                    tensor.copy_(weights[name])
+
+    def weights_sha256(self) -> str:
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.weights().items()):
+            digest.update(name.encode())
+            digest.update(tensor.cpu().float().numpy().tobytes())
+        return digest.hexdigest()
+
+    def counters(self) -> dict[str, Any]:
+        return {
+            "decisions": self.decisions, "episodes": self.episodes, "failures": self.failures,
+            "recent": list(self._recent), "stopped": self.stopped,
+        }  # fmt: skip
+
+    def load_counters(self, counters: Mapping[str, Any]) -> None:
+        self.decisions, self.episodes = int(counters["decisions"]), int(counters["episodes"])
+        self.failures, self.stopped = dict(counters["failures"]), bool(counters["stopped"])
+        self._recent.extend(counters["recent"])
+
+    def _count(self, rollout: Rollout, what: str) -> dict[str, float]:
+        """Add a rollout to the counters; returns its own figures.
+
+        Arguments:
+            what: broke where an episode failed; empty where its failure begins with the cause.
+
+        Raises:
+            RewardError, EnvError: more than a tenth of the episodes failed.
+        """
+        self.decisions += rollout.decisions
+        self.episodes += len(rollout.episode_returns)
+        self._recent.extend(rollout.episode_returns)
+        total = len(rollout.episode_returns) + len(rollout.failures)
+        self._note_failures(rollout.failures, total, what, "episodes failed in one iteration")
+        reward = reward_interval(rollout)
+        figures = {
+            "episodes": float(reward.count), "failures": float(len(rollout.failures)),
+            "decisions": float(rollout.decisions), "total_decisions": float(self.decisions),
+        }  # fmt: skip
+        if reward.count:
+            figures |= {"reward": reward.value, "reward_low": reward.low, "reward_high": reward.high}
+            figures |= {"reward_count": float(reward.count), "length": float(np.mean(rollout.episode_lengths))}
+        figures |= measure_spread(rollout, rollout.episode_returns)
+        if len(self._recent) == RECENT:
+            figures["recent_return"] = self.recent_return
+        return figures
+
+    def _measured(self, rollout: Rollout, returns: Sequence[float], what: str) -> dict[str, float]:
+        """The figures of held-out episodes, of which `returns` are those that are known; `what` as of `_count`.
+
+        Without a known one there is no reward among them.
+        """
+        failed, reward = rollout.lanes - len(returns), mean_interval(returns)
+        self._note_failures(rollout.failures[:failed], rollout.lanes, what, "held-out episodes failed")
+        figures = {"test_count": float(reward.count), "test_failures": float(failed)}
+        if reward.count:
+            figures |= {"test_reward": reward.value, "test_reward_low": reward.low, "test_reward_high": reward.high}
+        return figures | measure_spread(rollout, returns, "test_")
+
+    def _note_failures(self, failures: Sequence[str], total: int, what: str, where: str) -> None:
+        for failure in failures:
+            name = what or failure.partition(":")[0]
+            self.failures[name] = self.failures.get(name, 0) + 1
+        if len(failures) > max(1.0, MOST_FAILURES * total):
+            first = " ".join(failures[0].split())
+            raise (RewardError if what == "reward" else EnvError)(
+                f"{len(failures)} of {total} {where}; the first: {first}"
+            )
+
+
+def reward_interval(rollout: Rollout) -> Mean:
+    """The mean return with its interval. Episodes that started alike are not independent: their groups are."""
+    plain = mean_interval(rollout.episode_returns)
+    groups: dict[int, list[float]] = {}
+    if rollout.group_B is not None and rollout.valid_B is not None:
+        known = [lane for lane in range(rollout.lanes) if bool(rollout.valid_B[lane])]
+        if len(known) == len(rollout.episode_returns):
+            for lane, value in zip(known, rollout.episode_returns, strict=True):
+                groups.setdefault(int(rollout.group_B[lane]), []).append(value)
+    if len(groups) in (0, len(rollout.episode_returns)):
+        return plain
+    clustered = mean_interval([float(np.mean(values)) for values in groups.values()])
+    half = (clustered.high - clustered.low) / 2
+    return Mean(plain.value, plain.value - half, plain.value + half, plain.count)
+
+
+def before_after(table: Mapping[int, Mapping[str, float]], iterations: int) -> dict[str, Any]:
+    """The held-out rewards of a summary; `None` where no episode counted, or too few for an interval."""
+    found: dict[str, Any] = {}
+    for name, iteration in (("test_before", 0), ("test_after", iterations)):
+        row = table.get(iteration, {})
+        found[name] = row.get("test_reward")
+        found |= {f"{name}_low": row.get("test_reward_low"), f"{name}_high": row.get("test_reward_high")}
+        found |= {f"{name}_episodes": row.get("test_count"), f"{name}_failures": row.get("test_failures")}
+        found["test_episodes"] = row.get("test_count")
+    return found

@@ -1,0 +1,360 @@
+"""`train_reward`: a reward model from comparisons, measured on comparisons that it never saw.
+
+The comparisons are parted into three: what is trained on, what early stopping looks at, and what is
+held out and measured before and after. No prompt is in two of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from palaestra.core.errors import RunError, SettingsError
+from palaestra.core.events import Event, Listener, ignore
+from palaestra.core.interrupts import HeldInterrupts
+from palaestra.core.seeding import Seeds
+from palaestra.recipes.provenance import hash_models
+from palaestra.recipes.settings import at_least, finite, given, require, setting, to_plain
+from palaestra.runs.files import write_folder, write_json
+from palaestra.runs.provenance import PROVENANCE, extend_provenance, read_provenance
+from palaestra.runs.run import check_folder, new_folder
+
+if TYPE_CHECKING:
+    from palaestra.learn.reward_data import Comparison
+    from palaestra.learn.reward_model import RewardModel
+    from palaestra.learn.reward_training import RewardState, RewardTraining
+
+RECIPE = "reward"
+STATE = "state.safetensors"
+SMALL_UP_TO = 20_000_000
+"""Parameters up to which a backbone counts as small, and learns at a higher rate."""
+_ELSEWHERE = ("reward_model_path", "resume_checkpoint", "threads", "checkpoint_seconds", "dry_run")
+"""Settings that say where and how to work, and do not change the result."""
+
+
+@dataclass(frozen=True)
+class RewardSettings:
+    """How a reward model is trained."""
+
+    model_name: str = setting("nano", "The backbone: a name of the shelf, a folder, or a hub id.")
+    datasets_path: str = setting("", "The comparisons: .jsonl, .jsonl.gz, .json, a datasets folder, or a hub id.")
+    reward_model_path: str = setting("", "Folder for the reward model; a new one below runs/ if not given.")
+    held_out_path: str = setting("", "Comparisons to measure on; empty holds back a share of the data.")
+    test_size: float = setting(0.2, "Share of the comparisons that is held out.")
+    validation_size: float = setting(0.1, "Share of the rest that early stopping looks at; unused without patience.")
+    batch_size: int = setting(32, "Comparisons in a batch.")
+    epochs: int = setting(3, "Most passes over the comparisons.")
+    warmup_steps: int = setting(500, "Steps of a rising learning rate; at most a tenth of all.")
+    weight_decay: float = setting(0.01, "Weight decay of the matrices.")
+    learning_rate: float = setting(0.0, "Peak learning rate; 0 means 5e-4 up to 20 M parameters and 1e-5 above.")
+    centre: float = setting(0.0, "Weight of the squared sum of scores, which keeps them near zero.")
+    patience: int = setting(2, "Epochs without a better validation loss before training stops; 0 never stops.")
+    max_length: int = setting(0, "Most tokens of prompt and response; 0 means what the backbone reads.")
+    device: str = setting("", "Where to compute, for example cuda; empty means a GPU where there is one.")
+    threads: int = setting(0, "CPU threads; 0 leaves torch's own choice.")
+    checkpoint_seconds: float = setting(120.0, "Seconds between two saves of a training that goes on.")
+    seed: int = setting(42, "Seed of the parts, the head and the training.")
+    dry_run: bool = setting(False, "Two batches only, and nothing is saved.")
+    resume_checkpoint: str = setting("", "A training to go on with; empty finds the one that the same call left.")
+
+    def __post_init__(self) -> None:
+        finite(self)
+        at_least(self, 1, "batch_size", "epochs")
+        at_least(self, 0, "warmup_steps", "weight_decay", "learning_rate", "centre", "patience", "max_length")
+        at_least(self, 0, "threads", "checkpoint_seconds", "seed")
+        for name in ("test_size", "validation_size"):
+            value = getattr(self, name)
+            require(0 < value < 1, f"setting '{name}': expected a share between 0 and 1; got {value}")
+
+
+def train_reward(
+    model_name: str = "",
+    datasets_path: str | Path = "",
+    reward_model_path: str | Path = "",
+    *,
+    settings: RewardSettings | None = None,
+    listener: Listener = ignore,
+    **values: Any,
+) -> RewardModel:
+    """Train a reward model on comparisons, measure it, and save it as a transformers checkpoint.
+
+    Arguments:
+        model_name, datasets_path, reward_model_path: as in `RewardSettings`; so are all further keywords.
+        settings: all of them at once, instead.
+        listener: is told of the progress.
+
+    Returns:
+        The model, with `folder` (where it was saved), `report` (the held-out comparisons after training) and
+        `metrics` (before and after, counts, curves, settings: what is in the checkpoint's `reward_metrics.json`).
+
+    A training that was killed goes on when the same call is made again.
+
+    Example:
+        >>> from palaestra import train_reward                                            # doctest: +SKIP
+        >>> model = train_reward("nano", "comparisons.jsonl", "models/reward_model")      # doctest: +SKIP
+        >>> model.report.accuracy, model.score(["a moving film ."])                       # doctest: +SKIP
+    """
+    named = {"model_name": model_name, "datasets_path": datasets_path, "reward_model_path": reward_model_path}
+    values = {name: value for name, value in named.items() if value} | values
+    # Paths and torch devices are as good as their names; None is how the seed's users say nothing.
+    values = {
+        name: str(value) if isinstance(value, os.PathLike) or name == "device" else value
+        for name, value in values.items()
+        if value is not None
+    }
+    settings = given(RewardSettings, settings, values)
+    return _train(settings, listener)
+
+
+def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
+    from palaestra.engines import models as shelf
+    from palaestra.learn.reward_model import make_reward_model
+    from palaestra.learn.reward_report import plain_report
+    from palaestra.learn.reward_training import train_reward_model
+
+    started = time.perf_counter()
+    shelf.check(settings.model_name)
+    shelf.check_device(settings.device)
+    out = _folder(settings)
+    if settings.threads:
+        import torch
+
+        torch.set_num_threads(settings.threads)
+    seeds = Seeds(settings.seed)
+    listener(Event("read"))
+    train, validation, held_out, identical = _parts(settings, seeds)
+    if out is not None:
+        check_folder(out)
+    listener(Event("load"))
+    model = make_reward_model(settings.model_name, seeds, device=settings.device, max_length=settings.max_length)
+    training = _training(settings, model)
+    fingerprint = _fingerprint(settings, train, validation)
+    progress = out.with_name(out.name + ".training") if out is not None else None
+    state = _found(settings, progress, fingerprint)
+    provenance = extend_provenance(
+        _find_provenance(settings, progress) if state is not None else None, hash_models(settings.model_name)
+    )
+
+    listener(Event("evaluate before", 0, len(held_out)))
+    before = model.evaluate(held_out)
+    listener(Event("evaluate before", len(held_out), len(held_out), figures={"accuracy": before.accuracy}))
+    last = time.monotonic()
+    epoch = 1 + (len(state.validation) if state is not None else 0)
+
+    def on_step(step: int, total: int, loss: float) -> None:
+        listener(Event("train", step, total, epoch, {"loss": loss, "examples": len(train)}))
+
+    def on_epoch(number: int, report: Any) -> None:
+        nonlocal epoch
+        figures = {"ranking_loss": report.ranking_loss, "accuracy": report.accuracy}
+        listener(Event("validate", report.count, report.count, number, figures))
+        epoch = number + 1
+
+    def write_progress(state: RewardState) -> Callable[[Path], None]:
+        def write(folder: Path) -> None:
+            _write_state(folder / STATE, state, fingerprint)
+            write_json(folder / PROVENANCE, provenance)
+
+        return write
+
+    def write_model(folder: Path) -> None:
+        model.save(folder)
+        write_json(folder / PROVENANCE, provenance)
+
+    def keep(state: RewardState) -> None:
+        nonlocal last
+        if progress is not None and (held.pending or time.monotonic() - last >= settings.checkpoint_seconds):
+            write_folder(progress, write_progress(state))
+            last = time.monotonic()
+        held.release()
+
+    with _resumable(out), HeldInterrupts() as held:
+        history = train_reward_model(
+            model, train, validation, training, seeds,
+            on_step=on_step, on_epoch=on_epoch, state=state, keep_state=keep if progress is not None else None,
+        )  # fmt: skip
+    listener(Event("evaluate after", 0, len(held_out)))
+    after = model.evaluate(held_out)
+    listener(Event("evaluate after", len(held_out), len(held_out), figures={"accuracy": after.accuracy}))
+    model.report = after
+    model.metrics = {
+        "recipe": RECIPE,
+        "settings": to_plain(settings) | {"learning_rate": training.learning_rate},
+        "counts": {
+            "train": len(train),
+            "validation": len(validation),
+            "held_out": len(held_out),
+            "identical_left_out": identical,
+        },
+        "before": plain_report(before),
+        "after": plain_report(after),
+        "steps": len(history.curve),
+        "best_epoch": history.best_epoch,
+        "stopped_early": history.stopped_early,
+        "validation": history.validation,
+        "curve": history.curve,
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+    if out is not None:
+        write_folder(out, write_model)
+        model.folder = out
+        assert progress is not None
+        shutil.rmtree(progress, ignore_errors=True)
+    return model
+
+
+@contextmanager
+def _resumable(out: Path | None) -> Iterator[None]:
+    """Tell whoever stops the training how to go on with it."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if out is not None:
+            error.add_note(f"the same command, with --reward-model-path {out}")
+        raise
+
+
+def _folder(settings: RewardSettings) -> Path | None:
+    """Where the model goes, checked before the work: a folder of something else is not replaced."""
+    from palaestra.learn.reward_model import METRICS
+
+    if not settings.datasets_path:
+        raise SettingsError("setting 'datasets_path': expected a file, a folder or a hub id with comparisons; got none")
+    if settings.dry_run:
+        return None
+    out = Path(settings.reward_model_path).expanduser() if settings.reward_model_path else new_folder(RECIPE)
+    if out.exists() and not (out / METRICS).exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise RunError(f"{out} exists already and is no reward model of ours; choose another reward_model_path")
+    return out
+
+
+def _parts(settings: RewardSettings, seeds: Seeds) -> tuple[list[Comparison], list[Comparison], list[Comparison], int]:
+    """What is trained on, what early stopping looks at, what is held out; and how many were left out."""
+    from palaestra.learn.reward_data import read_comparisons, split_comparisons
+
+    def read(path: str) -> tuple[list[Comparison], int]:
+        found = read_comparisons(path)
+        kept = [comparison for comparison in found if comparison.decidable]
+        if not kept:
+            raise SettingsError(f"{path}: expected responses that differ; in all {len(found)} rows they are the same")
+        return kept, len(found) - len(kept)
+
+    train, identical = read(settings.datasets_path)
+    if settings.held_out_path:
+        held_out, more = read(settings.held_out_path)
+        identical += more
+    else:
+        train, held_out = split_comparisons(train, settings.test_size, seeds.derive("held-out"))
+    validation: list[Comparison] = []
+    if settings.patience:
+        train, validation = split_comparisons(train, settings.validation_size, seeds.derive("validation"))
+    if settings.dry_run:
+        few = 2 * settings.batch_size
+        train, validation, held_out = train[:few], validation[:few], held_out[:few]
+    return train, validation, held_out, identical
+
+
+def _training(settings: RewardSettings, model: RewardModel) -> RewardTraining:
+    from palaestra.learn.reward_training import RewardTraining
+
+    small = sum(p.numel() for p in model.weights.parameters()) <= SMALL_UP_TO
+    return RewardTraining(
+        epochs=1 if settings.dry_run else settings.epochs,
+        batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate or (5e-4 if small else 1e-5),
+        warmup_steps=settings.warmup_steps,
+        weight_decay=settings.weight_decay,
+        centre=settings.centre,
+        patience=settings.patience,
+    )
+
+
+def _found(settings: RewardSettings, progress: Path | None, fingerprint: str) -> RewardState | None:
+    """The state to go on from: the one that was asked for, or one that the same call left behind."""
+    if settings.resume_checkpoint and not settings.dry_run:
+        asked = Path(settings.resume_checkpoint).expanduser()
+        beside = asked.with_name(asked.name + ".training")
+        for folder in (asked, beside):
+            if (folder / STATE).exists():
+                state = _read_state(folder / STATE, fingerprint)
+                if state is None:
+                    raise RunError(f"the training in {folder} had other settings or other data; give the same to go on")
+                return state
+        raise RunError(f"expected a training to go on with in {asked} or {beside}; there is none")
+    if progress is not None and (progress / STATE).exists():
+        return _read_state(progress / STATE, fingerprint)  # None where another training left it.
+    return None
+
+
+def _find_provenance(settings: RewardSettings, progress: Path | None) -> dict[str, Any] | None:
+    """The provenance of the training that goes on, from the folder of its state."""
+    asked = Path(settings.resume_checkpoint).expanduser() if settings.resume_checkpoint else None
+    folders = [progress] if asked is None else [asked, asked.with_name(asked.name + ".training")]
+    return next((found for folder in folders if folder is not None and (found := read_provenance(folder))), None)
+
+
+def _write_state(path: Path, state: RewardState, fingerprint: str) -> None:
+    import json
+
+    import torch
+    from safetensors.torch import save_file
+
+    tensors = {f"weights/{name}": tensor for name, tensor in state.weights.items()}
+    tensors |= {f"best/{name}": tensor for name, tensor in state.best.items()}
+    for index, moments in state.moments.items():
+        tensors |= {f"moments/{index}/{name}": torch.as_tensor(moment) for name, moment in moments.items()}
+    # As text: a float survives JSON to the last bit.
+    told = json.dumps({"step": state.step, "curve": state.curve, "validation": state.validation})
+    # Copies: tied weights would be refused as one memory under two names.
+    save_file(
+        {n: t.detach().cpu().clone().contiguous() for n, t in tensors.items()}, path, {"told": told, "of": fingerprint}
+    )
+
+
+def _read_state(path: Path, fingerprint: str) -> RewardState | None:
+    import json
+
+    from safetensors import safe_open
+
+    from palaestra.learn.reward_training import RewardState
+
+    try:
+        with safe_open(path, "pt") as file:
+            meta = file.metadata()
+            if meta["of"] != fingerprint:
+                return None
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        told = json.loads(meta["told"])
+    except Exception as error:  # safetensors raises a class of its own for a damaged file.
+        raise RunError(
+            f"the training in {path.parent} is damaged: {error}; delete the folder and start again"
+        ) from error
+    state = RewardState(step=int(told["step"]), validation=told["validation"])
+    state.curve = [(int(step), float(loss)) for step, loss in told["curve"]]
+    for name, tensor in tensors.items():
+        kind, rest = name.split("/", 1)
+        if kind == "moments":
+            index, moment = rest.split("/")
+            state.moments.setdefault(int(index), {})[moment] = tensor
+        else:
+            (state.best if kind == "best" else state.weights)[rest] = tensor
+    return state
+
+
+def _fingerprint(settings: RewardSettings, *parts: Sequence[Comparison]) -> str:
+    import json
+
+    plain = {name: value for name, value in to_plain(settings).items() if name not in _ELSEWHERE}
+    digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
+    for part in parts:
+        for comparison in part:
+            digest.update(repr((comparison.prompt, comparison.responses, comparison.best)).encode())
+        digest.update(b"/")
+    return digest.hexdigest()

@@ -1,0 +1,203 @@
+"""A language model learns in a token environment."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from palaestra.core.events import Event, Listener
+from palaestra.core.records import Segment, Split, Trajectory, Usage
+from palaestra.core.statistics import gain_between, report_on
+from palaestra.learn.collect import collect_responses
+from palaestra.learn.policies.language_model import LanguageModelPolicy
+from palaestra.learn.reference import Reference, penalise
+from palaestra.learn.rollouts import Rollout
+from palaestra.recipes.train.loop import Loop, before_after
+from palaestra.runs.ledger import LedgerEntry
+from palaestra.runs.records import to_data
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from palaestra.recipes.train.recipe import TrainSettings
+    from palaestra.runs.store import Store
+
+
+class TokenLoop(Loop):
+    """A language model learns in a token environment."""
+
+    policy: LanguageModelPolicy
+    broken: ClassVar[str] = "reward"
+    """What broke where an episode failed; empty where its failure begins with the cause."""
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        env: Any,
+        policy: LanguageModelPolicy,
+        algorithm: Any,
+        reference: Reference | None,
+        kl: float,
+        held_out: Any = None,
+        engine_name: str = "",
+        tokenizer: Any = None,
+    ) -> None:
+        super().__init__(settings)
+        self.env, self.policy, self.algorithm, self.reference, self.kl = env, policy, algorithm, reference, kl
+        self.held_out, self.engine_name, self.tokenizer = held_out, engine_name, tokenizer
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Bring the environment to its start."""
+        self.env.reset(seed=self.seeds.derive("environment").integer(), options={"episodes": 0})
+
+    def collect(self, first: int) -> Rollout:
+        """Play the episodes of an iteration, from number `first`."""
+        return collect_responses(self.env, self.policy, self.settings.episodes, self.seeds, first=first)
+
+    def trajectory(self, rollout: Rollout, lane: int) -> Trajectory:
+        """An episode as it goes to the store."""
+        return trajectory_of(self.settings.env, self.settings.seed, rollout, lane)
+
+    def iterate(
+        self, iteration: int, share_left: float, listener: Listener
+    ) -> tuple[dict[str, float], list[Trajectory]]:
+        settings = self.settings
+        rollout = self.collect((iteration - 1) * settings.episodes)
+        seconds = {
+            name.removeprefix("seconds_"): rollout.figures[name] for name in ("seconds_model", "seconds_environment")
+        }
+        figures = self._count(rollout, self.broken)
+        self.usage, self.responses = usage_of(rollout), rollout.records
+        assert rollout.entropy_BT is not None and rollout.cut_B is not None  # noqa: PT018
+        figures["entropy"] = float(rollout.entropy_BT[rollout.mask_BT].mean())
+        figures["truncated"] = float(rollout.cut_B.float().mean())
+        trajectories = [self.trajectory(rollout, lane) for lane in spread(rollout.lanes, settings.keep_trajectories)]
+        if self.reference is not None:
+            start = time.perf_counter()
+            reference_BT = self.reference.logprobs_BT(rollout)
+            in_reward = 0.0 if self.algorithm.kl_in_loss else self.kl
+            figures["reference_kl"] = penalise(rollout, reference_BT, in_reward)
+            seconds["reference"] = time.perf_counter() - start
+        if settings.reward_scale != 1.0:
+            rollout.rewards_BT = rollout.rewards_BT * settings.reward_scale
+        listener(Event("learn", iteration - 1, settings.iterations, iteration))
+        start = time.perf_counter()
+        figures |= self.algorithm.update(rollout, iteration, share_left)
+        seconds["update"] = time.perf_counter() - start
+        figures |= {f"seconds_{name}": value for name, value in seconds.items()}
+        figures["tokens_per_second"] = rollout.decisions / sum(seconds.values())
+        return figures, trajectories
+
+    def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
+        if hasattr(self.env, "task"):
+            return self._evaluate_task(iteration, store, listener), None
+        listener(Event("evaluate", 0, 0, iteration))
+        env = self.held_out
+        count = len(env) if hasattr(env, "__len__") else self.settings.evaluation
+        seeds = self.seeds.derive("evaluation")
+        rollout = collect_responses(env, self.policy, count, seeds, seed=seeds.integer(), first=0)
+        figures = self._measured(rollout, rollout.episode_returns, self.broken)
+        if self.reference is not None:
+            figures["test_reference_kl"] = penalise(rollout, self.reference.logprobs_BT(rollout), 0.0)
+        return figures, LedgerEntry("", self.engine_name, rollout.lanes, usage_of(rollout))
+
+    def _evaluate_task(self, iteration: int, store: Store, listener: Listener) -> dict[str, float]:
+        """Ask the held-out problems greedily, as `palaestra evaluate` does; the attempts go to the store."""
+        from palaestra.engines.base import Sampling
+        from palaestra.engines.transformers import TransformersEngine
+        from palaestra.tasks.checks import draw_problems
+        from palaestra.tasks.evaluate import evaluate
+
+        settings, task = self.settings, self.env.task
+        skills = sorted({item.skill for item in self.env.items if item.skill in task.skills()})
+        problems = draw_problems(task, Split.TEST, settings.evaluation, settings.seed, skills)
+        phase = f"{iteration}/{Split.TEST}"
+        attempts = evaluate(
+            task,
+            problems,
+            lambda: TransformersEngine(self.policy.model, self.tokenizer, self.engine_name),
+            sampling=Sampling(max_tokens=settings.max_tokens),
+            seed=settings.seed,
+            phase=phase,
+            round_=iteration,
+            known=store.attempts(phase),
+            keep=lambda made, cost: store.add_attempts(phase, made, cost),
+            listener=listener,
+        )
+        report = report_on(attempts, Split.TEST)
+        listener(Event(phase, len(attempts), len(attempts), iteration, {"report": report}))
+        if report.accuracy is None:
+            return {}
+        return {
+            "test_accuracy": 100 * report.accuracy, "test_accuracy_low": 100 * report.low,
+            "test_accuracy_high": 100 * report.high, "test_count": float(report.count),
+            "test_failures": float(report.failure_count),
+        }  # fmt: skip
+
+    def outcome(self, store: Store, iterations: int) -> dict[str, Any]:
+        if not self.settings.evaluation:
+            return {}
+        if not hasattr(self.env, "task"):
+            return before_after(store.figures(), iterations)
+        before, after = store.attempts(f"0/{Split.TEST}"), store.attempts(f"{iterations}/{Split.TEST}")
+        first, second, gain = report_on(before), report_on(after), gain_between(before, after)
+        found: dict[str, Any] = {}
+        for name, report in (("test_before", first), ("test_after", second)):
+            found[name] = None if report.accuracy is None else round(100 * report.accuracy, 2)
+            found |= {f"{name}_low": round(100 * report.low, 2), f"{name}_high": round(100 * report.high, 2)}
+        return found | {
+            "gain": round(gain.points, 2), "gain_low": round(gain.low, 2), "gain_high": round(gain.high, 2),
+            "problems": gain.count, "majority": None if first.majority is None else to_data(first.majority),
+        }  # fmt: skip
+
+    def save_model(self, folder: Path) -> None:
+        from palaestra.runs.files import write_folder
+
+        def write(target: Path) -> None:
+            self.policy.model.save_pretrained(target)
+            if self.tokenizer is not None:
+                self.tokenizer.save_pretrained(target)
+
+        write_folder(folder / "model", write)
+
+
+def trajectory_of(env: str, seed: int, rollout: Rollout, lane: int) -> Trajectory:
+    """One episode of a language model as it goes to the store: exact ids, log-probs, what was chosen."""
+    response = rollout.records[lane]
+    prompt, chosen = response.prompt.ids, response.token_ids
+    logprobs = rollout.logprobs_BT[lane, : len(chosen)].tolist()
+    segments = (
+        Segment(tuple(prompt), (False,) * len(prompt), (0.0,) * len(prompt)),
+        Segment(tuple(chosen), (True,) * len(chosen), tuple(logprobs)),
+    )
+    info = {"prompt": response.prompt.text, "response": response.text, "stop_reason": str(response.stop_reason)}
+    info |= {"episode": response.episode, "group": response.group} | (
+        {"failure": response.failure} if response.failure else {}
+    )
+    return Trajectory(
+        env, seed, tuple(rollout.rewards_BT[lane, : len(chosen)].tolist()), segments,
+        not response.truncated, response.truncated, (info,),
+    )  # fmt: skip
+
+
+def usage_of(rollout: Rollout) -> Usage:
+    """What the model read and did not choose, prompts and answers between its messages alike, and what it chose."""
+    inputs, spoken_B = rollout.inputs, rollout.mask_BT.any(-1).tolist()
+    # Where nothing was said, nothing was read: such a lane has only a token that stands for its prompt.
+    read = sum(
+        len(prompt) + len(response)
+        for prompt, response, spoken in zip(inputs.prompts, inputs.responses, spoken_B, strict=True)
+        if spoken
+    )
+    return Usage(read - rollout.decisions, rollout.decisions)
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """Places at even distances, so that the episodes that are kept are not all of one group.
+
+    >>> spread(16, 4)
+    [0, 4, 8, 12]
+    """
+    wanted = min(count, wanted)
+    return [k * count // wanted for k in range(wanted)]

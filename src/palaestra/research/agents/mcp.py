@@ -1,0 +1,191 @@
+"""The agent's commands over the Model Context Protocol: any client that speaks it can be the agent.
+
+`serve` offers commands over stdin and stdout: those of a `Session` as they are, or those of an episode, whose limits hold, by
+a `Line` to the `ClientAgent` that plays it. `palaestra.recipes.research.mcp_server` makes a run of such an episode.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Protocol
+
+from palaestra.core.errors import MissingExtraError, PalaestraError
+from palaestra.core.records import Message, ToolCall
+from palaestra.core.text import clean_text
+from palaestra.envs.turn.records import Conversation, StopReason
+from palaestra.research.agents import AGENTS, Agent, Halt, Outfit
+from palaestra.research.workspace.commands import Command, Outcome, load_commands, tool_schemas
+from palaestra.research.workspace.step_record import Step
+from palaestra.version import __version__
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server
+
+AGENT = "mcp"
+"""The name under which a client plays."""
+AGENTS.register(AGENT, "palaestra.research.agents.mcp:ClientAgent", "a client of MCP: palaestra research mcp")
+
+
+class Served(Protocol):
+    """What can be served: a `Session`, or a `Line`."""
+
+    @property
+    def commands(self) -> Mapping[str, Command]: ...
+
+    def call(self, name: str, arguments: Mapping[str, Any] | str) -> Outcome: ...
+
+
+class Line:
+    """Between a client and the episode that it plays in another thread: a call goes in, and what came of it comes out.
+
+    Arguments:
+        commands: the names of those that the client has; all if empty.
+    """
+
+    def __init__(self, commands: Iterable[str] = ()) -> None:
+        self.commands: Mapping[str, Command] = load_commands(commands)
+        self.opening, self.over = "", False
+        self.opened = threading.Event()
+        """Set once the episode has begun, with its first messages in `opening`, or is over before it could."""
+        self._calls: SimpleQueue[ToolCall | None] = SimpleQueue()
+        self._answers: SimpleQueue[Outcome] = SimpleQueue()
+        self._lock, self._count, self._asked = threading.Lock(), 0, False
+
+    # The client's end
+
+    def call(self, name: str, arguments: Mapping[str, Any] | str) -> Outcome:
+        """One step of the episode. Calls are made one at a time."""
+        with self._lock:
+            if self.over:
+                return Outcome("The episode is over; nothing was run.", ok=False, kind="error")
+            self._asked, self._count = True, self._count + 1
+        asked = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        self._calls.put(ToolCall(clean_text(name), clean_text(asked), f"call_{self._count}"))
+        return self._answers.get()
+
+    def hang_up(self) -> None:
+        """The client is gone: the episode ends, and what is there is handed in."""
+        self._calls.put(None)
+
+    # The episode's end
+
+    def open(self, messages: Sequence[Message]) -> None:
+        """The episode has begun, with these."""
+        self.opening = "\n\n".join(message.text for message in messages)
+        self.opened.set()
+
+    def next(self) -> ToolCall | None:
+        """Wait for the next call; `None` when there will be none."""
+        return self._calls.get()
+
+    def answer(self, outcome: Outcome, over: bool = False) -> None:
+        """What came of the last call, if one is waiting; `over`, there is nothing more to call."""
+        with self._lock:
+            asked, self._asked, self.over = self._asked, False, self.over or over
+        if asked:
+            self._answers.put(outcome)
+        if over:
+            self.opened.set()
+
+    def close(self, last: Step) -> None:
+        """The episode is over with this step."""
+        said = [message.text for message in last.observation]
+        if last.failure is not None:
+            said.append(f"The episode ended: something around you broke ({last.failure.cause}).")
+        self.answer(Outcome("\n\n".join(said), ok=last.failure is None and bool(last.state.get("ok", True))), over=True)
+
+
+LINE: ContextVar[Line | None] = ContextVar("line", default=None)
+"""The line to the client for whom an episode is played in this context."""
+
+
+class ClientAgent(Agent):
+    """Whoever is at the other end of the line. Without one, as in a killed run that goes on, it hands in what is there."""
+
+    interactive = True
+
+    def __init__(self, argument: str, outfit: Outfit) -> None:
+        super().__init__(argument, outfit)
+        self._line, self._known = LINE.get(), 0
+
+    def environment(self) -> Mapping[str, Any]:
+        return {"parser": "tool_call", "tools": True}
+
+    def act(self, conversation: Conversation) -> Message | Halt:
+        if self._line is None:
+            return Halt(StopReason.INTERRUPTED, "there is no client; one begins with: palaestra research mcp")
+        fresh = conversation.messages[self._known :]
+        if not self._known:
+            self._line.open(fresh)
+        else:
+            said = "\n\n".join(message.text for message in fresh)
+            self._line.answer(Outcome(said, ok=bool(conversation.state.get("ok", True))))
+        self._known = len(conversation.messages) + 1  # The message that follows is the client's own.
+        call = self._line.next()
+        if call is None:
+            return Halt(StopReason.INTERRUPTED, "the client left")
+        return Message("assistant", "", (call,))
+
+
+def make_server(served: Served, instructions: str = "") -> Server[Any]:
+    """An MCP server whose tools are commands. Calls are done one at a time, each in a thread of its own.
+
+    Raises:
+        MissingExtraError: the package `mcp` is not installed.
+    """
+    try:
+        import anyio
+        import anyio.to_thread
+        import mcp.types as types
+        from mcp.server.lowlevel import Server
+    except ImportError as error:
+        raise MissingExtraError("mcp", "mcp", "serving commands over MCP") from error
+    one_at_a_time = anyio.Lock()
+    tools = [
+        types.Tool(name=tool["name"], description=tool["description"], input_schema=tool["parameters"])
+        for tool in (schema["function"] for schema in tool_schemas(served.commands))
+    ]
+
+    def perform(name: str, arguments: Mapping[str, Any]) -> Outcome:
+        try:
+            return served.call(name, arguments)
+        except PalaestraError as error:  # of the sandbox, or of a command
+            return Outcome(f"{type(error).__name__}: {error}", ok=False, kind="error")
+
+    async def list_tools(context: Any, parameters: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=tools)
+
+    async def call_tool(context: Any, parameters: types.CallToolRequestParams) -> types.CallToolResult:
+        async with one_at_a_time:
+            outcome = await anyio.to_thread.run_sync(perform, parameters.name, parameters.arguments or {})
+        text = outcome.whole or "(it printed nothing)"
+        return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=not outcome.ok)
+
+    return Server(
+        "palaestra",
+        version=__version__,
+        instructions=instructions or None,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+
+
+def serve(served: Served, instructions: str = "") -> None:
+    """Serve commands over stdin and stdout until the client leaves.
+
+    Raises:
+        MissingExtraError: the package `mcp` is not installed.
+    """
+    server = make_server(served, instructions)
+    import anyio
+    from mcp.server.stdio import stdio_server
+
+    async def run() -> None:
+        async with stdio_server() as (reading, writing):
+            await server.run(reading, writing, server.create_initialization_options())
+
+    anyio.run(run)

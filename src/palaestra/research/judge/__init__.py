@@ -1,0 +1,1 @@
+"""Evaluation of submissions, outside the agent's reach."""

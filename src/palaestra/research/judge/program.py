@@ -1,0 +1,153 @@
+"""A submitted program at work: its functions, called from outside its sandbox."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files as package_files
+from types import TracebackType
+from typing import Any, Self
+
+from palaestra.core.errors import SandboxError
+from palaestra.research.judge.deadline import interrupt
+from palaestra.research.tasks.records import SubmissionError
+from palaestra.sandbox.base import MIB, Limits, Result, Sandbox
+from palaestra.sandbox.lines import Line
+from palaestra.sandbox.rpc import last_words
+
+LONGEST = 8 * MIB
+"""Bytes of the largest answer of a submission."""
+CALLER = "_palaestra_caller.py"
+
+
+@cache
+def _caller() -> str:
+    return (package_files("palaestra.research.judge") / "inside" / "submission_server.py").read_text(encoding="utf-8")
+
+
+class Program:
+    """A module of a submission in a sandbox of its own; a context that ends it.
+
+    Every call of a function goes in as JSON and comes back as JSON: the module sees its arguments and nothing else. What
+    it returns is as hostile as its maker, and to be checked. `called` says whether it was given anything yet.
+
+    Arguments:
+        files: the submission.
+        module: which of the files, without `.py`.
+
+    Raises:
+        SubmissionError: the module cannot be imported.
+        SandboxError: the sandbox broke.
+    """
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        files: Mapping[str, bytes],
+        module: str,
+        limits: Limits,
+        read_only: Mapping[str, str] = {},
+        env: Mapping[str, str] = {},
+    ) -> None:
+        self.module, self.called = module, False
+        self._line = Line(LONGEST)
+        self._line.settle(limits.wall_seconds + 30.0)
+        self._outcome: Result | BaseException | None = None
+        self._kept = 0
+
+        def work() -> None:
+            try:
+                self._outcome = sandbox.run(
+                    ["python3", "-B", CALLER], {**files, CALLER: _caller()}, stdin=self._line.theirs, limits=limits,
+                    read_only=read_only, env=env,
+                )  # fmt: skip
+            except BaseException as error:  # Raised again by whoever waits for it.
+                self._outcome = error
+            finally:
+                self._line.theirs.close()
+
+        self._thread = threading.Thread(target=work, daemon=True, name="submission")
+        self._thread.start()
+        try:
+            names = self._ask({"module": module})
+            self.functions: Sequence[str] = [str(name) for name in names] if isinstance(names, list) else []
+        except BaseException:
+            self.close()
+            raise
+
+    def call(self, function: str, *arguments: Any, **named: Any) -> Any:
+        """The value of a function of the module.
+
+        Raises:
+            SubmissionError: there is no such function, it raised, ran out of time or memory, or returned what is no
+                JSON.
+            SandboxError: the sandbox broke.
+        """
+        return self._ask({"function": function, "arguments": arguments, "named": named})
+
+    def map(self, function: str, many: Sequence[Sequence[Any]]) -> list[Any]:
+        """The values of a function for many tuples of arguments, in one message; raises as `call` does."""
+        found = self._ask({"function": function, "many": many})
+        if not isinstance(found, list) or len(found) != len(many):
+            raise SubmissionError(
+                f"{self.module}.py did not give one value for each of {len(many)} calls of {function}"
+            )
+        return found
+
+    def make(self, function: str, *arguments: Any, **named: Any) -> Made:
+        """Call a function or class, and keep what it gives inside, for its methods to be called."""
+        self._kept += 1
+        self._ask({"function": function, "arguments": arguments, "named": named, "keep": str(self._kept)})
+        return Made(self, str(self._kept))
+
+    def _ask(self, message: dict[str, Any]) -> Any:
+        self.called = self.called or "function" in message
+        self._line.send(message)
+        reply = self._line.receive()
+        # Nothing but a value or an error is an answer, whatever else a submission writes to the line.
+        if reply is None or reply.keys() not in ({"value"}, {"error"}):
+            self._line.close()
+            self._thread.join()
+            if isinstance(self._outcome, SandboxError):
+                raise self._outcome
+            if not isinstance(self._outcome, Result):
+                raise SandboxError(f"the sandbox of the submission broke: {self._outcome}")
+            if self._line.too_long:
+                too_long = f"{self.module}.py gave an answer of more than {LONGEST} bytes"
+                raise SubmissionError(too_long, too_long)
+            ended = f"{self.module}.py ended before it answered ({self._outcome.status.value})"
+            raise SubmissionError(f"{ended}: {last_words(self._outcome)}", ended)
+        if "error" in reply:
+            raise SubmissionError(
+                f"{self.module}.py: {str(reply['error'])[:2000]}", f"{self.module}.py raised an exception"
+            )
+        return reply["value"]
+
+    def close(self) -> None:
+        """End it."""
+        self._line.close()
+        self._thread.join()
+
+    def kill(self) -> None:
+        """End it from another thread, at once, also where it is busy; whoever waits for it finds it ended."""
+        interrupt(self._thread)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Made:
+    """Something that a program made and keeps."""
+
+    def __init__(self, program: Program, number: str) -> None:
+        self._program, self._number = program, number
+
+    def call(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """The value of one of its methods; raises as `Program.call` does."""
+        return self._program._ask({"object": self._number, "function": method, "arguments": arguments, "named": named})

@@ -1,0 +1,141 @@
+"""Tables as CSV: the data of tasks, and the predictions that are handed in.
+
+A task of this kind shows its agent the rows of both splits without what is right for them, and the agent hands in a
+prediction for each of them. The evaluator looks at those of the split that it is asked for.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Mapping, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import TypeVar
+
+from palaestra.research.judge.evaluation import Evaluation
+from palaestra.research.tasks.records import SubmissionError
+
+SUBMISSION = "submission.csv"
+HEADER = ("id", "prediction")
+SPLITS = ("validation", "test")
+Value = TypeVar("Value")
+
+
+def write_table(path: Path, columns: Mapping[str, Sequence[object]]) -> None:
+    """Write columns of the same length, with their names above them; `None` becomes an empty field."""
+    with path.open("w", encoding="utf-8", newline="") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+
+
+def write_right(hidden: Path, split: str, ids: Sequence[str], right: Sequence[object]) -> None:
+    """Write what `read_predictions` compares with."""
+    write_table(hidden / f"{split}.csv", dict(zip(HEADER, (ids, right), strict=True)))
+
+
+def write_splits(
+    public: Path,
+    hidden: Path,
+    sizes: Mapping[str, int],
+    ids: Sequence[str],
+    table: Mapping[str, Sequence[object]],
+    target: str,
+    right: Sequence[object],
+    taught: Callable[[slice], Sequence[object]],
+) -> None:
+    """Write a table in parts: `train` with its target, the others without, and what is right for those to `hidden`.
+
+    Arguments:
+        sizes: rows of each part, in this order.
+        target: the name of what is to be predicted.
+        taught: what the training rows say of it, which may be wrong now and then.
+    """
+    start = 0
+    for split, size in sizes.items():
+        rows = slice(start, start + size)
+        start += size
+        columns: dict[str, Sequence[object]] = {"id": ids[rows], **{name: v[rows] for name, v in table.items()}}
+        if split == "train":
+            write_table(public / "train.csv", {**columns, target: taught(rows)})
+        else:
+            write_table(public / f"{split}.csv", columns)
+            write_right(hidden, split, ids[rows], right[rows])
+
+
+def read_predictions(evaluation: Evaluation, parse: Callable[[str], Value]) -> tuple[list[Value], list[Value]]:
+    """What was predicted for the rows of the asked split, and what is right, in the same order.
+
+    Arguments:
+        parse: the value of a field; raises `ValueError` with what is expected. Fields of both splits are looked at, so
+            that a mistake in those of the test split is known before the end.
+
+    Raises:
+        SubmissionError: not a table of one prediction for each row of both splits; says where and what.
+    """
+    right = {split: _right(evaluation.hidden / f"{split}.csv") for split in SPLITS}
+    asked = {name: split for split in SPLITS for name in right[split]}
+    found: dict[str, Value] = {}
+    try:
+        rows = list(csv.reader(StringIO(evaluation.text(SUBMISSION).removeprefix("\ufeff"), newline="")))
+    except csv.Error as error:
+        raise SubmissionError(f"{SUBMISSION} cannot be read as CSV: {error}") from None
+    if not rows or tuple(field.strip() for field in rows[0]) != HEADER:
+        got = ",".join(rows[0])[:80] if rows else ""
+        raise SubmissionError(f"the first line of {SUBMISSION} must be '{','.join(HEADER)}'; got {got!r}")
+    for number, row in enumerate(rows[1:], start=2):
+        if not row:
+            continue
+        if len(row) != len(HEADER):
+            raise SubmissionError(
+                f"{SUBMISSION}, row {number}: expected {len(HEADER)} fields, {' and '.join(HEADER)}; got {len(row)}"
+            )
+        name, text = (field.strip() for field in row)
+        if name not in asked:
+            raise SubmissionError(f"{SUBMISSION}, row {number}: there is no row with the id {name[:40]!r} in /data")
+        if name in found:
+            raise SubmissionError(f"{SUBMISSION}, row {number}: the id {name!r} is there twice; give one prediction")
+        try:
+            found[name] = parse(text)
+        except ValueError as error:
+            raise SubmissionError(f"{SUBMISSION}, row {number}: expected {error}; got {text[:40]!r}") from None
+    missing = [name for name in asked if name not in found]
+    if missing:
+        raise SubmissionError(
+            f"{SUBMISSION} needs a prediction for every row of both splits, {len(asked)} together; {len(missing)} are "
+            f"missing, the first with the id {missing[0]!r}, of the {asked[missing[0]]} split"
+        )
+    wanted = right[evaluation.split]
+    return [found[name] for name in wanted], [parse(text) for text in wanted.values()]
+
+
+def number(low: float = -math.inf, high: float = math.inf) -> Callable[[str], float]:
+    """Parses finite numbers between two bounds."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and low <= value <= high):
+            raise ValueError(f"a number between {low:g} and {high:g}")
+        return value
+
+    return parse
+
+
+def one_of(labels: Sequence[str]) -> Callable[[str], str]:
+    """Parses labels."""
+
+    def parse(text: str) -> str:
+        if text not in labels:
+            raise ValueError(f"one of {', '.join(labels)}")
+        return text
+
+    return parse
+
+
+def _right(path: Path) -> dict[str, str]:
+    with path.open(encoding="utf-8", newline="") as lines:
+        return {row["id"]: row["prediction"] for row in csv.DictReader(lines)}

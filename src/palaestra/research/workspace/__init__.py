@@ -1,0 +1,1 @@
+"""The workspace of an agent: environment, commands, output parsers and prompts."""

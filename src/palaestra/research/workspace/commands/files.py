@@ -1,0 +1,257 @@
+"""The agent's files, seen from outside without ever opening a path of theirs here.
+
+A path is looked at by the agent's own shell, inside its sandbox. What lies in the workspace is then read and written by
+the sandbox's own calls, which follow no link; everything else is printed by the shell, piece by piece.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+from palaestra.core.errors import SandboxError
+from palaestra.research.workspace.commands.base import CommandError
+from palaestra.research.workspace.commands.shell_query import Inside
+from palaestra.research.workspace.commands.text import Text
+
+WHOLE = 4 << 20
+"""Bytes of the largest file that is read whole, and so of the largest that can be edited."""
+WIDEST = 2000
+"""Characters of a line that are shown."""
+
+# Every program that a script starts is a millisecond, and more on a busy machine, so here there is none for most files:
+# `read` fails where a file ends before as many bytes as it may take, and before a NUL byte. Else `wc` says how large it
+# is. That matters in the workspace alone, where it decides how a file is read.
+_LOOK = r"""
+local __path=$1 __kind=missing __size=0 __may=0 __plain=1 __part __head LC_ALL=C
+[[ $__path == /* ]] || __path=${PWD%/}/$__path
+if [[ -d $__path ]]; then __kind=folder
+elif [[ -f $__path ]]; then
+  __kind=unreadable
+  if [[ -r $__path ]]; then
+    __kind=file
+    [[ $__path == "$2"/* ]] && IFS= builtin read -r -d '' -n 32768 __head <"$__path" \
+      && builtin read -r __size < <(exec wc -c <"$__path")
+  fi
+elif [[ -e $__path ]]; then __kind=special; fi
+[[ -w $__path ]] && __may=1
+__part=$__path
+while [[ $__part == */* ]]; do
+  [[ -L $__part || ${__part##*/} == .. ]] && __plain=0 && break
+  __part=${__part%/*}
+done
+__a=("$__kind" "$__size" "$__may" "$__path" "$__plain")
+"""
+# The path without links: that of the nearest folder that exists, and the names below it.
+_RESOLVE = r"""
+builtin mapfile -t -d '' __a < <(
+  __path=$1 __kind=missing __size=0 __may=0
+  [[ $__path == */ && $__path != / ]] && __path=${__path%/}
+  if [[ -L $__path ]]; then __kind=dangling; __target=$(readlink -f -- "$__path") && __path=$__target; fi
+  if [[ -d $__path ]]; then __kind=folder
+  elif [[ -f $__path ]]; then __kind=unreadable; [[ -r $__path ]] && __kind=file && __size=$(wc -c <"$__path")
+  elif [[ -e $__path ]]; then __kind=special; fi
+  [[ -w $__path ]] && __may=1
+  __folder=$__path __below=
+  while [[ $__folder == */* ]]; do
+    __below=/${__folder##*/}$__below __folder=${__folder%/*}
+    [[ -d ${__folder:-/} ]] && break
+  done
+  builtin cd -P -- "${__folder:-/}" && __path=${PWD%/}$__below && builtin cd -P -- "$2" \
+    && builtin printf '%s\0' "$__kind" "$__size" "$__may" "$__path" "$PWD"
+)
+"""
+# `read` stops at a NUL byte with success before it has as many bytes as it may take.
+_MEASURE = r"""
+local __lines __bytes __head __zero=0 LC_ALL=C
+builtin read -r __lines __bytes < <(exec wc -lc <"$1")
+IFS= builtin read -r -d '' -n 1000 __head <"$1" && (( ${#__head} < 1000 )) && __zero=1
+__a=("$__zero" "$__lines" "$__bytes")
+"""
+_SLICE = r"""
+local __k LC_ALL=C
+if (( $5 < 8000000 )); then builtin mapfile -t -s "$(( $2 - 1 ))" -n "$3" __a <"$1"
+else builtin mapfile -t __a < <(tail -n "+$2" -- "$1" | head -n "$3"); fi
+for __k in "${!__a[@]}"; do __a[__k]=${__a[__k]::$4}; done
+"""
+
+Kind = Literal["file", "folder", "missing", "dangling", "special", "unreadable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a path of the agent's leads.
+
+    Arguments:
+        path: absolute, without links, as commands see it.
+        relative: the same below the workspace; `None` outside.
+        size: bytes of a file of the workspace.
+        writable: whether the agent may write it.
+        given: the path as the agent wrote it.
+        link: whether there is a link on the way.
+        data: what it holds, where it lies in the workspace and can be read whole.
+    """
+
+    path: str
+    relative: str | None
+    kind: Kind
+    size: int
+    writable: bool
+    given: str
+    link: bool = False
+    data: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some lines of a file.
+
+    Arguments:
+        first: the number of the first of `lines`.
+        total: how many lines the file has.
+    """
+
+    lines: tuple[str, ...]
+    first: int
+    total: int
+
+
+class Files:
+    """The files of one shell."""
+
+    def __init__(self, inside: Inside) -> None:
+        self.inside, self.shell = inside, inside.shell
+
+    def locate(self, path: str) -> Place:
+        """Where a path leads, from the shell's current folder."""
+        if not path or "\0" in path or "\n" in path or len(path) > 4000:
+            raise CommandError(f"a path of a file is expected; got {path[:80]!r}")
+        kind, size, writable, absolute, plain = self._asked(_LOOK, 5, path, self.shell.workspace)
+        link, root = False, self.shell.workspace
+        if plain != "1":  # with links, or with steps back, on the way
+            kind, size, writable, real, root = self._asked(_RESOLVE, 5, absolute, root)
+            link = posixpath.normpath(absolute) != posixpath.normpath(real)
+            absolute = real
+        relative = _below(absolute, root)
+        data = self._plain(relative) if kind == "file" and relative is not None and int(size) <= WHOLE else None
+        known = int(size) if data is None else len(data)
+        return Place(posixpath.normpath(absolute), relative, kind, known, writable == "1", path, link, data)  # type: ignore[arg-type]
+
+    def existing(self, path: str) -> Place:
+        """Where a path leads that must be a file which can be read."""
+        place = self.locate(path)
+        if place.kind != "file":
+            # What a background process prints in the middle of a long answer is the only other kind.
+            problem = _PROBLEMS.get(
+                place.kind, "cannot be looked at while something else prints into the shell; try again"
+            )
+            raise CommandError(f"'{path}' {problem.format(path=path)}")
+        return place
+
+    def read(self, place: Place) -> bytes:
+        """What a file of the workspace holds, whole."""
+        if place.data is not None:
+            return place.data
+        if place.size > WHOLE:
+            raise CommandError(
+                f"'{place.given}' has {place.size} bytes; files up to {WHOLE} can be edited here. Change it by a program: sed, python"
+            )
+        raise CommandError(f"'{place.given}' cannot be read: it changed just now. Try again")
+
+    def text(self, place: Place) -> Text:
+        """A file of the workspace as lines."""
+        data = self.read(place)
+        if b"\0" in data:
+            raise binary(place, len(data))
+        return Text.decode(data)
+
+    def page(self, place: Place, first: int, count: int) -> Page:
+        """Some lines of any file; where that many are not left behind `first`, the last ones."""
+        if place.data is not None:
+            lines = self.text(place).lines
+            first = _first(first, count, len(lines))
+            return Page(lines[first - 1 : first - 1 + count], first, len(lines))
+        zero, lines_, bytes_ = self._asked(_MEASURE, 3, place.path)
+        newlines, size = int(lines_), int(bytes_)
+        if zero == "1":
+            raise binary(place, size)
+        last = self._slice(place, newlines + 1, 1, size)  # a line without an end, if there is one
+        total = newlines + len(last)
+        first = _first(first, count, total)
+        return Page(tuple(self._slice(place, first, count, size)), first, total)
+
+    def write(self, place: Place, data: bytes) -> None:
+        """Put a file into the workspace. If that fails, it holds again what it held before."""
+        assert place.relative is not None
+        try:
+            self.shell.write_files({place.relative: data})
+        except SandboxError as error:
+            self.inside.ask(":")  # Where the sandbox itself broke, this raises.
+            if place.data is not None:
+                try:
+                    self.shell.write_files({place.relative: place.data})
+                except SandboxError:
+                    raise CommandError(
+                        f"'{place.given}' could not be written, and is lost: {error}. Make room and write it again"
+                    ) from error
+            raise CommandError(f"'{place.given}' could not be written: {error}") from error
+
+    def remove(self, relative: str) -> None:
+        """Take a file out of the workspace."""
+        self.inside.ask('rm -f -- "$1"', posixpath.join(self.shell.workspace, relative))
+        if self.shell.read_files([relative], 1):
+            raise CommandError(f"'{relative}' cannot be removed; see its rights with: ls -l '{relative}'")
+
+    def _asked(self, script: str, count: int, *arguments: str) -> list[str]:
+        answer = self.inside.ask(script, *arguments)
+        # The programs that it asks are found by the agent's PATH, so that anything may come.
+        if answer is None or len(answer) != count or not all(re.fullmatch(rb"\d{1,18}", one) for one in answer[1:3]):
+            raise CommandError(f"'{arguments[0]}' cannot be looked at; try: pwd; ls -ld '{arguments[0]}'; type -a wc")
+        return [part.decode("utf-8", "replace") for part in answer]
+
+    def _plain(self, relative: str) -> bytes | None:
+        """A file of the workspace to which no link leads; `None` where something else is there by now."""
+        try:
+            data = self.shell.read_files([relative], WHOLE + 1).get(relative)
+        except SandboxError as error:  # What the shell said of it is the agent's to forge.
+            raise CommandError(f"'{relative}' cannot be read: {error}") from error
+        return data if data is not None and len(data) <= WHOLE else None
+
+    def _slice(self, place: Place, first: int, count: int, size: int, width: int = WIDEST) -> list[str]:
+        """Lines by the shell; what it does not let through at once comes in parts."""
+        answer = self.inside.ask(_SLICE, place.path, str(first), str(count), str(width), str(size))
+        if answer is None and count > 1:
+            half = count // 2
+            rest = self._slice(place, first + half, count - half, size, width)
+            return self._slice(place, first, half, size, width) + rest
+        if answer is None:
+            return self._slice(place, first, 1, size, width // 2) if width > 1 else [""]
+        return [line.decode("utf-8", "surrogateescape").removesuffix("\r") for line in answer]
+
+
+def binary(place: Place, size: int) -> CommandError:
+    return CommandError(
+        f"'{place.given}' is no text: it holds NUL bytes ({size} bytes in all). Look at it by a program, for example: "
+        f"file '{place.given}'; python -c '...'"
+    )
+
+
+def _below(path: str, root: str) -> str | None:
+    """A path from a folder on; `None` where it is not below it."""
+    relative = posixpath.relpath(posixpath.normpath(path), posixpath.normpath(root))
+    return None if relative == ".." or relative.startswith("../") else relative
+
+
+def _first(first: int, count: int, total: int) -> int:
+    return max(1, min(first, total - count + 1))
+
+
+_PROBLEMS: dict[str, str] = {
+    "folder": "is a folder. List it with: ls -la '{path}'; or find a file with: find_file NAME '{path}'",
+    "missing": "does not exist. Look with: ls, or find_file NAME; make it with: create '{path}'",
+    "dangling": "is a link that leads to nothing. See where to with: ls -l '{path}'",
+    "special": "is neither a file nor a folder (a device, a pipe or a socket), so it cannot be opened",
+    "unreadable": "may not be read. See its rights with: ls -l '{path}'",
+}

@@ -1,0 +1,149 @@
+"""Actions in fenced blocks: the last one, or exactly one."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from palaestra.core.records import Message
+from palaestra.research.workspace.parsing.base import Action, FormatError, divided, joined
+
+_HEREDOC = re.compile(r"<<-?[ \t]*+(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([A-Za-z_][A-Za-z0-9_]*+))")
+_ENDS = {"edit": "end_of_edit", "insert": "end_of_insert", "create": "end_of_file"}
+
+
+class LastBlock:
+    """The last fenced block is the action; what stands around it is thought."""
+
+    instructions = (
+        "Think first, then give one command in a fenced block at the end of your message:\n```\nls -la\n```\n"
+        "Of several blocks only the last one is run."
+    )
+
+    def __call__(self, message: Message) -> Action | FormatError:
+        thinking, text = divided(message)
+        found, opened = blocks(text)
+        return _action(text, thinking, found[-1:], opened)
+
+
+class OneBlock:
+    """There is exactly one fenced block, and it is the action."""
+
+    instructions = (
+        "Think first, then give one command in a fenced block:\n```\nls -la\n```\n"
+        "Your message must hold exactly one such block."
+    )
+
+    def __call__(self, message: Message) -> Action | FormatError:
+        thinking, text = divided(message)
+        found, opened = blocks(text)
+        if len(found) > 1 and not opened:
+            return FormatError(
+                f"Exactly one fenced block is expected, and your message has {len(found)}. Nothing was run. Send it again with the one "
+                "command that you want to be run now in a block, and nothing else in one.",
+                thinking,
+            )
+        return _action(text, thinking, found, opened)
+
+
+class Block(NamedTuple):
+    """A fenced block: its text, and the places in the message where its fences begin and end."""
+
+    text: str
+    start: int
+    end: int
+
+
+class Fence(NamedTuple):
+    """A line that opens or closes a block."""
+
+    sign: str
+    length: int
+    indent: int
+    language: str
+
+
+def blocks(text: str) -> tuple[list[Block], bool]:
+    """The fenced blocks of a text, the outermost ones, and whether the last one is not closed.
+
+    A fence within a here-document, or within the text of an edit, is text. Else, within a block, a fence with a language
+    opens one more, and the next bare one closes that.
+    """
+    lines = text.split("\n")
+    places, at = [], 0
+    for line in lines:
+        places.append(at)
+        at += len(line) + 1
+    last_of = {line.strip(): number for number, line in enumerate(lines)}
+    found: list[Block] = []
+    number = 0
+    while number < len(lines):
+        fence = _fence(lines[number])
+        if fence is None:
+            number += 1
+            continue
+        closing = _closing(lines, last_of, number, fence)
+        if closing is None:
+            return found, True
+        inner = "\n".join(lines[number + 1 : closing])
+        found.append(Block(inner, places[number], places[closing] + len(lines[closing])))
+        number = closing + 1
+    return found, False
+
+
+def _fence(line: str) -> Fence | None:
+    bare = line.strip()
+    sign = bare[:1]
+    if sign not in ("`", "~") or bare[:3] != sign * 3:
+        return None
+    language = bare.lstrip(sign)
+    if "`" in language:
+        return None
+    return Fence(sign, len(bare) - len(language), len(line) - len(line.lstrip()), language.strip())
+
+
+def _closing(lines: list[str], last_of: dict[str, int], opening: int, fence: Fence) -> int | None:
+    """The number of the line that closes the block which `opening` opens."""
+    level, until = 1, ""
+    for number in range(opening + 1, len(lines)):
+        line = lines[number]
+        if until:
+            until = "" if line.strip() == until else until
+            continue
+        here = _fence(line)
+        if here is None or here.sign != fence.sign or here.length < fence.length or here.indent > fence.indent + 3:
+            until = _text_until(line, last_of, number, first=number == opening + 1)
+        elif not here.language:
+            level -= 1
+            if level == 0:
+                return number
+        else:
+            level += 1
+    return None
+
+
+def _text_until(line: str, last_of: dict[str, int], number: int, first: bool) -> str:
+    """The line that ends a here-document or an edit which begins here, if there is one further down."""
+    words = line.split(None, 1)
+    end = _ENDS.get(words[0], "") if first and words else ""
+    if not end and "<<" in line and (found := _HEREDOC.search(line)):
+        end = (found[1] or found[2] or found[3]).strip()
+    return end if end and last_of.get(end, -1) > number else ""
+
+
+def _action(text: str, thinking: str, found: list[Block], opened: bool) -> Action | FormatError:
+    if opened:
+        return FormatError(
+            "The last fenced block is not closed, so nothing was run. Send the whole command again, with ``` on a line of its own "
+            "behind it; shorter, if your message was cut off.",
+            thinking,
+        )
+    if not found:
+        return FormatError(
+            "A command in a fenced block is expected, and your message has none. Nothing was run. For example:\n```\nls -la\n```",
+            thinking,
+        )
+    block = found[0]
+    if not block.text.strip():
+        return FormatError("The fenced block is empty. Put the command that is to be run in it.", thinking)
+    return Action(block.text, thought=joined(thinking, text[: block.start], text[block.end :]))

@@ -1,0 +1,1 @@
+"""Whether two mathematical answers are equal: parsing, exact numbers, symbolic comparison."""

@@ -1,0 +1,189 @@
+r"""Whether an answer equals a reference, in bounded time.
+
+Plain numbers, words, and lists, tuples, sets, intervals and matrices of them are compared exactly in pure
+Python. Everything else is decided by math-verify and sympy in a process of its own (`comparer`), which is
+stopped at the limit.
+
+Where the comparison cannot be decided, whoever caused that bears it:
+
+- the answer cannot be read, needs more than the limit, or ends the process twice: it is *wrong*, and the
+  verdict says why. A model could otherwise have its worst answers left out of the accuracy.
+- the reference cannot be read, or needs more than the limit by itself: a `Failure`. No answer could be right.
+
+No answer equals nothing, not even another that is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from palaestra.core.errors import TaskError
+from palaestra.core.records import Failure, FailureCause
+from palaestra.tasks.math.equivalence.forms import Form, Relation, Scalar, same
+from palaestra.tasks.math.equivalence.latex import MAX_DEPTH, MAX_INPUT, MAX_LENGTH, depth_of, tidy
+from palaestra.tasks.math.equivalence.numerals import Numeral
+from palaestra.tasks.math.equivalence.parsing import read
+from palaestra.tasks.math.equivalence.sympy_client import shared
+from palaestra.tasks.math.equivalence.sympy_server import Answer
+
+LIMIT = 5.0
+"""Seconds that a comparison may take unless told otherwise."""
+
+_NONE = frozenset(
+    {"", "no answer", "no_answer", "noanswer", "[invalidanswer]", "invalid", "n/a", "?", "unknown", "no final answer"}
+)
+_ABSENT = frozenset({"None", "NaN", "nan", "null"})
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether an answer is equal to the reference.
+
+    Arguments:
+        method: `none` (there is no answer), `text` (the same characters), `exact` (numbers and shapes),
+            `symbolic` (math-verify and sympy) or `undecided`.
+        note: why, where it needs saying.
+    """
+
+    equal: bool
+    method: str
+    note: str = ""
+
+
+class _NeedsAlgebra(Exception):
+    """Numbers and shapes alone do not decide it."""
+
+
+def is_answer(text: str | None) -> bool:
+    """Whether `text` says anything. What programs write for nothing (`None`, `NaN`) and "no answer" do not."""
+    if text is None:
+        return False
+    if text.isdigit():
+        return True
+    if len(text) > MAX_INPUT:
+        return any(char.isalnum() for char in text)
+    if text.strip() in _ABSENT:
+        return False
+    plain = tidy(text)
+    return plain.lower() not in _NONE and any(char.isalnum() or char == "\\" for char in plain)
+
+
+def compare(answer: str | None, reference: str, *, limit: float = LIMIT) -> Verdict | Failure:
+    r"""Compare an answer with a reference.
+
+    Arguments:
+        limit: seconds that it may take, not counting the one or two that the comparing process needs to
+            start before its first comparison (see `comparer.Comparer.start`), nor waiting for other threads.
+
+    >>> compare(r"\frac12", "0.5"), compare("1,2", "12").equal, compare(None, "5").method
+    (Verdict(equal=True, method='exact', note=''), False, 'none')
+
+    Raises:
+        MissingExtraError: it needs math-verify, which is not installed.
+    """
+    if answer is None or not is_answer(answer):
+        return Verdict(False, "none", "no answer")
+    if not is_answer(reference):
+        return Failure(FailureCause.SCORER, f"the reference {reference[:80]!r} is no answer")
+    if answer == reference:
+        return Verdict(True, "text")
+    given, expected = _tidy_bounded(answer), _tidy_bounded(reference)
+    if expected is None:
+        return Failure(
+            FailureCause.SCORER, f"the reference {reference[:80]!r}... is too long or too deeply nested to compare with"
+        )
+    if given is None:
+        return Verdict(False, "undecided", "the answer: too long or too deeply nested")
+    if given == expected:
+        return Verdict(True, "text")
+    try:
+        return Verdict(same(read(answer), read(reference), _by_number), "exact")
+    except _NeedsAlgebra:
+        return _by_algebra(answer, reference, limit)
+
+
+def equivalent(answer: str | None, reference: str, *, limit: float = LIMIT) -> bool:
+    """Whether an answer equals a reference.
+
+    Raises:
+        TaskError: the reference cannot be read.
+    """
+    verdict = compare(answer, reference, limit=limit)
+    if isinstance(verdict, Failure):
+        raise TaskError(verdict.message)
+    return verdict.equal
+
+
+def compare_numbers(answer: str | None, reference: str) -> Verdict | Failure:
+    """As `compare`, where the reference is a plain number: needs nothing but Python, and never waits.
+
+    An answer that is more than arithmetic on plain numbers is unequal.
+    """
+    if answer is None or not is_answer(answer):
+        return Verdict(False, "none", "no answer")
+    expected = _numeral(reference)
+    if expected is None:
+        return Failure(FailureCause.SCORER, f"the reference {reference[:80]!r} is no number")
+    given = _numeral(answer)
+    if given is None:
+        return Verdict(False, "exact", "the answer is no number")
+    return Verdict(given.same(expected), "exact")
+
+
+def number_of(text: str | None) -> Fraction | None:
+    r"""The number that an answer is, its unit left aside; `None` if it is none.
+
+    >>> number_of("$1,200 in total"), number_of("x = 3/4"), number_of("1,2") is None
+    (Fraction(1200, 1), Fraction(3, 4), True)
+    """
+    numeral = _numeral(text) if text is not None else None
+    return numeral.value if numeral else None
+
+
+def _numeral(text: str) -> Numeral | None:
+    form = read(text)
+    while isinstance(form, Relation) and form.name:
+        form = form.right
+    return form.number if isinstance(form, Scalar) else None
+
+
+def _tidy_bounded(text: str) -> str | None:
+    """Tidy a text; `None` if it is too long or too deeply nested to be read."""
+    if len(text) > MAX_INPUT:
+        return None
+    plain = tidy(text)
+    return None if len(plain) > MAX_LENGTH or depth_of(plain) > MAX_DEPTH else plain
+
+
+def _by_number(one: Form, other: Form) -> bool:
+    raise _NeedsAlgebra
+
+
+def _by_algebra(answer: str, reference: str, limit: float) -> Verdict | Failure:
+    found = shared().compare(answer, reference, limit)
+    if found.outcome == "crash":
+        # Once more, from a fresh start, with the reference alone to tell who is to blame.
+        alone = shared().compare(reference, reference, limit)
+        if alone.outcome != "equal":
+            return Failure(
+                FailureCause.SCORER,
+                f"comparing with the reference {reference[:80]!r} failed: {alone.note or alone.outcome}",
+            )
+        found = shared().compare(answer, reference, limit)
+    return _judged(found, reference, limit)
+
+
+def _judged(found: Answer, reference: str, limit: float) -> Verdict | Failure:
+    if found.outcome in ("equal", "unequal"):
+        return Verdict(found.outcome == "equal", "symbolic")
+    if found.outcome == "unreadable":
+        return Verdict(False, "undecided", f"the answer: {found.note}")
+    if found.outcome == "limit":
+        return Verdict(False, "undecided", f"undecided within {limit:g} s")
+    if found.outcome == "crash":
+        return Verdict(False, "undecided", "the answer ended the comparing process twice")
+    if found.outcome == "start":
+        return Failure(FailureCause.SCORER, found.note)
+    why = found.note or f"takes more than {limit:g} s to read"
+    return Failure(FailureCause.SCORER, f"the reference {reference[:80]!r} cannot be compared with: {why}")

@@ -1,0 +1,267 @@
+"""Take an answer apart along its outermost structure: from a text to its form."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from palaestra.tasks.math.equivalence.forms import Clock, Collection, Form, Matrix, Relation, Scalar, Words, is_region
+from palaestra.tasks.math.equivalence.latex import MAX_DEPTH, MAX_INPUT, MAX_LENGTH, depth_of, tidy
+from palaestra.tasks.math.equivalence.numerals import Numeral, TooLargeError, read_number
+from palaestra.tasks.math.equivalence.splitting import bracketed, cut, elements, split
+from palaestra.tasks.math.equivalence.units import scale_of, unit_of
+from palaestra.tasks.math.equivalence.words import has_variable, is_unit, is_words, normalize, variables
+
+MAX_PARTS = 40
+"""Collections with more parts than this are compared as they stand."""
+
+_CURRENCY = re.compile(r"\s*(\\\$|[$€£¢]|US\$|USD\b)\s*(?=[-+]?\s*[\d.])")
+_HEDGE = re.compile(
+    r"(?:about|approximately|approx\.?|roughly|exactly|only|around|\\approx|\\sim)\s*(?=[-+\d\\.$])", re.IGNORECASE
+)
+_TAIL = re.compile(
+    r"(?P<head>.*[\d)}!%\]])(?P<gap>\s*)(?P<unit>(?:\\circ|[A-Za-z¢€£][A-Za-z'’.\s/-]*(?:\^\{?\d\}?)?))", re.DOTALL
+)
+_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
+_BASED = re.compile(r"(-?[0-9A-Z]{1,200})(?:\.([0-9A-Z]{1,200}))?_\{(\d{1,2})\}")
+_CLOCK = re.compile(r"(\d{1,2})(?::(\d{2}))?\s*([ap])\.?\s*m\.?", re.IGNORECASE | re.ASCII)
+_CHOICE = re.compile(r"\(?([A-Z])\)|\(([a-z])\)|(?:option|choice|answer)\s+\(?([A-Za-z])\)?", re.ASCII)
+_MATRIX = re.compile(
+    r"[(\[]?\\begin\{((?:small|[pbB])?matrix|array)\}(?:\{[^{}]*\})?((?:(?!\\begin).)*)\\end\{\1\}[)\]]?", re.DOTALL
+)
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\{(?:[pbB]?matrix|array)\}")
+_CASES = re.compile(r"\\begin\{cases\}(.*)\\end\{cases\}", re.DOTALL)
+_CONDITION = re.compile(r"([A-Za-z])(?:\\in\\mathbb\{R\})?(?:\||:|\\mid|\\colon)(.+)", re.DOTALL)
+_OR = re.compile(r"(?<![A-Za-z\\])or(?![A-Za-z])")
+_INEQUALITY = re.compile(r"[<>]|\\[lg]e(?![a-zA-Z])")
+_REGION = re.compile(rf"{_INEQUALITY.pattern}|[\[\]]|\\infty")
+_RELAXED = {"<": "<", "\\le": "\\le", "\\ge": "\\le", ">": "<", "=": "=", "\\ne": "\\ne"}
+
+# What an equation may give a value to: x, x_1, f(x), \angle A, |AB|, a:b, \frac{AB}{CD}, (x,y), the area.
+_ATOM = r"\\?[A-Za-z]+(?:_\{?[\w,]+\}?)?'*"
+_NAME = re.compile(
+    rf"(?!\\pi|[ei]$)(?:{_ATOM}|\\(?:angle|triangle|sin|cos|tan|cot)\s*\\?[A-Za-z]+|[A-Za-z]\((?:[A-Za-z\d, ]|\\(?:cap|cup|mid))+\)|[A-Za-z][A-Za-z\s]*"
+    rf"|\|{_ATOM}\||\\(?:overline|vec|hat|bar)\{{{_ATOM}\}}|{_ATOM}(?:[:/]{_ATOM})+|\\frac\{{{_ATOM}\}}\{{{_ATOM}\}}"
+    rf"|\({_ATOM}(?:, ?{_ATOM})+\))",
+    re.ASCII,
+)
+_UNKNOWN = re.compile(
+    r"(?![ei]$)(?:[A-Za-z]|\\(?:alpha|beta|gamma|theta|lambda|mu|phi))(?:_\{\w+\})?'*(?:\([A-Za-z]\))?"
+)
+
+
+def read(text: str) -> Form:
+    r"""The form of an answer.
+
+    >>> read("(1, 2]").brackets, read(r"x = \frac12").right.number.value, read("5 cm").unit
+    ('(]', Fraction(1, 2), 'cm')
+    """
+    if len(text) > MAX_INPUT:
+        return Scalar(text)
+    currency = _CURRENCY.match(text)
+    plain = tidy(text)
+    unit = ""
+    # $5$ is mathematics; $5 is money.
+    if currency and (currency[1] != "$" or text.count("$") % 2):
+        unit = {"€": "euro", "£": "gbp", "¢": "cent"}.get(currency[1], "dollar")
+        plain = plain.lstrip("€£¢ ").removeprefix("USD").removeprefix("US").strip()
+    if len(plain) > MAX_LENGTH or depth_of(plain) > MAX_DEPTH:
+        return Scalar(plain)
+    return _form(_HEDGE.sub("", plain, count=1) if _HEDGE.match(plain) else plain, unit, 0)
+
+
+def _form(text: str, unit: str, depth: int) -> Form:
+    text = text.strip()
+    # The common case first.
+    quick = _scalar(text, unit, plain_only=True)
+    if quick is not None:
+        return quick
+    if depth > MAX_DEPTH:
+        return Scalar(text)
+    if (single := _single(text, depth)) is not None:
+        return single
+    if (relation := _relation(text, depth)) is not None:
+        return relation
+    if text in ("\\emptyset", "\\{\\}"):
+        return Collection("{}", ())
+    if text in ("\\mathbb{R}", "all real numbers"):
+        return Collection("()", (Scalar("-\\infty"), Scalar("\\infty")))
+    unions = split(text, "\\cup")
+    if len(unions) > 1:
+        return Collection("u", tuple(_form(part, "", depth + 1) for part in unions))
+    brackets, inner = bracketed(text)
+    if brackets == "{}" and (condition := _CONDITION.fullmatch(inner)):
+        return _form(condition[2], "", depth + 1)  # {x | x > 1}
+    parts = elements(inner, bare=not brackets)
+    if len(parts) > MAX_PARTS:
+        return Scalar(text)
+    if brackets == "group" and len(parts) > 1:
+        brackets = "{}"  # {1,3}, whose braces LaTeX would not show.
+    if brackets in ("{}", "<>", "[)", "(]") or (brackets and len(parts) > 1):
+        return Collection(brackets, tuple(_form(part, "", depth + 1) for part in parts if part))
+    if brackets == "()" or brackets == "group":
+        return _form(inner, unit, depth + 1)
+    if len(parts) > 1:
+        return _list(text, [_form(part, unit, depth + 1) for part in parts if part])
+    if brackets == "[]":
+        return Collection("[]", (_form(inner, "", depth + 1),))
+    ratio = split(text, ":")
+    if len(ratio) > 1 and all(part.strip() and not is_words(part) for part in ratio):
+        return Collection(":", tuple(_form(part, "", depth + 1) for part in ratio))
+    if text.count("\\pm") == 1 and "\\mp" not in text:
+        both = (text.replace("\\pm", "+").removeprefix("+"), text.replace("\\pm", "-"))
+        return Collection("", tuple(_form(part, unit, depth + 1) for part in both))
+    scalar = _scalar(text, unit, plain_only=False)
+    return scalar if scalar is not None else Words(normalize(text))
+
+
+def _single(text: str, depth: int) -> Form | None:
+    """A choice, a time of day, a number in another base, a matrix or a system of equations."""
+    if choice := _CHOICE.fullmatch(text):
+        return Words(next(filter(None, choice.groups())).lower())
+    if clock := _CLOCK.fullmatch(text):
+        return Clock(int(clock[1]), int(clock[2] or 0), f"{clock[3].lower()}m")
+    if (based := _BASED.fullmatch(text)) and 2 <= int(based[3]) <= 36:
+        return _based(text, based[1], based[2] or "", int(based[3]))
+    if found := _MATRIX.fullmatch(text):
+        return _matrix(found[2], depth)
+    if found := _CASES.fullmatch(text):
+        rows = [row for row in found[1].replace("&", "").split("\\cr") if row.strip(" ,")]
+        return Collection("", tuple(_form(row.strip(" ,"), "", depth + 1) for row in rows[:MAX_PARTS]))
+    return None
+
+
+def _list(text: str, parts: list[Form]) -> Form:
+    """A list without brackets: alternatives, regions joined by "or", or the same variables several times."""
+    regions = all(is_region(part) and not (isinstance(part, Collection) and part.brackets == "{}") for part in parts)
+    if regions and _OR.search(text) and _REGION.search(text):
+        return Collection("u", tuple(parts))
+    if regions and _INEQUALITY.search(text) and len(variables(text)) == 1:
+        return Collection("&", tuple(parts))  # x > 1 and x < 2
+    names = [part.name for part in parts if isinstance(part, Relation) and part.name]
+    size = len(dict.fromkeys(names))
+    if 1 < size < len(names) == len(parts) and names == names[:size] * (len(names) // size):
+        # p = 5, q = 2 and p = 7, q = 2 are two solutions.
+        groups = [tuple(parts[index : index + size]) for index in range(0, len(parts), size)]
+        return Collection("", tuple(Collection("", group) for group in groups))
+    return Collection("or" if _OR.search(text) else "", tuple(parts))
+
+
+def _scalar(text: str, unit: str, *, plain_only: bool) -> Scalar | None:
+    """`text` as a scalar; `None` if it is words, or (`plain_only`) more than a number with a unit."""
+    number, too_large = _number(text)
+    if number or too_large:
+        return Scalar(text, number, unit, too_large)
+    if found := _TAIL.fullmatch(text):
+        head, gap, tail = found["head"].strip(), found["gap"], found["unit"].strip()
+        if head.endswith("^") and tail == "\\circ":
+            head, gap, tail = head[:-1], " ", "degree"
+        scale, tail = scale_of(tail)
+        known = unit_of(tail)
+        number, too_large = _number(head)
+        # "5 apples" is five; "5x" is not, and neither is "5m", where m may be a variable: a unit stands apart.
+        apart = gap or len(tail) > 1
+        named = known or not tail or is_unit(tail)
+        if (number or too_large) and apart and named:
+            scaled = Numeral(number.value * scale, number.decimals, number.digits) if number and scale != 1 else number
+            return Scalar(head, scaled, unit or known, too_large)
+        if named and apart and scale == 1 and not plain_only and not is_words(head):
+            return Scalar(head, None, unit or known)
+    if text.endswith("^\\circ") and not _TRIGONOMETRY.search(text):
+        head = text.removesuffix("^\\circ")
+        number, too_large = _number(head)
+        if number or not plain_only:
+            return Scalar(head, number, unit or "degree", too_large)
+    if plain_only or is_words(_ENVIRONMENT.sub("", text)):
+        return None
+    return Scalar(text, None, unit)
+
+
+def _number(text: str) -> tuple[Numeral | None, bool]:
+    try:
+        return read_number(text), False
+    except TooLargeError:
+        return None, True
+
+
+def _based(text: str, whole: str, part: str, base: int) -> Form:
+    """A number in another base: equal to the same number in any base that is named, not to bare digits."""
+    try:
+        value = Fraction(int(whole + part, base), base ** len(part))
+    except ValueError:
+        return Scalar(text)
+    return Collection("_", (Scalar(str(value), Numeral(value)),))
+
+
+def _matrix(body: str, depth: int) -> Form:
+    rows = [row for row in body.split("\\cr") if row.strip()]
+    cells = [row.split("&") for row in rows]
+    if sum(map(len, cells)) > MAX_PARTS * 2:
+        return Scalar(body)
+    return Matrix(tuple(tuple(_form(cell, "", depth + 1) for cell in row) for row in cells))
+
+
+def _relation(text: str, depth: int) -> Form | None:
+    """An equation or inequality; what only names or restates a value is that value with its name."""
+    parts, signs = cut(text)
+    if not signs or any(not part.strip() for part in parts):
+        return None
+    parts = [part.strip() for part in parts]
+    if len(elements(text, bare=True)) > 1:
+        return None  # x = 1, x = 2 is a list of relations.
+    if "\\in" in signs:
+        if signs != ["\\in"] or not _NAME.fullmatch(parts[0]):
+            return None
+        inner = _form(parts[1], "", depth + 1)
+        if isinstance(inner, Collection) and inner.brackets == "{}" and len(inner.parts) == 1:
+            return inner.parts[0]
+        return inner
+    if "\\approx" in signs:
+        at = signs.index("\\approx")
+        if at == 0 and _NAME.fullmatch(parts[0]):
+            signs[0] = "="  # x is about 3.14: the only value that is given.
+        else:
+            parts, signs = parts[: at + 1], signs[:at]  # An exact value, then what it is about: the exact one counts.
+    if not signs:
+        return _form(parts[0], "", depth + 1)
+    if set(signs) == {"="}:
+        return _equation(parts, depth)
+    return _inequality(parts, signs, depth)
+
+
+def _equation(parts: list[str], depth: int) -> Form:
+    last = _form(parts[-1], "", depth + 1)
+    if _NAME.fullmatch(parts[0]):
+        return Relation(Scalar(parts[0]), "=", last, name="".join(parts[0].split()))
+    if _NAME.fullmatch(parts[-1]) and len(parts) == 2:
+        return Relation(Scalar(parts[-1]), "=", _form(parts[0], "", depth + 1), name="".join(parts[-1].split()))
+    first = _form(parts[0], "", depth + 1)
+    if isinstance(first, Scalar) and first.number and not has_variable(parts[-1]):
+        return last  # 3 + 4 = 7 is a calculation, and its value is its last part.
+    if isinstance(last, Scalar) and last.number and isinstance(first, Scalar) and not has_variable(parts[0]):
+        return last
+    return Relation(first, "=", last)
+
+
+def _inequality(parts: list[str], signs: list[str], depth: int) -> Form | None:
+    """An interval if a variable stands alone between numbers, else the inequality."""
+    if all(sign in (">", "\\ge") for sign in signs):
+        parts, signs = parts[::-1], signs[::-1]
+    elif len(signs) > 1 and not all(sign in ("<", "\\le") for sign in signs):
+        return None
+    signs = [_RELAXED[sign] for sign in signs]
+    alone = [bool(_UNKNOWN.fullmatch(part)) for part in parts]
+    constant = [not has_variable(part) for part in parts]
+    if len(parts) == 2:
+        if signs[0] in ("<", "\\le") and alone[0] and constant[1]:
+            ends = (Scalar("-\\infty"), _form(parts[1], "", depth + 1))
+            return Collection("()" if signs[0] == "<" else "(]", ends)
+        if signs[0] in ("<", "\\le") and constant[0] and alone[1]:
+            return Collection("()" if signs[0] == "<" else "[)", (_form(parts[0], "", depth + 1), Scalar("\\infty")))
+        return Relation(_form(parts[0], "", depth + 1), signs[0], _form(parts[1], "", depth + 1))
+    if len(parts) != 3:
+        return None
+    first, middle, last = (_form(part, "", depth + 1) for part in parts)
+    if constant[0] and alone[1] and constant[2]:
+        return Collection(("(" if signs[0] == "<" else "[") + (")" if signs[1] == "<" else "]"), (first, last))
+    return Collection("&", (Relation(first, signs[0], middle), Relation(middle, signs[1], last)))

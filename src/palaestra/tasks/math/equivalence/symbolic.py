@@ -1,0 +1,280 @@
+"""Scalars and equations that are no plain numbers, decided with math-verify and sympy.
+
+This module is only ever loaded inside the comparer's process (see `comparer`): whatever sympy does with
+an expression, it can be stopped. Texts reach it after `reading.read`: they are parsed by math-verify's
+grammar of LaTeX, never by `eval` or `sympify`.
+
+Values come before proofs. Two constants are computed to `DIGITS` digits, two expressions in variables at
+several points; only what cannot be computed (an unknown function, say) is left to math-verify's `verify`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+import sympy
+from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig
+from math_verify import verify
+
+from palaestra.tasks.math.equivalence.forms import Collection, Form, Matrix, Relation, Scalar, is_inequality
+from palaestra.tasks.math.equivalence.numerals import TooLargeError, read_number
+
+DIGITS = 60
+"""To how many digits values are computed; they are equal if they agree in all but the last ten."""
+POINTS = 5
+"""At how many points two expressions must both have a real value, and the same."""
+MAX_EXPONENT = 2000
+
+_NORMAL = NormalizationConfig(
+    basic_latex=True, units=False, malformed_operators=True, nits=False, boxed="none", equations=False
+)
+_READING = ConversionConfig(lowercase_symbols=False)
+_NUMERIC = re.compile(r"(?:[\d\s.+\-/^(){}!]|\\cdot|\\times|\\frac)+", re.ASCII)
+_SUBSCRIPT = re.compile(r"\d_\{\d", re.ASCII)
+_DEGREES = re.compile(r"(\d+(?:\.\d+)?|[A-Za-z]|\([^()]*\))\^\\circ", re.ASCII)
+_BARE = re.compile(
+    r"(?<![\\A-Za-z])(sqrt|sin|cos|tan|cot|sec|csc|log|ln|exp|pi|arcsin|arccos|arctan|infty)(?![A-Za-z])"
+)
+
+
+class UnreadableError(ValueError):
+    """A text that is no mathematics, or more of it than is computed."""
+
+
+def readable(form: Form) -> None:
+    """Raise `UnreadableError` unless every scalar of `form` can be parsed."""
+    if isinstance(form, Scalar):
+        _expression(form)
+    elif isinstance(form, Relation):
+        readable(form.left)
+        readable(form.right)
+    elif isinstance(form, Collection | Matrix):
+        for part in form.parts if isinstance(form, Collection) else (cell for row in form.rows for cell in row):
+            readable(part)
+
+
+def decide(one: Form, other: Form) -> bool:
+    """Whether two scalars, matrices, equations, inequalities or regions are equal."""
+    if isinstance(one, Matrix) or isinstance(other, Matrix):
+        return _same_matrix(_expression(one), _expression(other))
+    if (
+        isinstance(one, Relation)
+        and isinstance(other, Relation)
+        and one.sign == other.sign
+        and _same_relation(one, other)
+    ):
+        return True
+    if is_inequality(one) or is_inequality(other):
+        return _same_region(_region(one), _region(other))
+    if not (isinstance(one, Scalar) and isinstance(other, Scalar)):
+        return False
+    if (one.number and one.number.decimals) or (other.number and other.number.decimals):
+        rounded, exact = (one, other) if one.number else (other, one)
+        return _near(rounded, exact)
+    return _same(_expression(one), _expression(other))
+
+
+def _expression(scalar: Form) -> Any:
+    if isinstance(scalar, Matrix):
+        return sympy.Matrix([[_expression(cell) for cell in row] for row in scalar.rows])
+    if not isinstance(scalar, Scalar):
+        raise UnreadableError(f"expected one value on each side; got {type(scalar).__name__}")
+    if scalar.number:
+        return sympy.Rational(scalar.number.value.numerator, scalar.number.value.denominator)
+    if scalar.too_large:
+        raise UnreadableError(f"too large to compute: {scalar.text[:40]}")
+    return parse(scalar.text)
+
+
+@lru_cache(maxsize=256)
+def parse(text: str) -> Any:
+    """The sympy expression that `text` (tidied) stands for.
+
+    Raises:
+        UnreadableError: it is no mathematics, or its powers and factorials are too large.
+    """
+    guard(text)
+    if _SUBSCRIPT.search(text):
+        raise UnreadableError(f"'{text[:80]}' has a number with a subscript")  # The grammar would drop it.
+    percent = text.endswith("%")
+    plain = _DEGREES.sub(r"(\1\\cdot\\frac{\\pi}{180})", text.removesuffix("%")).replace("^\\circ", "")
+    plain = _BARE.sub(r"\\\1", plain).replace("\\cr", "\\\\ ")
+    try:
+        found = latex2sympy(
+            normalize_latex(plain, _NORMAL), is_real=None, convert_degrees=False, normalization_config=None,
+            conversion_config=_READING,
+        )  # fmt: skip
+        # Euler's number and the imaginary unit are read as letters.
+        found = found.subs(
+            {s: {"i": sympy.I, "e": sympy.E}[s.name] for s in found.free_symbols if s.name in ("i", "e")}
+        )
+        found = found.xreplace({f: sympy.Rational(str(f)) for f in found.atoms(sympy.Float)})
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as error:  # The grammar raises bare exceptions, and sympy its own.
+        raise UnreadableError(f"'{text[:80]}' cannot be read as mathematics") from error
+    return found / 100 if percent else found
+
+
+def guard(text: str) -> None:
+    """Raise `UnreadableError` for powers and factorials that would be too large to compute."""
+    for index, char in enumerate(text):
+        if char == "^" and text[index + 1 : index + 2] == "{":
+            inner = text[index + 2 : text.find("}", index) if text.count("{", index) == 1 else _end(text, index + 1)]
+            if _NUMERIC.fullmatch(inner):
+                _bounded(inner)
+        elif char == "!":
+            before = re.search(r"(\d+|\([^()]*\)|\{[^{}]*\})$", text[:index], re.ASCII)
+            if before and _NUMERIC.fullmatch(before[1]):
+                _bounded(before[1])
+            if text[index - 1 : index] == "!":
+                raise UnreadableError("too large to compute: a factorial of a factorial")
+
+
+def _end(text: str, start: int) -> int:
+    depth = 0
+    for index in range(start, len(text)):
+        depth += (text[index] == "{") - (text[index] == "}")
+        if depth == 0:
+            return index
+    return len(text)
+
+
+def _bounded(text: str) -> None:
+    try:
+        number = read_number(text)
+    except TooLargeError as error:
+        raise UnreadableError(f"too large to compute: {error}") from None
+    if number and abs(number.value) > MAX_EXPONENT:
+        raise UnreadableError(
+            f"too large to compute: a power, factorial or bound of {text[:20]}; the most is {MAX_EXPONENT}"
+        )
+
+
+def _near(rounded: Scalar, exact: Scalar) -> bool:
+    """A decimal equals a constant that it is, or is a rounding of."""
+    assert rounded.number is not None
+    if exact.number:
+        return rounded.number.same(exact.number)
+    value = _value(parse(exact.text), {})
+    if value is None or abs(sympy.im(value)) > sympy.Float(10) ** (10 - DIGITS):
+        return False
+    real = Fraction(str(sympy.re(value)))
+    scale: Fraction = max(Fraction(1), abs(real))
+    return rounded.number.rounds(real) or abs(rounded.number.value - real) <= scale / 10 ** (DIGITS - 10)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if any(isinstance(side, sympy.Expr) and side.has(sympy.nan, sympy.zoo) for side in (one, other)):
+        return False  # 5/0 is nothing, and no two nothings are equal.
+    if one == other:
+        return True
+    if not (isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr)):
+        return bool(verify(one, other, timeout_seconds=None) and verify(other, one, timeout_seconds=None))
+    compared = 0
+    for point in _points(one.free_symbols | other.free_symbols):
+        left, right = _value(one, point), _value(other, point)
+        if left is None or right is None or (point and not (_real(left) and _real(right))):
+            continue
+        if not _equal(left, right):
+            return False
+        compared += 1
+        if not point or compared == POINTS:
+            return True
+    return bool(verify(one, other, timeout_seconds=None) or verify(other, one, timeout_seconds=None))
+
+
+def _same_relation(one: Relation, other: Relation) -> bool:
+    """Whether two equations or inequalities say the same: one is a multiple of the other."""
+    first = _expression(one.left) - _expression(one.right)
+    second = _expression(other.left) - _expression(other.right)
+    ratio, compared = None, 0
+    for point in _points(first.free_symbols | second.free_symbols):
+        left, right = _value(first, point), _value(second, point)
+        if left is None or right is None or _equal(left, 0) or _equal(right, 0):
+            continue
+        if ratio is not None and not _equal(left / right, ratio):
+            return False
+        ratio, compared = left / right, compared + 1
+        if compared == POINTS:
+            return one.sign in ("=", "\\ne") or bool(_real(ratio) and sympy.re(ratio) > 0)
+    return False
+
+
+def _same_matrix(one: Any, other: Any) -> bool:
+    one, other = (side.doit().as_explicit() if hasattr(side, "as_explicit") else side for side in (one, other))
+    if not (isinstance(one, sympy.MatrixBase) and isinstance(other, sympy.MatrixBase)) or one.shape != other.shape:
+        return False
+    return all(_same(left, right) for left, right in zip(one, other, strict=True))
+
+
+def _same_region(one: Any, other: Any) -> bool:
+    return bool(one == other or one.symmetric_difference(other) == sympy.EmptySet)
+
+
+def _region(form: Form) -> Any:
+    """The set of real numbers that an interval, a union or an inequality in one variable describes."""
+    if isinstance(form, Relation):
+        difference = _expression(form.left) - _expression(form.right)
+        if len(difference.free_symbols) > 1:
+            raise UnreadableError("an inequality in several variables has no interval")
+        difference = difference.subs({symbol: sympy.Symbol("x", real=True) for symbol in difference.free_symbols})
+        holds = (sympy.Lt if form.sign == "<" else sympy.Le)(difference, 0)
+        return sympy.S.Reals if holds == sympy.true else holds.as_set()
+    if isinstance(form, Collection) and form.brackets in ("u", "&"):
+        parts = [_region(part) for part in form.parts]
+        both = sympy.Intersection(*parts) if form.brackets == "&" else sympy.EmptySet
+        # "x < 1 and x > 2" names two regions: no number is in both.
+        return sympy.Union(*parts) if both == sympy.EmptySet else both
+    if isinstance(form, Collection) and form.brackets == "{}":
+        return sympy.FiniteSet(*map(_expression, form.parts))
+    if isinstance(form, Collection) and len(form.parts) == 2:
+        low, high = map(_expression, form.parts)
+        return sympy.Interval(low, high, form.brackets[0] == "(", form.brackets[1] == ")")
+    raise UnreadableError(f"expected an interval; got {type(form).__name__}")
+
+
+def _points(symbols: set[Any]) -> Iterator[dict[Any, Any]]:
+    """Points to compare at: rationals of both signs without a pattern, the same in every process."""
+    if not symbols:
+        yield {}
+        return
+    state = 20_241
+    for attempt in range(4 * POINTS):
+        point = {}
+        for symbol in sorted(symbols, key=lambda s: s.name):
+            state = state * 6_364_136_223_846_793_005 + 1_442_695_040_888_963_407 & (1 << 64) - 1
+            size = sympy.Rational((state >> 33) % 9973 + 1009, 4999)
+            # All positive at first, where logarithms and roots live; then signs of both kinds.
+            point[symbol] = size if attempt % 2 == 0 or state >> 20 & 1 else -size
+        if attempt % 2 == 1 and all(value > 0 for value in point.values()):
+            point = {symbol: -value for symbol, value in point.items()}
+        yield point
+
+
+def _value(expression: Any, point: dict[Any, Any]) -> Any:
+    """The number that `expression` is at `point`, or `None` if it is none."""
+    try:
+        value = expression.subs(point).doit().evalf(DIGITS)
+    except (ArithmeticError, ValueError, TypeError, NotImplementedError, AttributeError):
+        return None
+    if not value.is_number or value.has(sympy.nan, sympy.zoo, sympy.oo):
+        return value if value in (sympy.oo, -sympy.oo) and not point else None
+    parts = value.as_real_imag()
+    return value if all(part.is_Float or part.is_Rational for part in parts) else None
+
+
+def _real(value: Any) -> bool:
+    return bool(abs(sympy.im(value)) <= sympy.Float(10) ** (10 - DIGITS) * max(1, abs(sympy.re(value))))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if one in (sympy.oo, -sympy.oo) or other in (sympy.oo, -sympy.oo):
+        return bool(one == other)
+    scale = max(1, abs(one), abs(other)) if abs(one) > 1e-9 or abs(other) > 1e-9 else max(abs(one), abs(other))
+    return bool(abs(one - other) <= sympy.Float(10, DIGITS) ** (10 - DIGITS) * (scale or 1))

@@ -1,0 +1,194 @@
+"""The other side of `comparer`: the keeper, which watches, and the worker, which compares. Runs in its own process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+MEMORY = 2 * 1024**3
+"""Address space of a worker, in bytes."""
+MAX_MESSAGE = 1 << 20
+"""The longest message that is read, in bytes."""
+OUTCOMES = frozenset(
+    {"ready", "stage", "equal", "unequal", "unreadable", "reference", "limit", "reference_limit", "crash", "start"}
+)
+RENEW = 2000
+"""Comparisons after which a worker is replaced: sympy's caches only ever grow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the worker found.
+
+    Arguments:
+        outcome: `equal`, `unequal`, `unreadable` (the answer), `reference` (cannot be read), `limit`,
+            `reference_limit` (the reference alone took too long), `crash`, or `start` (it could not be asked).
+    """
+
+    outcome: str
+    note: str = ""
+
+    @classmethod
+    def from_message(cls, message: Any) -> Answer | None:
+        """Rebuild an answer from a decoded message; `None` unless its outcome is known and its note is a text."""
+        if not isinstance(message, dict):
+            return None
+        outcome, note = message.get("outcome"), message.get("note")
+        if not isinstance(outcome, str) or outcome not in OUTCOMES or not isinstance(note, str):
+            return None
+        return cls(outcome, note)
+
+
+def line_of(message: Answer | dict[str, Any]) -> bytes:
+    return json.dumps(asdict(message) if isinstance(message, Answer) else message).encode() + b"\n"
+
+
+def read_line(descriptor: int, patience: float | None) -> Any:
+    """The next message, decoded; `None` at the end of the pipe, after `patience` seconds, or if it is no message."""
+    deadline = None if patience is None else time.monotonic() + patience
+    data = bytearray()
+    while not data.endswith(b"\n"):
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not select.select([descriptor], [], [], left)[0]:
+            return None
+        piece = os.read(descriptor, 65_536)
+        if not piece:
+            return None
+        data += piece
+        if len(data) > MAX_MESSAGE:
+            return None
+    try:
+        return json.loads(data.splitlines()[-1])
+    except (ValueError, RecursionError):
+        return None
+
+
+def keep() -> None:
+    """The keeper: reads requests, has them answered by a worker, kills it at the limit."""
+    requests, replies = os.dup(0), os.dup(1)
+    silence = os.open(os.devnull, os.O_RDWR)
+    os.dup2(silence, 0)
+    os.dup2(silence, 1)
+    _warm()
+    os.write(replies, line_of(Answer("ready")))
+    worker = _Worker(requests, replies)
+    while (request := read_line(requests, None)) is not None:
+        reply = worker.answer(request)
+        os.write(replies, line_of(reply))
+        if reply.outcome in ("limit", "reference_limit", "crash") or worker.done >= RENEW:
+            worker.kill()
+            worker = _Worker(requests, replies)
+    worker.kill()
+    os._exit(0)  # Nobody waits: taking sympy apart again would only cost time.
+
+
+def _warm() -> None:
+    """Import, and parse once, so that a worker's first comparison is as fast as its hundredth."""
+    import logging
+
+    logging.disable(logging.CRITICAL)
+    from palaestra.tasks.math.equivalence import symbolic
+    from palaestra.tasks.math.equivalence.forms import same
+    from palaestra.tasks.math.equivalence.parsing import read
+
+    for one, other in (
+        (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}"),
+        ("x^2+2x+1", "(x+1)^2"),
+        (r"\sin\pi", r"\log_2 4"),
+    ):
+        same(read(one), read(other), symbolic.decide)
+
+
+class _Worker:
+    """A fork of the keeper that compares; lives in the keeper."""
+
+    def __init__(self, *keepers: int) -> None:
+        self.done = 0
+        down, up = os.pipe(), os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                # A worker that held the keeper's pipes open would hide its death.
+                for descriptor in (down[1], up[0], *keepers):
+                    os.close(descriptor)
+                _work(down[0], up[1])
+            finally:
+                os._exit(1)
+        os.close(down[0])
+        os.close(up[1])
+        self.requests, self.replies = down[1], up[0]
+
+    def answer(self, request: dict[str, Any]) -> Answer:
+        self.done += 1
+        deadline = request["deadline"]
+        try:
+            os.write(self.requests, line_of(request))
+        except OSError:
+            return Answer("crash", "the process that compares ended unexpectedly")
+        stage = "reference"
+        while True:
+            reply = Answer.from_message(read_line(self.replies, deadline - time.monotonic()))
+            if reply is not None and reply.outcome == "stage":
+                stage = reply.note
+            elif reply is not None:
+                return reply
+            elif time.monotonic() >= deadline:
+                return Answer("reference_limit" if stage == "reference" else "limit")
+            else:
+                return Answer("crash", f"the process that compares ended unexpectedly while reading the {stage}")
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self.requests)
+        os.close(self.replies)
+
+
+def _work(requests: int, replies: int) -> None:
+    import gc
+    import resource
+
+    gc.freeze()
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    while (request := read_line(requests, None)) is not None:
+        # The kernel ends the worker even where the keeper can no longer do it.
+        signal.setitimer(signal.ITIMER_REAL, max(0.0, request["deadline"] - time.monotonic()) + 5.0)
+        try:
+            answer = _compare(request["answer"], request["reference"], replies)
+        except MemoryError:
+            answer = Answer("unreadable", f"too large to compute: it needs more than {MEMORY // 1024**3} GiB of memory")
+        except RecursionError:
+            answer = Answer("unreadable", "nested too deeply")
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        os.write(replies, line_of(answer))
+
+
+def _compare(answer: str, reference: str, replies: int) -> Answer:
+    from palaestra.tasks.math.equivalence import symbolic
+    from palaestra.tasks.math.equivalence.forms import same
+    from palaestra.tasks.math.equivalence.parsing import read
+
+    expected = read(reference)
+    try:
+        symbolic.readable(expected)
+    except (symbolic.UnreadableError, MemoryError, RecursionError) as error:
+        return Answer("reference", str(error) or type(error).__name__)
+    os.write(replies, line_of(Answer("stage", "answer")))
+    try:
+        given = read(answer)
+        symbolic.readable(given)
+        return Answer("equal" if same(given, expected, symbolic.decide) else "unequal")
+    except symbolic.UnreadableError as error:
+        return Answer("unreadable", str(error))
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as error:  # Whatever sympy raises on an answer: the reference was read without it.
+        return Answer("unreadable", f"cannot be compared: {type(error).__name__}: {str(error)[:120]}")

@@ -1,0 +1,218 @@
+"""Pictures from words, by any text-to-image pipeline of diffusers.
+
+Every picture has a generator of its own, on the CPU, seeded from the seed and its description. So the noise that it
+starts from is the same in a batch of one or of eight, on a CPU or a GPU; what a GPU rounds differently remains.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from palaestra.core.errors import MissingExtraError, ModelError, SettingsError
+from palaestra.core.records import Failure, FailureCause
+from palaestra.core.seeding import Seeds
+from palaestra.tasks.sources import is_hub_id
+from palaestra.tasks.vision.image_generators.base import Description
+from palaestra.tasks.vision.render import need_pillow
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+class TextToImage:
+    """A diffusers pipeline as a painter; its weights are loaded when the first picture is asked for.
+
+    Arguments:
+        model: a folder that `save_pretrained` of a pipeline wrote, or a hub id.
+        steps: of the denoising; 0 means the pipeline's own number, as for `size`.
+        size: width and height in pixels.
+        guidance: how closely the words are followed; `None` means the pipeline's own.
+        batch: pictures that are painted together.
+        device: for example `"cpu"` or `"cuda:1"`; empty means a GPU where there is one.
+        dtype: one of `DTYPES`; empty means float32 on a CPU and bfloat16 on a GPU.
+
+    Raises:
+        MissingExtraError: diffusers or Pillow is not installed.
+        ModelError: there is no such folder, or no pipeline in it.
+        SettingsError: an option makes no sense.
+    """
+
+    reads: Literal["scene", "words"] = "words"
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        steps: int = 0,
+        size: int = 0,
+        guidance: float | None = None,
+        batch: int = 8,
+        device: str = "",
+        dtype: str = "",
+    ) -> None:
+        if find_spec("diffusers") is None:
+            raise MissingExtraError("diffusers", "diffusers", "painting pictures from words")
+        need_pillow()
+        self.model = str(model)
+        self.where = _located(self.model)
+        for name, value, least in (("steps", steps, 0), ("size", size, 0), ("batch", batch, 1)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise SettingsError(f"option '{name}' of a painter: expected a number from {least}; got {value!r}")
+        if dtype not in ("", *DTYPES):
+            raise SettingsError(f"option 'dtype' of a painter: expected one of {', '.join(DTYPES)}; got {dtype!r}")
+        if guidance is not None and (isinstance(guidance, bool) or not isinstance(guidance, int | float)):
+            raise SettingsError(f"option 'guidance' of a painter: expected a number; got {guidance!r}")
+        self.batch, self.device, self.dtype = batch, str(device), str(dtype)
+        wanted = {"num_inference_steps": steps, "height": size, "width": size}
+        self.options: dict[str, Any] = {name: value for name, value in wanted.items() if value}
+        if guidance is not None:
+            self.options["guidance_scale"] = float(guidance)
+        settings = ",".join(f"{name}={value}" for name, value in sorted(self.options.items()))
+        self.identity = f"diffusers:{_fingerprint(self.where)}|{self.dtype}|{settings}"
+        self._pipeline: Any = None
+
+    def paint(self, descriptions: Sequence[Description], seed: int) -> list[Image.Image | Failure]:
+        pipeline = self._loaded()
+        found: list[Image.Image | Failure | None] = [_unreadable(pipeline, words) for words in descriptions]
+        open_ = [(place, str(descriptions[place])) for place, said in enumerate(found) if said is None]
+        for start in range(0, len(open_), self.batch):
+            part = open_[start : start + self.batch]
+            for (place, _), painted in zip(part, self._together([words for _, words in part], seed), strict=True):
+                found[place] = painted
+        return [painted for painted in found if painted is not None]
+
+    def _together(self, words: list[str], seed: int) -> list[Image.Image | Failure]:
+        """The pictures of a batch; where it breaks, one after the other, so that one does not take the rest with it."""
+        painted = self._once(words, seed)
+        if isinstance(painted, Failure):
+            return [painted] if len(words) == 1 else [one for text in words for one in self._together([text], seed)]
+        return painted
+
+    def _once(self, words: list[str], seed: int) -> list[Image.Image | Failure] | Failure:
+        import torch
+
+        own = [Seeds(seed).derive("picture", text).integer() for text in words]
+        generators = [torch.Generator("cpu").manual_seed(number) for number in own]
+        try:
+            made = self._pipeline(prompt=words, generator=generators, **self.options)
+            images = [image.convert("RGB") for image in made.images]
+            if len(images) != len(words):
+                raise ValueError(f"it gave {len(images)} images for {len(words)} descriptions")
+        except Exception as error:  # Pipelines are of many hands: what one raises is a failure of these pictures.
+            return Failure(FailureCause.ENGINE, f"the pipeline {self.model} broke: {_first_line(error)}")
+        held = getattr(made, "nsfw_content_detected", None) or [False] * len(words)
+        refused = Failure(FailureCause.REFUSED, f"the safety check of {self.model} held the picture back")
+        return [refused if flag else image for image, flag in zip(images, held, strict=True)]
+
+    def _loaded(self) -> Any:
+        if self._pipeline is not None:
+            return self._pipeline
+        import torch
+
+        device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        dtype = getattr(torch, self.dtype or ("float32" if device == "cpu" else "bfloat16"))
+        try:
+            with _quiet():
+                kind: Any = import_module("diffusers").DiffusionPipeline
+                # Never a pickle: it could run code of whoever wrote it.
+                loaded = kind.from_pretrained(self.where, dtype=dtype, use_safetensors=True)
+                pipeline = loaded.to(device)
+        except Exception as error:  # diffusers, transformers, safetensors and torch each raise their own.
+            raise ModelError(f"cannot load the pipeline '{self.model}': {_first_line(error)}") from error
+        known = inspect.signature(pipeline.__call__).parameters
+        for name in ("prompt", "generator"):
+            if name not in known:
+                raise ModelError(
+                    f"'{self.model}' is a {type(pipeline).__name__}, which takes no {name}; "
+                    "give a text-to-image pipeline that can be seeded"
+                )
+        for name in self.options:
+            if name not in known:
+                raise SettingsError(
+                    f"'{self.model}' is a {type(pipeline).__name__}, which takes no {name}; leave it out"
+                )
+        pipeline.set_progress_bar_config(disable=True)
+        self._pipeline = pipeline
+        return pipeline
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}".removesuffix(": ")
+
+
+def _located(model: str) -> str:
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        if not (folder / "model_index.json").exists():
+            raise ModelError(f"the folder {folder} holds no diffusers pipeline: it has no model_index.json")
+        return str(folder)
+    if not is_hub_id(model):
+        raise ModelError(f"there is no folder {model}, and it is no hub id such as owner/name")
+    return model
+
+
+def _fingerprint(where: str) -> str:
+    """A name for the weights: another checkpoint in the same folder is another painter."""
+    folder = Path(where)
+    if not folder.is_dir():
+        return where
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    known = [f"{file.relative_to(folder)} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]
+    return f"{folder.resolve()} {hashlib.blake2b('|'.join(known).encode(), digest_size=8).hexdigest()}"
+
+
+def _unreadable(pipeline: Any, words: Description) -> Failure | None:
+    """Why a description cannot be painted; pipelines cut off what is too long, and the picture would lack it."""
+    if not isinstance(words, str):
+        return Failure(FailureCause.INVALID_REQUEST, "a text-to-image pipeline reads words; got a scene")
+    try:
+        words.encode()
+    except UnicodeEncodeError:  # Half of a surrogate pair, which no tokenizer takes.
+        return Failure(FailureCause.INVALID_REQUEST, "the description is no valid Unicode text")
+    components: Mapping[str, Any] = pipeline.components
+    readers = [part for name, part in components.items() if name.startswith("tokenizer") and part is not None]
+    default = inspect.signature(pipeline.__call__).parameters.get("max_sequence_length")
+    longest = default.default if default is not None and isinstance(default.default, int) else None
+    over = []
+    for reader in readers:
+        room = min(reader.model_max_length, longest or reader.model_max_length)
+        length = len(reader(words, verbose=False)["input_ids"])
+        if length <= room:
+            return None  # Of several text encoders it is enough that one reads all of it.
+        over.append((room, length))
+    if not over:
+        return None
+    room, length = max(over)
+    return Failure(
+        FailureCause.CONTEXT_LENGTH,
+        f"the description has {length} tokens, and the painter reads {room}; describe the picture in fewer words",
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars of diffusers in this scope, and no advice of transformers to install torchvision.
+
+    Progress is the command line's to draw, and images are prepared by Pillow here.
+    """
+    from transformers.utils import logging as transformers_logging
+
+    logging: Any = import_module("diffusers.utils.logging")
+    drawn, verbosity = logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
+    logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if drawn:
+            logging.enable_progress_bar()

@@ -1,0 +1,318 @@
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+
+import palaestra  # noqa: F401  (registers the environments)
+from palaestra.core.errors import EnvError, PalaestraError, UnknownNameError
+from palaestra.engines.models import Model
+from palaestra.envs.factory import is_token_env, kind_of, make_control_env, make_token_env, spec_of
+from palaestra.envs.token import CoTVectorEnv, Response, RLHFVectorEnv, TokenEnv, TokenVectorEnv
+from palaestra.envs.wrappers import PlainTokenVectorEnv, SlotVectorEnv
+
+RHYMES = ["Rhyme on red", "Rhyme on blue"]
+
+
+class Rhymes(TokenVectorEnv):
+    """Prompts and reward by a subclass."""
+
+    def __init__(self, theme: str = "colours", **arguments: Any) -> None:
+        self.theme = theme
+        super().__init__(RHYMES, **arguments)
+
+    def reward(self, response: Response) -> float:
+        return 1.0
+
+
+class RhymeEnv(TokenEnv):
+    vector_class = Rhymes
+
+
+class OwnInit(TokenEnv):
+    """Prompts and reward by the single view's own arguments."""
+
+    def __init__(self, words: Sequence[str] = ("red",), max_tokens: int = 3, **arguments: Any) -> None:
+        super().__init__([f"Say {word}" for word in words], lambda r: 1.0, max_tokens=max_tokens, **arguments)
+
+
+class Closed(TokenEnv):
+    """Takes nothing of what whoever trains would like to set."""
+
+    def __init__(self, word: str = "red") -> None:
+        super().__init__([f"Say {word}"], lambda r: 1.0)
+
+
+class Letters(gymnasium.Env[Any, Any]):
+    """A plain environment whose actions are tokens."""
+
+    def __init__(self, size: int = 9) -> None:
+        self.action_space = spaces.Discrete(size)
+        self.observation_space = spaces.Sequence(spaces.Discrete(size))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.state = [3, 4]
+        return self.state, {}
+
+    def step(self, action: Any) -> Any:
+        self.state.append(action)
+        return self.state, 1.0, False, False, {}
+
+
+class Mistaken(TokenVectorEnv):
+    def prompts(self) -> Sequence[str]:
+        return RHYMES + 5  # type: ignore[operator, no-any-return]
+
+
+@pytest.fixture
+def register() -> Iterator[Callable[..., str]]:
+    names = []
+
+    def registered(name: str = "Test-v0", **spec: Any) -> str:
+        gymnasium.register(name, **spec)
+        names.append(name)
+        return name
+
+    yield registered
+    for name in names:
+        del gymnasium.registry[name]
+
+
+@pytest.fixture
+def own(nano: Model) -> dict[str, Any]:
+    """What a recipe sets by itself."""
+    return {"tokenizer": nano.tokenizer, "max_tokens": 7, "context": 40, "group_size": 2, "failures": "mark"}
+
+
+def one_line(caught: pytest.ExceptionInfo[BaseException]) -> str:
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("CartPol-v1", "CartPole-v1"), ("CotEnv-v0", "CoTEnv-v0"), ("RLHF-v0", "RLHFEnv-v0")],
+)  # fmt: skip
+def test_an_unknown_id_suggests_the_nearest(wrong: str, right: str) -> None:
+    for ask in (spec_of, lambda name: is_token_env(name, {}), lambda name: make_control_env(name, 2, {})):
+        with pytest.raises(UnknownNameError) as caught:
+            ask(wrong)
+        assert f"did you mean '{right}" in one_line(caught)
+
+
+@pytest.mark.parametrize(
+    ("old", "hint"),
+    [
+        ("Taxi-v3", "Environment version v3 for `Taxi` is deprecated. Please use `Taxi-v4` instead."),
+        ("LunarLander-v2", "Please use `LunarLander-v3` instead."),
+        ("ALE/Pong-v5", "Namespace ALE not found. Have you installed the proper package for ALE?"),
+        ("CartPole-v9", "It provides versioned environments: [ `v0`, `v1` ]."),
+    ],
+)
+def test_an_old_or_wrong_version_shows_gymnasiums_own_hint(old: str, hint: str) -> None:
+    for ask in (spec_of, lambda name: kind_of(name, {})):
+        with pytest.raises(EnvError) as caught:
+            ask(old)
+        assert one_line(caught).endswith(hint)
+        assert "did you mean" not in str(caught.value)
+
+
+def test_an_id_that_is_none_is_refused_in_one_line() -> None:
+    for name in ("", "what is this?", "a/b/c"):
+        with pytest.raises(UnknownNameError) as caught:
+            spec_of(name)
+        one_line(caught)
+
+
+def test_a_module_before_the_id_is_imported_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_letters.py").write_text(
+        "import gymnasium\nfrom gymnasium.envs.classic_control import CartPoleEnv\n"
+        "gymnasium.register('MyPole-v0', entry_point=CartPoleEnv)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        assert spec_of("my_letters:MyPole-v0").id == "MyPole-v0"
+        assert not is_token_env("my_letters:MyPole-v0", {})
+        assert make_control_env("my_letters:MyPole-v0", 2, {}).reset(seed=0)[0].shape == (2, 4)
+    finally:
+        gymnasium.registry.pop("MyPole-v0", None)
+        sys.modules.pop("my_letters", None)
+    with pytest.raises(EnvError, match="cannot import 'no_such_module', which is to register X-v0") as caught:
+        spec_of("no_such_module:X-v0")
+    one_line(caught)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda: is_token_env("CartPole-v1", {"gravitiy": 1}),
+        lambda: make_control_env("CartPole-v1", 2, {"gravitiy": 1}),
+        lambda: make_control_env("Pendulum-v1", 2, {"gravitiy": 1}),
+        lambda: make_token_env("CoTEnv-v0", 2, {"gravitiy": 1}),
+        lambda: make_token_env("RLHFEnv-v0", 2, {"gravitiy": [{"a\nb": 1}]}),
+        lambda: make_token_env("CoTEnv-v0", 2, {"num_envs": 3}),
+    ],
+)
+def test_options_that_an_environment_does_not_take_are_named(work: Callable[[], Any]) -> None:
+    with pytest.raises(EnvError, match=r"v\d does not take these options: .*(gravitiy|num_envs)") as caught:
+        work()
+    assert "kwargs (" not in one_line(caught)
+
+
+def test_options_with_a_wrong_value_keep_their_own_message() -> None:
+    with pytest.raises(PalaestraError, match="did you mean 'addition'"):
+        make_token_env("CoTEnv-v0", 2, {"skills": ["adition"]})
+
+
+def test_a_mistake_inside_an_environment_is_no_matter_of_options(register: Callable[..., str]) -> None:
+    name = register(entry_point=Mistaken)
+    with pytest.raises(
+        EnvError, match=r"cannot make Test-v0: TypeError: can only concatenate .*test_making.py, line"
+    ) as caught:
+        make_token_env(name, 2, {})
+    one_line(caught)
+
+
+def test_a_dependency_that_is_missing_is_named(register: Callable[..., str]) -> None:
+    name = register(entry_point="no_such_package.envs:Env")
+    for work in (lambda: is_token_env(name, {}), lambda: make_control_env(name, 1, {})):
+        with pytest.raises(EnvError, match="no_such_package") as caught:
+            work()
+        one_line(caught)
+
+
+def test_classic_environments_come_in_their_native_form_where_they_have_one() -> None:
+    env = make_control_env("CartPole-v1", 3, {})
+    assert isinstance(env.unwrapped, CartPoleVectorEnv)
+    assert env.num_envs == 3
+    assert env.reset(seed=0)[0] in env.observation_space
+    slots = make_control_env("CartPole-v1", 3, {}, own_seeds=True)
+    assert isinstance(slots, SlotVectorEnv)
+    observation, _ = slots.reset(seed=[1, 1, 2])
+    assert (observation[0] == observation[1]).all()
+    assert (observation[0] != observation[2]).any()
+
+
+def test_classic_environments_without_one_come_in_slots_with_their_options_and_limits() -> None:
+    env = make_control_env("Pendulum-v1", 2, {"g": 3.0, "max_episode_steps": 4})
+    assert isinstance(env, SlotVectorEnv)
+    assert [one.unwrapped.g for one in env.envs] == [3.0, 3.0]  # type: ignore[attr-defined]
+    env.reset(seed=0)
+    cut = [env.step(np.zeros((2, 1), dtype=np.float32))[3].tolist() for _ in range(4)]
+    assert cut == [[False, False]] * 3 + [[True, True]]
+
+
+def test_an_option_that_the_native_form_lacks_is_served_by_slots(register: Callable[..., str]) -> None:
+    from gymnasium.envs.classic_control import CartPoleEnv
+
+    class Heavy(CartPoleEnv):
+        def __init__(self, weight: float = 1.0, **arguments: Any) -> None:
+            super().__init__(**arguments)
+            self.weight = weight
+
+    name = register(entry_point=Heavy, vector_entry_point=CartPoleVectorEnv, max_episode_steps=9)
+    assert isinstance(make_control_env(name, 2, {}).unwrapped, CartPoleVectorEnv)
+    env = make_control_env(name, 2, {"weight": 5.0})
+    assert isinstance(env, SlotVectorEnv)
+    assert [one.unwrapped.weight for one in env.envs] == [5.0, 5.0]  # type: ignore[attr-defined]
+
+
+def test_our_token_environments_are_recognised_and_made(own: dict[str, Any]) -> None:
+    assert is_token_env("CoTEnv-v0", {})
+    assert is_token_env("RLHFEnv-v0", {"reward": "no/such/folder"}), "nothing is loaded to know it"
+    assert not is_token_env("CartPole-v1", {})
+    assert not is_token_env("FrozenLake-v1", {})
+    env = make_token_env("CoTEnv-v0", 5, {"skills": ["addition"], "problems": 4, "max_tokens": 9}, **own)
+    assert isinstance(env, CoTVectorEnv)
+    assert (env.num_envs, env.max_tokens, env.context, env.group_size, env.failures) == (5, 9, 40, 2, "mark")
+    assert isinstance(make_token_env("RLHFEnv-v0", 2, {"prompts": RHYMES}, **own), RLHFVectorEnv)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"entry_point": RhymeEnv},
+        {"entry_point": Rhymes},
+        {"entry_point": RhymeEnv, "vector_entry_point": Rhymes},
+        {"entry_point": Letters, "vector_entry_point": Rhymes},
+        {"entry_point": RhymeEnv, "vector_entry_point": CartPoleVectorEnv},
+        {"entry_point": lambda **given: RhymeEnv(**given)},
+    ],
+)
+def test_token_environments_of_a_user_are_recognised_however_they_are_registered(
+    register: Callable[..., str], own: dict[str, Any], spec: dict[str, Any]
+) -> None:
+    name = register(**spec, kwargs={"theme": "autumn", "max_tokens": 99})
+    assert is_token_env(name, {})
+    env = make_token_env(name, 3, {}, **own)
+    assert isinstance(env, Rhymes)
+    assert (env.num_envs, env.theme, env.max_tokens, env.group_size, env.autoreset) == (3, "autumn", 7, 2, True)
+    assert make_token_env(name, 3, {"theme": "sea"}, **own).theme == "sea"
+    env.reset(seed=0)
+    *_, infos = env.step(np.full(3, 1))
+    assert [r.reward for r in infos["responses"]] == [1.0] * 3
+
+
+@pytest.mark.parametrize("entry", [OwnInit, lambda **given: OwnInit(**given)])
+def test_what_a_single_view_gives_itself_is_kept_in_slots(
+    register: Callable[..., str], own: dict[str, Any], entry: Any
+) -> None:
+    name = register(entry_point=entry)
+    env = make_token_env(name, 4, {"words": ["red", "blue", "green"]}, **own)
+    assert env.items == ["Say red", "Say blue", "Say green"]
+    assert (env.num_envs, env.max_tokens, env.tokenizer) == (4, 7, own["tokenizer"])
+    assert make_token_env(name, 4, {"max_tokens": 5}, **own).max_tokens == 5
+    closed = make_token_env(register("Closed-v0", entry_point=Closed), 4, {"word": "blue"}, **own)
+    assert (closed.items, closed.max_tokens, closed.failures) == (["Say blue"], 7, "mark")
+
+
+@pytest.mark.parametrize("entry", [Letters, lambda **given: Letters(**given)])
+def test_a_plain_environment_of_tokens_is_recognised_and_made(
+    register: Callable[..., str], own: dict[str, Any], entry: Any
+) -> None:
+    name = register(entry_point=entry)
+    assert is_token_env(name, {})
+    env = make_token_env(name, 3, {"size": 6}, **own)
+    assert isinstance(env, PlainTokenVectorEnv)
+    assert (env.num_envs, env.vocabulary, env.max_tokens, env.width) == (3, 6, 7, 40)
+    env.reset(seed=0)
+    assert env.step(np.full(3, 5))[1].tolist() == [1.0] * 3
+    with pytest.raises(EnvError, match="does not take these options"):
+        make_token_env(name, 3, {"sice": 6}, **own)
+
+
+def test_an_unknown_id_is_told_those_of_its_module_or_the_newest_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "its_games.py").write_text(
+        "import gymnasium\nfrom palaestra.envs.turn.games import GuessEnv\n\n\nclass Mine(GuessEnv):\n    pass\n\n\n"
+        'gymnasium.register("ItsGame-v0", Mine)\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UnknownNameError, match=r"Known: ItsGame-v0$"):
+        spec_of("its_games:ItsGames-v0")
+    with pytest.raises(UnknownNameError) as caught:
+        spec_of("Nothing-v0")
+    assert "Ant-v5" in str(caught.value)
+    assert "Ant-v4" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["observation_space", "action_space"])
+def test_an_environment_without_a_space_is_named_with_its_line(name: str) -> None:
+    class Spaceless(gymnasium.Env[Any, Any]):
+        def __init__(self) -> None:
+            self.observation_space = self.action_space = gymnasium.spaces.Discrete(2)
+            setattr(self, name, None)
+
+    gymnasium.register("Spaceless-v0", Spaceless)
+    try:
+        with pytest.raises(EnvError) as caught:
+            make_control_env("Spaceless-v0", 2, {})
+    finally:
+        del gymnasium.registry["Spaceless-v0"]
+    assert f"Spaceless has None as its {name}; expected a space of Gymnasium (test_making.py, line " in one_line(caught)

@@ -1,0 +1,120 @@
+"""Gymformer's calls, with its arguments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from palaestra.core.errors import EnvError, ModelError, SettingsError
+from palaestra.learn.grpo import GRPOConfig
+from palaestra.learn.policies.networks import LMActorNetwork, LMCriticNetwork, MLPActorNetwork, MLPCriticNetwork
+from palaestra.learn.ppo import PPOConfig
+from palaestra.learn.reinforce import REINFORCEConfig
+from palaestra.learn.rloo import RLOOConfig
+from palaestra.recipes.compat.train_agent import load_ppo_agent, train_agent
+
+
+def cartpole(folder: Path, **more: Any) -> tuple[list[float], MLPActorNetwork]:
+    actor, critic = MLPActorNetwork(4, 64, 2), MLPCriticNetwork(4, 64)
+    given = {
+        "ppo_config": PPOConfig(lr_actor=3e-3),
+        "max_episodes": 120,
+        "update_interval": 20,
+        "save_interval": 40,
+        **more,
+    }
+    return train_agent("CartPole-v1", actor, critic, save_path=folder, **given), actor  # type: ignore[arg-type]
+
+
+def test_the_seeds_cartpole_learns_and_saves_what_can_be_loaded(tmp_path: Path) -> None:
+    means, actor = cartpole(tmp_path)
+    assert len(means) == 120
+    returns = np.diff(np.array(means) * np.arange(1, 121), prepend=0.0)
+    assert returns[-20:].mean() > 2 * returns[:20].mean()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["episode-120", "episode-40", "episode-80"]
+    fresh, critic = MLPActorNetwork(4, 64, 2, seed=9), MLPCriticNetwork(4, 64, seed=9)
+    about = load_ppo_agent(tmp_path / "episode-120", fresh, critic)
+    assert (about["episodes"], about["config"]) == (120, "PPOConfig")
+    assert all(torch.equal(a, b) for a, b in zip(actor.parameters(), fresh.parameters(), strict=True))
+
+
+def test_the_same_seed_gives_the_same_returns(tmp_path: Path) -> None:
+    short: dict[str, Any] = {"max_episodes": 20, "update_interval": 10, "save_interval": 0, "max_timesteps": 30}
+    assert cartpole(tmp_path, **short)[0] == cartpole(tmp_path, **short)[0]
+    assert cartpole(tmp_path, **short)[0] != cartpole(tmp_path, **short, seed=1)[0]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "config",
+    [GRPOConfig(group_size=4), RLOOConfig(group_size=4), REINFORCEConfig(), REINFORCEConfig(baseline="critic")],
+)
+def test_other_algorithms_take_the_place_of_ppo(tmp_path: Path, config: Any) -> None:
+    means, _ = cartpole(
+        tmp_path, ppo_config=config, max_episodes=16, update_interval=8, save_interval=0, max_timesteps=20
+    )
+    assert len(means) == 16
+
+
+@pytest.mark.parametrize("env", ["RLHFEnv-v0", "CoTEnv-v0"])
+def test_language_models_train_in_the_seeds_environments(tmp_path: Path, env: str) -> None:
+    actor, critic = LMActorNetwork("nano"), LMCriticNetwork("nano")
+    before = [p.clone() for p in actor.parameters()]
+    told = []
+    means = train_agent(
+        env_name=env, actor=actor, critic=critic, ppo_config=PPOConfig(lr_actor=1e-4, update_epochs=2), max_episodes=6,
+        max_timesteps=12, update_interval=3, save_interval=6, save_path=tmp_path, callback=lambda n, f: told.append((n, f)),
+    )  # fmt: skip
+    assert len(means) == 6
+    assert all(0 <= mean <= 1 for mean in means)
+    assert [n for n, _ in told] == [3, 6]
+    if env == "RLHFEnv-v0":
+        assert abs(told[0][1]["reference_kl"]) < 1e-3
+    assert any(not torch.equal(a, b) for a, b in zip(before, actor.parameters(), strict=True))
+    load_ppo_agent(tmp_path / "episode-6", LMActorNetwork("nano"), LMCriticNetwork("nano"))
+
+
+def test_the_networks_read_padding_on_either_side() -> None:
+    actor, critic = LMActorNetwork("nano"), LMCriticNetwork("nano")
+    pad, ids = actor.tokenizer.pad_token_id, [9, 20, 30, 41]
+    with torch.no_grad():
+        critic.head.weight.normal_(generator=torch.Generator().manual_seed(0))
+        for network in (actor, critic):
+            alone = network(torch.tensor([ids]))[0]
+            left, right = (network(torch.tensor([row, [5] * 7]))[0] for row in ([pad] * 3 + ids, ids + [pad] * 3))
+            assert torch.allclose(alone, left, atol=1e-4)
+            assert torch.allclose(alone, right, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: train_agent("CartPole-v1", MLPActorNetwork(3, 8, 2)), EnvError, "the actor reads 3 numbers; .*CartPole-v1 has 4"),
+        (lambda: train_agent("CartPole-v1", MLPActorNetwork(4, 8, 3)), EnvError, r"the actor gives 3 numbers; .*Discrete\(2\) needs 2"),
+        (lambda: train_agent("CoTEnv-v0", MLPActorNetwork(4, 8, 2)), EnvError, "are tokens; MLPActorNetwork chooses none"),
+        (lambda: train_agent("CartPole-v1", LMActorNetwork()), EnvError, "LMActorNetwork chooses tokens; the actions of CartPole-v1"),
+        (lambda: train_agent("CartPole-v1", MLPActorNetwork(4, 8, 2), max_episodes=0), SettingsError, "max_episodes of at least 1"),
+        (lambda: train_agent("CartPole-v1", MLPActorNetwork(4, 8, 2), ppo_config={}), SettingsError, "expected the settings of an algorithm .*PPOConfig.*got dict"),  # type: ignore[arg-type]
+        (lambda: load_ppo_agent("nowhere", MLPActorNetwork(4, 8, 2)), ModelError, "there is no saved agent in nowhere"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_one_line(call: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_save_of_another_shape_names_both_sides(tmp_path: Path) -> None:
+    cartpole(tmp_path, max_episodes=4, update_interval=4, save_interval=4, max_timesteps=10)
+    with pytest.raises(ModelError, match=r"network.0.weight is \(64, 4\) there and \(32, 4\) in this MLPActorNetwork"):
+        load_ppo_agent(tmp_path / "episode-4", MLPActorNetwork(4, 32, 2))
+
+
+def test_seeds_decide_the_networks() -> None:
+    a, b, c = MLPActorNetwork(4, 8, 2), MLPActorNetwork(4, 8, 2), MLPActorNetwork(4, 8, 2, seed=1)
+    assert torch.equal(a.network[0].weight, b.network[0].weight)
+    assert not torch.equal(a.network[0].weight, c.network[0].weight)

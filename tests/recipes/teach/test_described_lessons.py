@@ -1,0 +1,120 @@
+"""Lessons whose pictures a writer describes in words and somebody else paints, inside whole runs."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sketching
+from chat_server import Call, Reply, Server
+from PIL import Image
+
+from palaestra.core.errors import SettingsError, UnknownNameError
+from palaestra.core.records import Failure
+from palaestra.recipes.teach import recipe as teach
+from palaestra.report import write_report
+from palaestra.runs.run import Run
+from palaestra.tasks.base import make_task
+from palaestra.tasks.vision.image_generators.base import Description
+from palaestra.teachers.quality import Inspection
+
+SMALL: dict[str, Any] = {
+    "task": "vision-skills", "task_options": ("images=sketch,size=64", "images_seed=3"), "student": "nano-vlm",
+    "skills": ("colour",), "rounds": 1, "lesson_size": 6, "validation": 1, "test": 1, "epochs": 1, "threads": 1,
+    "teacher": "no_state", "checks": ("readable", "scorer", "picture", "duplicates"),
+}  # fmt: skip
+WORDS = ("a red disc", "a blue disc", "a forbidden thing", "nothing", "a green disc", "a yellow disc")
+
+
+def describe(call: Call, times: int) -> Reply:
+    """Two described pictures for each kind of question; in all, one is not painted, and one shows nothing."""
+    kinds = list(make_task("vision-skills").skills()["colour"])
+    asked = re.search(r'rite 2 new data .* of the kind "(\w+)"', call.asked)
+    assert asked, call.asked
+    first = 2 * kinds.index(asked[1])
+    data = [
+        {
+            "description": words,
+            "question": "What colour is the disc?",
+            "reasoning": "There is one disc",
+            "answer": words.split()[1] if " " in words else "white",
+        }
+        for words in WORDS[first : first + 2]
+    ]
+    return Reply(json.dumps({"hypothesis": "", "data": data}))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / "cache"))
+    sketching.Sketch.asked.clear()
+
+
+def painted() -> list[str]:
+    return [words for asked in sketching.Sketch.asked for words in asked]
+
+
+def test_described_pictures_are_painted_once_checked_taught_and_the_same_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paint = sketching.Sketch.paint
+
+    def interrupted(
+        self: sketching.Sketch, descriptions: Sequence[Description], seed: int
+    ) -> list[Image.Image | Failure]:
+        if len(painted()) + len(descriptions) > 4:
+            raise KeyboardInterrupt
+        return paint(self, descriptions, seed)
+
+    with Server(describe) as server:
+        settings = SMALL | {"writer": server.model, "cache": str(tmp_path / "calls.sqlite"), "top_up": 0}
+        whole = teach.teach(out=tmp_path / "whole", **settings)
+        calls, once = len(server.calls), painted()
+        assert sorted(once) == sorted(WORDS)  # Each once, though data are looked at twice: to judge, and to use them.
+        schema = json.dumps(server.calls[0].body)
+        assert "description" in schema
+        assert "does not see the question" in schema
+
+        # Killed while it paints, and resumed: the same lesson, and nothing that was painted is painted again.
+        monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / "other"))
+        sketching.Sketch.asked.clear()
+        monkeypatch.setattr(sketching.Sketch, "paint", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            teach.teach(out=tmp_path / "killed", **settings)
+        before = painted()
+        assert 0 < len(before) < len(WORDS)
+        monkeypatch.setattr(sketching.Sketch, "paint", paint)
+        with Run.open(tmp_path / "killed") as run:
+            resumed = teach.resume(run)
+        later = painted()[len(before) :]
+        assert {*before, *later} == set(WORDS)
+        assert set(before) & set(later) <= {"a forbidden thing"}  # A refusal is no picture that could be kept.
+        assert len(server.calls) == calls
+    assert resumed.summary["weights_sha256"] == whole.summary["weights_sha256"]
+    lessons = []
+    for name in ("whole", "killed"):
+        with Run.open(tmp_path / name, read_only=True) as run:
+            lessons.append(run.store.lesson(1))
+            (inspection,) = run.store.inspections(Inspection).values()
+    assert lessons[0] == lessons[1]
+    lesson = lessons[0]
+    assert lesson is not None
+    assert {example.metadata["description"] for example in lesson.examples} == {w for w in WORDS if "disc" in w}
+    assert len(lesson.examples) == 4
+    assert any(d.action == "failed" and "(refused): this is not painted" in d.reason for d in lesson.decisions)
+    assert [(drop.check, drop.reason) for drop in inspection.dropped] == [("picture", "the image shows nothing")]
+    assert inspection.check("picture").not_judged == 4
+    assert "the image shows nothing" in write_report(tmp_path / "whole").read_text()
+
+
+def test_a_published_set_without_a_painter_and_an_unknown_painter_are_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    values = SMALL | {"writer": "http://127.0.0.1:9/v1#nobody"}
+    with pytest.raises(SettingsError, match="does not say what a language model"):
+        teach.teach(out=tmp_path / "run", **(values | {"task": "gqa", "task_options": (), "skills": ()}))
+    with pytest.raises(UnknownNameError, match="did you mean 'sketch'"):
+        teach.teach(out=tmp_path / "run", **(values | {"task_options": ("images=scetch",)}))
+    assert not (tmp_path / "run").exists()

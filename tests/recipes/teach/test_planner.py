@@ -1,0 +1,135 @@
+"""A language model that decides and writes nothing, behind a real server, inside whole runs."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import Call, Reply, Server
+from wavering import SKILLS, Wavering
+
+from palaestra.core.errors import BudgetSpentError, SettingsError, UnknownNameError
+from palaestra.learn.students import STUDENTS
+from palaestra.recipes.teach import recipe as teach
+from palaestra.runs.run import Run
+
+SMALL: dict[str, Any] = {
+    "skills": SKILLS, "rounds": 2, "lesson_size": 6, "validation": 4, "test": 4, "threads": 1, "learning": "wavering",
+    "teacher": "skill_tree", "teacher_options": ("policy=model", "cap=1.0"),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def quick_student(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(STUDENTS._entries, "wavering", Wavering.following(0.2, 0.4, 0.6, lesson=6))
+    return
+
+
+def decides(call: Call, times: int) -> Reply:
+    """All of a lesson to one subskill of geometry, with a reason that tells the round."""
+    round_ = "next" if "; rewards" in call.asked else "first"
+    action = {
+        "skill": "geometry", "action": "explore", "reason": f"the {round_} round belongs to areas",
+        "allocation": [{"subskill": "area", "examples": 6}],
+    }  # fmt: skip
+    return Reply(json.dumps({"actions": [action]}))
+
+
+def writes_and_decides(call: Call, times: int) -> Reply:
+    if "Plan the next one" in call.asked:
+        return decides(call, times)
+    start = len(call.asked)
+    data = [
+        {"question": f"What is {start}+{k}?", "reasoning": f"{start}+{k}={start + k}", "answer": str(start + k)}
+        for k in range(6)
+    ]
+    return Reply(json.dumps({"hypothesis": "", "data": data}))
+
+
+def run_of(server: Server, folder: Path, **values: Any) -> teach.TeachResult:
+    settings = SMALL | {"planner": server.model, "cache": str(folder.parent / "calls.sqlite")} | values
+    return teach.teach(out=folder, **settings)
+
+
+def test_a_planner_decides_what_the_tasks_own_generators_write_and_the_same_run_again_makes_no_call(
+    tmp_path: Path,
+) -> None:
+    with Server(decides) as server:
+        first = run_of(server, tmp_path / "first")
+        assert len(server.calls) == 2
+        again = run_of(server, tmp_path / "again")
+        assert len(server.calls) == 2
+        assert "rewards" in server.calls[1].asked
+        used = server.prompt_tokens, server.completion_tokens
+    assert (first.summary["calls"], again.summary["calls"]) == (2, 0)
+    assert first.summary["weights_sha256"] == again.summary["weights_sha256"]
+    with Run.open(tmp_path / "first", read_only=True) as run:
+        lessons = [run.store.lesson(round_) for round_ in (1, 2)]
+        costs = [run.store.costs()[f"{round_}/lesson"] for round_ in (1, 2)]
+    for lesson, round_ in zip(lessons, ("first", "next"), strict=True):
+        assert lesson is not None
+        assert {(example.skill, example.subskill) for example in lesson.examples} == {("geometry", "area")}
+        assert f"the {round_} round belongs to areas" in lesson.decisions[0].reason
+    assert [cost.calls for cost in costs] == [1, 1]
+    assert (sum(c.prompt_tokens for c in costs), sum(c.completion_tokens for c in costs)) == used
+
+
+def test_the_planners_calls_count_against_the_budget_and_a_larger_one_goes_on(tmp_path: Path) -> None:
+    with Server(decides) as server:
+        with pytest.raises(BudgetSpentError, match="raise --max-calls and resume"):
+            run_of(server, tmp_path / "run", max_calls=1)
+        assert len(server.calls) == 1
+        with Run.open(tmp_path / "run") as run:
+            assert run.store.lesson_rounds() == [1]
+            summary = teach.resume(run, max_calls=2).summary
+    assert (summary["calls"], len(server.calls), summary["examples"]) == (2, 2, 12)
+
+
+def test_writer_and_planner_share_the_budget_and_each_is_asked_its_own(tmp_path: Path) -> None:
+    values: dict[str, Any] = {"quality": "off", "rounds": 1}
+    with Server(decides) as planner, Server(writes_and_decides) as writer:
+        found = run_of(planner, tmp_path / "run", writer=writer.model, **values)
+        assert (len(planner.calls), len(writer.calls), found.summary["calls"]) == (1, 1, 2)
+        with Run.open(tmp_path / "run", read_only=True) as run:
+            assert run.store.costs()["1/lesson"].prompt_tokens == planner.prompt_tokens + writer.prompt_tokens
+        with pytest.raises(BudgetSpentError):
+            run_of(planner, tmp_path / "less", writer=writer.model, max_calls=1, cache=str(tmp_path / "2"), **values)
+        assert (len(planner.calls), len(writer.calls)) == (2, 1)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_writer_is_asked_both_where_no_other_is_to_plan(own: bool, tmp_path: Path) -> None:
+    with Server(writes_and_decides) as writer:
+        planner = writer.model if own else ""
+        found = run_of(writer, tmp_path / "run", writer=writer.model, planner=planner, quality="off", rounds=1)
+        assert (len(writer.calls), found.summary["calls"]) == (2, 2)
+        with Run.open(tmp_path / "run", read_only=True) as run:
+            assert run.store.costs()["1/lesson"].prompt_tokens == writer.prompt_tokens
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "expected"),
+    [
+        ({"planner": ""}, SettingsError, "the tree policy 'model' needs a language model; name one by the setting 'planner'"),
+        ({"teacher": "open_ended", "teacher_options": ()}, SettingsError, "teacher 'open_ended' asks nobody what to do"),
+        ({"teacher_options": ("policy=ucb",)}, SettingsError, "would ask the planner 'nano' nothing; give it the option policy"),
+        ({"teacher_options": ("policy=model", "engine=gpt")}, SettingsError, "'engine' is an engine, not the name of one"),
+        ({"planner": "nanoo"}, UnknownNameError, "did you mean 'nano'"),
+        ({"planner": "openai:gpt-4o-mini"}, Exception, "OPENAI_API_KEY"),
+    ],
+)  # fmt: skip
+def test_a_planner_that_cannot_be_is_refused_before_anything_is_written(
+    values: dict[str, Any], error: type[Exception], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(error, match=expected) as caught:
+        teach.teach(out=tmp_path / "run", **(SMALL | {"planner": "nano"} | values))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_options_of_the_teacher_are_checked_where_a_model_writes_too(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="has no option 'cup'"):
+        teach.teach(out=tmp_path / "run", **(SMALL | {"writer": "nano", "teacher_options": ("cup=1",)}))
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,209 @@
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from palaestra.core.errors import LessonError, ModelError, RunError, SettingsError, TaskError, UnknownNameError
+from palaestra.core.events import Event
+from palaestra.core.records import Lesson, Split
+from palaestra.core.statistics import gain_between
+from palaestra.recipes.evaluate import recipe as evaluate
+from palaestra.recipes.teach import recipe as teach
+from palaestra.runs.run import Run
+from palaestra.teachers.base import TEACHERS
+from palaestra.teachers.no_state import NoState
+
+SMALL = {"skills": ("geometry", "percent", "addition"), "rounds": 2, "lesson_size": 40, "validation": 4, "test": 8, "threads": 1}  # fmt: skip
+
+TINY = {**SMALL, "lesson_size": 6, "validation": 2, "test": 2, "epochs": 1}
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> teach.TeachResult:
+    events: list[Event] = []
+    found = teach.teach(out=tmp_path_factory.mktemp("runs") / "run", listener=events.append, **SMALL)
+    phases = {event.phase for event in events}
+    assert {"load", "lesson", "train", "0/validation", "2/test"} <= phases
+    return found
+
+
+def test_the_summary_has_the_promised_figures(result: teach.TeachResult) -> None:
+    summary = json.loads((result.folder / "summary.json").read_text())
+    assert summary == result.summary
+    for name in (
+        "test_before",
+        "test_after",
+        "gain",
+        "gain_low",
+        "gain_high",
+        "rounds",
+        "examples",
+        "failures",
+        "seconds",
+        "weights_sha256",
+    ):
+        assert name in summary
+    assert (summary["rounds"], summary["examples"], summary["failures"]) == (2, 80, {})
+    assert set(summary["by_skill"]) == set(SMALL["skills"])  # type: ignore[call-overload]
+    for row in summary["by_skill"].values():
+        assert row["gain_low"] <= row["gain"] <= row["gain_high"]
+    assert sum(row["examples"] for row in summary["by_skill"].values()) == 80
+
+
+def test_the_student_learns(result: teach.TeachResult) -> None:
+    assert result.summary["gain"] > 15
+    assert result.summary["gain_low"] > 0
+
+
+def test_the_figures_are_those_of_the_attempts_in_the_store(result: teach.TeachResult) -> None:
+    with Run.open(result.folder) as run:
+        before, after = run.store.attempts("0/test"), run.store.attempts("2/test")
+        assert result.summary["gain"] == pytest.approx(gain_between(before, after).points, abs=0.01)
+        # The same problems in the same words: a change of the prompt is no gain.
+        assert [a.problem for a in before] == [a.problem for a in after]
+        assert run.store.weights_sha256(2) == result.summary["weights_sha256"]
+        assert set(run.store.curves()) == {1, 2}
+
+
+def test_the_reward_of_every_round_and_skill_is_in_the_store_and_the_summary(result: teach.TeachResult) -> None:
+    with Run.open(result.folder) as run:
+        figures = run.store.figures()
+        measured = [run.store.attempts(f"{round_}/validation") for round_ in range(3)]
+    assert set(figures) == {1, 2}
+    for skill in ("", *result.summary["by_skill"]):
+        told = (result.summary["by_skill"][skill] if skill else result.summary)["rewards"]
+        name = f"reward/{skill}" if skill else "reward"
+        assert [one["round"] for one in told] == [1, 2]
+        for one, (before, after) in zip(told, pairwise(measured), strict=True):
+            gain = gain_between(*([a for a in part if skill in ("", a.problem.skill)] for part in (before, after)))
+            assert (one["points"], one["problems"]) == (pytest.approx(gain.points, abs=0.01), gain.count)
+            assert one["low"] <= one["points"] <= one["high"]
+            row = figures[one["round"]]
+            assert (row[name], row[f"{name}_count"]) == (pytest.approx(gain.points / 100), gain.count)
+    assert [figures[round_]["reward"] for round_ in (1, 2)] == pytest.approx(result.trajectory.rewards)
+
+
+def test_no_lesson_holds_a_validation_or_test_question(result: teach.TeachResult) -> None:
+    with Run.open(result.folder) as run:
+        taught = {e.messages[0].text for r in (1, 2) for e in run.store.lesson(r).examples}  # type: ignore[union-attr]
+        asked = {a.problem.messages[0].text for p in run.store.phases() for a in run.store.attempts(p)}
+    assert taught.isdisjoint(asked)
+
+
+def test_the_same_settings_give_the_same_figures_and_weights(tmp_path: Path) -> None:
+    first, again = (teach.teach(out=tmp_path / name, **TINY).summary for name in ("first", "again"))
+    assert {k: v for k, v in again.items() if k != "seconds"} == {k: v for k, v in first.items() if k != "seconds"}
+
+
+def test_resuming_a_finished_run_changes_nothing(result: teach.TeachResult) -> None:
+    before = {f: f.read_bytes() for f in result.folder.rglob("*.json")}
+    with Run.open(result.folder) as run:
+        assert teach.resume(run).summary == result.summary
+    assert {f: f.read_bytes() for f in result.folder.rglob("*.json")} == before
+
+
+def test_the_taught_student_evaluates_as_the_run_said(result: teach.TeachResult, tmp_path: Path) -> None:
+    weights = str(result.folder / "checkpoints" / "round-2")
+    found = evaluate.evaluate(model=weights, skills=SMALL["skills"], problems=8, out=tmp_path / "e")
+    assert 100 * found.report.accuracy == pytest.approx(result.summary["test_after"], abs=0.01)  # type: ignore[operator]
+    with Run.open(tmp_path / "e") as run:
+        assert evaluate.resume(run).summary == found.summary
+        assert run.store.phases() == [f"0/{Split.TEST}"]
+
+
+def test_a_damaged_checkpoint_is_noticed_before_it_is_used(result: teach.TeachResult, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(result.folder, tmp_path / "copy")
+    weights = tmp_path / "copy" / "checkpoints" / "round-2" / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-5] ^= 0xFF
+    weights.write_bytes(data)
+    with Run.open(tmp_path / "copy") as run:
+        run.store._db.execute("DELETE FROM attempts WHERE phase='2/test'")
+        with pytest.raises(RunError, match="not those that were saved"):
+            teach.resume(run)
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"task": "math-skill"}, UnknownNameError),
+        ({"teacher": "nostate"}, UnknownNameError),
+        ({"student": "nanoo"}, UnknownNameError),
+        ({"skills": ("clok",)}, UnknownNameError),
+        ({"rounds": "2"}, SettingsError),
+        ({"settings": teach.TeachSettings(), "seed": 1}, SettingsError),
+    ],
+)
+def test_bad_names_are_refused_before_anything_is_written(
+    values: dict[str, object], error: type, tmp_path: Path
+) -> None:
+    with pytest.raises(error):
+        teach.teach(out=tmp_path / "run", **values)  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_problems_than_there_are_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="fewer than 100000 test problems"):
+        teach.teach(out=tmp_path / "run", test=100_000)
+    with pytest.raises(TaskError, match="given twice"):
+        evaluate.evaluate(out=tmp_path / "run", skills=("clock", "clock"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_cannot_be_loaded_leaves_no_run(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="cannot load the model"):
+        teach.teach(out=tmp_path / "run", student="nobody/nothing")
+    with pytest.raises(SettingsError, match="torch cannot compute on 'nowhere'"):
+        teach.teach(out=tmp_path / "run", device="nowhere")
+    assert not (tmp_path / "run").exists()
+
+
+class Lazy:
+    """A teacher that writes nothing at first, and well once it is mended."""
+
+    mended = False
+
+    def __init__(self, task: object, skills: tuple[str, ...] = ()) -> None:
+        self.other = NoState(task, skills)  # type: ignore[arg-type]
+
+    def write(self, state: object, size: int, generator: object) -> Lesson:
+        return self.other.write(state, size, generator) if self.mended else Lesson(())  # type: ignore[arg-type]
+
+
+def test_a_lesson_that_cannot_be_taught_is_not_stored_and_the_run_goes_on_with_a_better_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TEACHERS._entries, "lazy", Lazy)
+    values = {**TINY, "teacher": "lazy", "rounds": 1}
+    with pytest.raises(LessonError, match="teacher 'lazy' wrote a lesson that cannot be taught"):
+        teach.teach(out=tmp_path / "run", **values)  # type: ignore[arg-type]
+    monkeypatch.setattr(Lazy, "mended", True)
+    with Run.open(tmp_path / "run") as run:
+        assert run.store.lesson(1) is None
+        assert teach.resume(run).summary["examples"] == 6
+
+
+@pytest.mark.parametrize("learning", ["preference", "practice"])
+def test_a_student_may_learn_in_other_ways_and_go_on_from_the_last_round(learning: str, tmp_path: Path) -> None:
+    values = {
+        "skills": ("average",),
+        "rounds": 2,
+        "lesson_size": 8,
+        "validation": 2,
+        "test": 2,
+        "threads": 1,
+        "epochs": 1,
+    }
+    options = ("passes=1.0", "problems=4", "group_size=2") if learning == "practice" else ("samples=2",)
+    found = teach.teach(out=tmp_path / "run", learning=learning, student_options=options, start="last", **values)
+    assert found.summary["examples"] == 16
+    with Run.open(tmp_path / "run") as run:
+        first, second = (run.store.weights_sha256(round_) for round_ in (1, 2))
+        assert first != second == found.summary["weights_sha256"]
+        assert teach.resume(run).summary["weights_sha256"] == second
+    with pytest.raises(SettingsError, match="has no option 'bata'"):
+        teach.teach(out=tmp_path / "other", learning=learning, student_options=("bata=1",), **values)
+    assert not (tmp_path / "other").exists()

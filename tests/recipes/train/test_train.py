@@ -1,0 +1,356 @@
+"""Training runs: the same seed gives the same run, a stopped one goes on to the same weights, bad input is one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from palaestra.core.errors import (
+    EnvError,
+    ModelError,
+    PalaestraError,
+    RewardError,
+    RunError,
+    SettingsError,
+    UnknownNameError,
+)
+from palaestra.envs.token import TokenVectorEnv
+from palaestra.recipes.settings import build, documented, to_plain
+from palaestra.recipes.train.recipe import Iteration, TrainResult, TrainSettings, filled, resume, train
+from palaestra.report import write_report
+from palaestra.runs.run import Run
+
+TOKEN = {"env": "CoTEnv-v0", "env_options": ("problems=10", 'skills=["clock", "percent"]'), "iterations": 4, "episodes": 16,
+             "slots": 16, "group_size": 4, "evaluation": 4, "checkpoint_every": 2, "threads": 1, "max_tokens": 32}  # fmt: skip
+CONTROL = {"env": "CartPole-v1", "iterations": 5, "slots": 4, "steps": 16, "minibatch": 32, "epochs": 2, "evaluation": 3, "checkpoint_every": 2, "threads": 1}  # fmt: skip
+
+
+class Stop(Exception):
+    pass
+
+
+def run(folder: Path, **values: Any) -> TrainResult:
+    return train(out=folder, **values)
+
+
+def stop_after(iteration: int) -> Any:
+    def callback(done: Iteration) -> None:
+        if done.number == iteration:
+            raise Stop
+
+    return callback
+
+
+def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
+
+
+@pytest.fixture(scope="module")
+def token_run(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+    return run(tmp_path_factory.mktemp("train") / "whole", **TOKEN)
+
+
+def test_a_run_leaves_figures_trajectories_attempts_checkpoints_and_a_model(token_run: TrainResult) -> None:
+    summary = token_run.summary
+    started = json.loads((token_run.folder / "provenance.json").read_text())["started"]
+    assert started["models"]["nano"]["sha256"]
+    assert started["palaestra"]["version"] in write_report(token_run.folder).read_text()
+    assert (summary["iterations"], summary["episodes"], summary["problems"]) == (4, 64, 8)
+    with Run.open(token_run.folder, read_only=True) as opened:
+        figures = opened.store.figures()
+        assert {"reward", "reward_low", "kl", "clip_share", "entropy", "length", "groups_without_variance",
+                "seconds_model", "seconds_environment", "seconds_update", "tokens_per_second"} <= set(figures[1])  # fmt: skip
+        assert {"test_accuracy", "test_accuracy_low"} <= set(figures[0])
+        kept = opened.store.trajectories(4)
+        assert len(kept) == 4
+        assert len({t.infos[0]["group"] for t in kept}) == 4
+        chosen = kept[0].segments[1]
+        assert all(chosen.chosen) and all(p <= 0 for p in chosen.logprobs)  # noqa: PT018
+        assert opened.store.phases() == ["0/test", "4/test"]
+        assert opened.store.total().completion_tokens > 0
+    from palaestra.engines import models as shelf
+
+    assert shelf.load(str(token_run.folder / "model"), device="cpu").tokenizer.eos_token == "<|end|>"
+    assert json.loads((token_run.folder / "settings.json").read_text())["settings"]["learning_rate"] == 1e-4
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(token_run: TrainResult, tmp_path: Path) -> None:
+    assert same(run(tmp_path / "again", **TOKEN).summary, token_run.summary)
+    other = run(tmp_path / "other", **{**TOKEN, "seed": 1, "iterations": 1, "evaluation": 0})
+    assert other.summary["weights_sha256"] != token_run.summary["weights_sha256"]
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_stopped_language_model_goes_on_to_the_same_weights(
+    token_run: TrainResult, tmp_path: Path, after: int
+) -> None:
+    with pytest.raises(Stop):
+        train(out=tmp_path / "run", callbacks=[stop_after(after)], **TOKEN)  # type: ignore[arg-type]
+    with Run.open(tmp_path / "run") as opened:
+        assert same(resume(opened).summary, token_run.summary)
+        with Run.open(token_run.folder, read_only=True) as whole:
+            mine, theirs = opened.store.figures(), whole.store.figures()
+            timeless = [{k: v for k, v in f[4].items() if "second" not in k} for f in (mine, theirs)]
+            assert timeless[0] == timeless[1]
+            assert [opened.store.trajectories(k) for k in (1, 4)] == [whole.store.trajectories(k) for k in (1, 4)]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"policy": "transformer"},
+        {"env": "Pendulum-v1", "normalise_observations": True},
+        {"algorithm": "grpo", "group_size": 2},
+    ],
+    ids=["mlp", "transformer", "slots", "groups"],
+)
+def test_a_stopped_control_policy_goes_on_in_the_middle_of_its_episodes(tmp_path: Path, more: dict[str, Any]) -> None:
+    settings = {**CONTROL, **more}
+    whole = run(tmp_path / "whole", **settings)
+    with pytest.raises(Stop):
+        train(out=tmp_path / "run", callbacks=[stop_after(3)], **settings)
+    with Run.open(tmp_path / "run") as opened:
+        assert same(resume(opened).summary, whole.summary)
+
+
+def test_an_environment_that_cannot_be_pickled_still_resumes_to_the_same_weights(tmp_path: Path) -> None:
+    class Stubborn(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def __reduce__(self) -> Any:
+            raise TypeError("not today")
+
+    gymnasium.register("Stubborn-v0", lambda: Stubborn(gymnasium.make("CartPole-v1")))
+    try:
+        settings = {**CONTROL, "env": "Stubborn-v0"}
+        whole = run(tmp_path / "whole", **settings)
+        with pytest.raises(Stop):
+            train(out=tmp_path / "run", callbacks=[stop_after(3)], **settings)
+        with Run.open(tmp_path / "run") as opened:
+            assert same(resume(opened).summary, whole.summary)
+    finally:
+        del gymnasium.registry["Stubborn-v0"]
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "rloo", "reinforce"])
+def test_every_algorithm_trains_a_language_model(tmp_path: Path, algorithm: str) -> None:
+    settings = {**TOKEN, "algorithm": algorithm, "iterations": 1, "evaluation": 0, "minibatch": 8}
+    summary = run(tmp_path / "run", **settings).summary
+    assert (summary["algorithm"], summary["episodes"]) == (algorithm, 16)
+
+
+def test_ppo_trains_a_separate_critic_and_a_lora_adapter_near_its_reference(tmp_path: Path) -> None:
+    settings = {"env": "RLHFEnv-v0", "algorithm": "ppo", "critic": "separate", "method": "lora", "rank": 2, "iterations": 2, "episodes": 8,
+                    "slots": 8, "max_tokens": 12, "evaluation": 4, "minibatch": 4, "epochs": 1, "threads": 1}  # fmt: skip
+    result = run(tmp_path / "run", **settings)
+    with Run.open(result.folder, read_only=True) as opened:
+        figures = opened.store.figures()
+        assert abs(figures[1]["reference_kl"]) < 1e-4  # Before the first step policy and reference are one.
+        assert figures[2]["reference_kl"] != figures[1]["reference_kl"]
+        assert {"test_reward", "test_reference_kl"} <= set(figures[2])
+    assert (result.folder / "model" / "adapter_config.json").exists()
+    assert opened.settings["kl"] == 0.05
+
+
+def test_callbacks_add_figures_and_stop_the_run(tmp_path: Path) -> None:
+    def gold(iteration: Iteration) -> Any:
+        return {"gold_reward": iteration.figures["decisions"]} if iteration.number < 3 else True
+
+    result = train(out=tmp_path / "run", callbacks=[gold], **CONTROL)  # type: ignore[arg-type]
+    assert (result.summary["iterations"], result.summary["stopped_early"]) == (3, True)
+    with Run.open(result.folder, read_only=True) as opened:
+        assert opened.store.figures()[2]["gold_reward"] == opened.store.figures()[2]["decisions"] > 0
+
+
+def test_a_run_that_stopped_early_and_lost_its_summary_does_not_go_on(tmp_path: Path) -> None:
+    result = train(out=tmp_path / "run", callbacks=[lambda iteration: iteration.number == 2], **CONTROL)  # type: ignore[arg-type]
+    (tmp_path / "run" / "summary.json").unlink()
+    with Run.open(tmp_path / "run") as opened:
+        assert same(resume(opened).summary, result.summary)
+
+
+def test_tensorboard_gets_the_figures(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    result = run(tmp_path / "run", **{**CONTROL, "iterations": 1, "tensorboard": True})
+    assert list((result.folder / "tensorboard").glob("events.*"))
+
+
+def test_a_tracker_that_is_not_installed_is_answered_with_the_command() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("wandb") is not None:
+        pytest.skip("wandb is installed here")
+    with pytest.raises(PalaestraError, match=r"pip install 'palaestra\[wandb\]'"):
+        train(env="CartPole-v1", wandb="project")
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "message"),
+    [
+        ({"env": "CartPoll-v1"}, UnknownNameError, "did you mean 'CartPole-v1'"),
+        (
+            {"env": "CartPole-v1", "policy": "lm"},
+            EnvError,
+            "policy 'lm' does not fit CartPole-v1, whose actions are classic",
+        ),
+        ({"policy": "mlp"}, EnvError, "policy 'mlp' does not fit CoTEnv-v0, whose actions are tokens"),
+        ({"env_options": ("problems",)}, SettingsError, "expected name=value; got 'problems'"),
+        ({"env_options": ("nonsense=1",)}, SettingsError, "CoTEnv-v0 has no option 'nonsense'"),
+        ({"env": "CartPole-v1", "env_options": ("nonsense=1",)}, EnvError, "CartPole-v1 does not take these options"),
+        ({"episodes": 12, "group_size": 8}, SettingsError, "expected whole groups of 8; got 12"),
+        ({"model": "nanoo"}, UnknownNameError, "did you mean 'nano'"),
+        ({"temperature": 0.0}, SettingsError, "setting 'temperature': expected above 0"),
+        ({"iterations": 0}, SettingsError, "setting 'iterations': expected at least 1; got 0"),
+        ({"learning_rate": -3.0}, SettingsError, "setting 'learning_rate': expected at least 0, or -1"),
+    ],
+)
+def test_bad_settings_are_refused_in_one_line_before_anything_is_written(
+    tmp_path: Path, values: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        train(out=tmp_path / "run", **values)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def register(name: str, **arguments: Any) -> str:
+    def make(**given: Any) -> TokenVectorEnv:
+        return TokenVectorEnv(**{**arguments, **given})
+
+    gymnasium.register(name, vector_entry_point=type("Made", (TokenVectorEnv,), {
+        "__init__": lambda self, **given: TokenVectorEnv.__init__(self, **{**arguments, **given})
+    }), entry_point=make)  # fmt: skip
+    return name
+
+
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [
+        (lambda r: float("nan"), "expected a finite number; got nan"),
+        (lambda r: None, "expected a number; got NoneType"),
+    ],
+)
+def test_a_reward_that_always_fails_stops_the_run_with_its_cause_and_leaves_the_run(
+    tmp_path: Path, reward: Any, said: str
+) -> None:
+    name = register("Failing-v0", prompts=["a", "b"], reward=reward)
+    try:
+        with pytest.raises(RewardError, match=f"8 of 8 episodes failed in one iteration.*{said}"):
+            train(
+                env=name, iterations=2, episodes=8, slots=8, max_tokens=4, evaluation=0, threads=1, out=tmp_path / "run"
+            )
+        with Run.open(tmp_path / "run", read_only=True) as opened:
+            assert opened.summary is None
+    finally:
+        del gymnasium.registry[name]
+
+
+def test_a_reward_that_fails_now_and_then_is_counted_and_teaches_nothing(tmp_path: Path) -> None:
+    name = register("Flaky-v0", prompts=["a", "b"], reward=lambda r: 1 / 0 if r.episode == 5 else float(len(r.text)))
+    try:
+        result = train(
+            env=name, iterations=1, episodes=16, slots=8, max_tokens=6, evaluation=0, threads=1, out=tmp_path / "run"
+        )
+    finally:
+        del gymnasium.registry[name]
+    assert result.summary["failures"] == {"reward": 1}
+    assert result.summary["episodes"] == 15
+
+
+def test_an_environment_that_raises_in_the_middle_hurts_only_its_episode(tmp_path: Path) -> None:
+    class Fragile(gymnasium.Env[Any, Any]):
+        observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+        action_space = gymnasium.spaces.Discrete(2)
+        made = 0
+
+        def __init__(self) -> None:
+            Fragile.made += 1
+            self.number, self.steps = Fragile.made, 0
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+            super().reset(seed=seed)
+            self.at = 0
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            self.at += 1
+            self.steps += 1
+            if self.number == 3 and self.steps == 9:
+                raise ValueError("a screw came loose")
+            return np.zeros(1, np.float32), 1.0, self.at == 4, False, {}
+
+    gymnasium.register("Fragile-v0", Fragile)
+    try:
+        result = run(tmp_path / "run", **{**CONTROL, "env": "Fragile-v0", "iterations": 2, "evaluation": 0})
+    finally:
+        del gymnasium.registry["Fragile-v0"]
+    assert result.summary["failures"] == {"environment": 1}
+    assert result.summary["decisions"] == 2 * 4 * 16 - 1
+    assert result.summary["recent_return"] is None or result.summary["recent_return"] <= 4
+
+
+def test_a_checkpoint_of_another_shape_names_both_sides(tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        train(out=tmp_path / "run", callbacks=[stop_after(3)], **CONTROL)  # type: ignore[arg-type]
+    path = tmp_path / "run" / "settings.json"
+    data = json.loads(path.read_text())
+    data["settings"]["env"] = "Acrobot-v1"
+    path.write_text(json.dumps(data))
+    with (
+        Run.open(tmp_path / "run") as opened,
+        pytest.raises(RunError, match=r"actor.0.weight is \(64, 4\) there and \(64, 6\)"),
+    ):
+        resume(opened)
+
+
+def test_a_damaged_checkpoint_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        train(out=tmp_path / "run", callbacks=[stop_after(3)], **CONTROL)  # type: ignore[arg-type]
+    (tmp_path / "run" / "checkpoints" / "iteration-2" / "policy.safetensors").write_bytes(b"junk")
+    with Run.open(tmp_path / "run") as opened, pytest.raises(RunError, match=r"iteration-2 .*delete it"):
+        resume(opened)
+
+
+def test_a_prompt_longer_than_the_context_is_named(tmp_path: Path) -> None:
+    name = register("Long-v0", prompts=["word " * 400], reward=lambda r: 0.0)
+    try:
+        with pytest.raises(EnvError, match=r"the prompt 1 of 1 has .* tokens; the model reads 256"):
+            train(env=name, iterations=1, out=tmp_path / "run")
+    finally:
+        del gymnasium.registry[name]
+
+
+def test_a_model_without_a_tokenizer_is_named(tmp_path: Path, nano: Any) -> None:
+    nano.weights.save_pretrained(tmp_path / "bare")
+    with pytest.raises(ModelError, match=r"cannot load the model|has no tokenizer"):
+        train(model=str(tmp_path / "bare"), iterations=1, out=tmp_path / "run")
+
+
+def test_settings_are_documented_and_survive_a_file() -> None:
+    assert all(text.endswith(".") for _, _, text in documented(TrainSettings))
+    settings = filled(build(TrainSettings, {"env": "CartPole-v1", "seed": 4}))
+    assert build(TrainSettings, json.loads(json.dumps(to_plain(settings)))) == settings
+    assert filled(settings) == settings
+    assert (settings.algorithm, settings.policy, settings.gamma) == ("ppo", "mlp", 0.98)
+    acrobot = {"env": "Acrobot-v1"}
+    assert filled(build(TrainSettings, acrobot)).normalise_observations is True
+    assert filled(build(TrainSettings, {**acrobot, "normalise_observations": False})).normalise_observations is False
+
+
+def test_training_ends_responses_where_the_engine_would(tmp_path: Path, fresh_nano: Any) -> None:
+    """A model may name several end tokens in its generation settings (Llama 3, Qwen): both sides obey them."""
+    from palaestra.engines import models as shelf
+
+    other = fresh_nano.tokenizer.convert_tokens_to_ids("<|tool|>")
+    fresh_nano.weights.generation_config.eos_token_id = [fresh_nano.tokenizer.eos_token_id, other]
+    fresh_nano.weights.save_pretrained(tmp_path / "model")
+    fresh_nano.tokenizer.save_pretrained(tmp_path / "model")
+    from palaestra.recipes.train.build import build_loop
+
+    loop = build_loop(filled(build(TrainSettings, {**TOKEN, "model": str(tmp_path / "model")})), lambda event: None)
+    assert set(loop.env.end_ids) == shelf.load(str(tmp_path / "model"), device="cpu").engine().end_ids
+    assert other in loop.env.end_ids

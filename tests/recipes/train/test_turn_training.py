@@ -1,0 +1,420 @@
+"""Training on turns: exact resume, held-out pairs, failures that teach nothing, and one line for what cannot be done."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from talk import Talk
+
+from palaestra.cli.health import _one_line
+from palaestra.core.errors import EnvError, SettingsError
+from palaestra.core.records import Message
+from palaestra.engines.models import Model
+from palaestra.envs.factory import kind_of, turn_options
+from palaestra.envs.turn import Reply, StopReason, TurnEnv
+from palaestra.envs.turn.games import CalculatorEnv
+from palaestra.recipes.settings import build
+from palaestra.recipes.train.build import build_loop
+from palaestra.recipes.train.recipe import Iteration, TrainResult, TrainSettings, filled, resume, train
+from palaestra.runs.run import Run
+
+SMALL: dict[str, Any] = {
+    "env": "palaestra/Guess-v0", "env_options": ("high=4", "attempts=2"), "iterations": 3, "episodes": 8, "slots": 6, "group_size": 4,
+    "evaluation": 6, "checkpoint_every": 2, "threads": 1, "max_tokens": 8, "learning_rate": 1e-3, "keep_trajectories": 8,
+}  # fmt: skip
+
+
+class Stop(Exception):
+    pass
+
+
+def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+    return train(out=tmp_path_factory.mktemp("turns") / "run", **SMALL)
+
+
+@pytest.fixture
+def talk_env() -> Iterator[str]:
+    gymnasium.register("Talk-v0", entry_point=lambda **options: Talk(**options))
+    yield "Talk-v0"
+    del gymnasium.registry["Talk-v0"]
+
+
+def test_a_run_leaves_figures_conversations_and_a_model(whole: TrainResult) -> None:
+    summary = whole.summary
+    assert (summary["policy"], summary["algorithm"], summary["episodes"]) == ("lm", "grpo", 24)
+    with Run.open(whole.folder, read_only=True) as run:
+        figures = run.store.figures()
+        wanted = {"reward", "reward_low", "turns", "entropy", "length", "truncated", "groups_without_variance",
+                  "seconds_model", "seconds_environment", "seconds_update", "tokens_per_second"}  # fmt: skip
+        assert wanted <= set(figures[1])
+        assert {"test_reward", "test_turns", "test_count"} <= set(figures[0]) & set(figures[3])
+        kept = run.store.trajectories(1)
+        assert run.store.total("1/train").completion_tokens == figures[1]["decisions"]
+    assert [t.infos[0]["episode"] for t in kept] == list(range(8))
+    assert len({t.seed for t in kept[:4]}) == 1 and kept[0].seed != kept[4].seed  # noqa: PT018
+    longer = [t for t in kept if t.infos[0]["turns"] == 2]
+    assert longer
+    for trajectory in longer:
+        assert [segment.chosen[0] for segment in trajectory.segments] == [False, True, False, True]
+        assert len(trajectory.rewards) == 2
+        assert "[user] " in trajectory.infos[0]["response"]
+    from palaestra.engines import models as shelf
+
+    assert shelf.load(str(whole.folder / "model"), device="cpu").tokenizer.eos_token == "<|end|>"
+
+
+def test_the_gain_is_paired_over_the_same_held_out_episodes(whole: TrainResult, tmp_path: Path) -> None:
+    summary = whole.summary
+    assert summary["test_gain_episodes"] == 6
+    assert summary["test_gain"] == pytest.approx(summary["test_after"] - summary["test_before"])
+    assert summary["test_gain_low"] <= summary["test_gain"] <= summary["test_gain_high"]
+    still = train(out=tmp_path / "run", **{**SMALL, "learning_rate": 0.0, "iterations": 1}).summary
+    assert (still["test_gain"], still["test_gain_low"], still["test_gain_high"]) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_a_stopped_run_goes_on_to_the_same_weights(whole: TrainResult, tmp_path: Path, after: int) -> None:
+    def stop(done: Iteration) -> None:
+        if done.number == after:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(out=tmp_path / "run", callbacks=[stop], **SMALL)
+    with Run.open(tmp_path / "run") as run:
+        assert same(resume(run).summary, whole.summary)
+        with Run.open(whole.folder, read_only=True) as other:
+            for iteration in (1, 3):
+                assert run.store.trajectories(iteration) == other.store.trajectories(iteration)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"algorithm": "ppo"}, {"algorithm": "ppo", "critic": "separate"}, {"algorithm": "rloo"}, {"algorithm": "reinforce"},
+     {"algorithm": "grpo", "kl": 0.1, "variant": "dr_grpo"}, {"algorithm": "ppo", "kl": 0.1}],
+    ids=["ppo", "critic of its own", "rloo", "reinforce", "grpo with a reference", "ppo with a reference"],
+)  # fmt: skip
+def test_every_algorithm_learns_from_turns(talk_env: str, tmp_path: Path, more: dict[str, Any]) -> None:
+    told: list[Iteration] = []
+    settings = {
+        **SMALL,
+        "env": talk_env,
+        "env_options": ("turns=3",),
+        "iterations": 1,
+        "evaluation": 0,
+        "minibatch": 4,
+        **more,
+    }
+    result = train(out=tmp_path / "run", callbacks=[told.append], **settings)
+    assert result.summary["decisions"] > 8
+    assert told[0].figures["turns"] > 1
+    assert {episode.turns for episode in told[0].responses} > {1}  # type: ignore[attr-defined]
+    if "kl" in more:
+        assert told[0].figures["reference_kl"] == pytest.approx(0.0, abs=1e-3)
+
+
+def test_the_messages_that_the_token_limit_cut_are_counted(whole: TrainResult) -> None:
+    with Run.open(whole.folder, read_only=True) as run:
+        figures, episodes = run.store.figures()[1], run.store.trajectories(1)
+    spoken = [segment.token_ids for episode in episodes for segment in episode.segments if segment.chosen[0]]
+    ends = {ids[-1] for ids in spoken if len(ids) < SMALL["max_tokens"]}
+    assert len(ends) == 1  # A message below the limit ended by itself.
+    cut = [ids for ids in spoken if len(ids) == SMALL["max_tokens"] and ids[-1] not in ends]
+    assert 0 < len(cut) < len(spoken)
+    assert figures["truncated"] == pytest.approx(len(cut) / len(spoken))
+    assert 0 < whole.summary["truncated"] < 1
+    assert f"cut at the limit {figures['truncated']:.0%}" in _one_line(figures)
+    assert sum(episode.infos[0]["cut_messages"] for episode in episodes) == len(cut)
+
+
+def test_a_failed_episode_teaches_nothing_and_many_stop_the_run(talk_env: str, tmp_path: Path) -> None:
+    settings = {**SMALL, "env": talk_env, "algorithm": "reinforce", "iterations": 1, "episodes": 40, "evaluation": 0}
+    told: list[Iteration] = []
+    train(out=tmp_path / "some", callbacks=[told.append], **{**settings, "env_options": ("failing=0.03",)})
+    failed = [episode for episode in told[0].responses if episode.failure]
+    assert failed and told[0].figures["failures"] == len(failed) and told[0].figures["episodes"] == 40 - len(failed)  # noqa: PT018
+    assert failed[0].failure == "sandbox: the sandbox is gone"
+    with pytest.raises(EnvError, match="episodes failed in one iteration; the first: sandbox: the sandbox is gone"):
+        train(out=tmp_path / "many", **{**settings, "env_options": ("failing=0.6",)})
+
+
+def test_a_conversation_without_room_is_stopped_and_an_opening_without_room_failed(
+    talk_env: str, tmp_path: Path
+) -> None:
+    told: list[Iteration] = []
+    settings = {**SMALL, "env": talk_env, "iterations": 1, "evaluation": 0, "max_tokens": 2}
+    train(out=tmp_path / "run", callbacks=[told.append], **{**settings, "env_options": ("turns=6", "words=40")})
+    assert "context" in {episode.stop_reason for episode in told[0].responses}
+    said = r"the first: context_length: the opening of an episode has .* tokens; the model reads 256"
+    with pytest.raises(EnvError, match=said):
+        train(out=tmp_path / "long", **{**settings, "env_options": ("words=3000",)})
+
+
+def test_what_cannot_be_trained_on_is_one_line(tmp_path: Path) -> None:
+    for settings, said in (
+        ({"env_options": ("hihg=3",)}, "has no option 'hihg'; did you mean 'high'"),
+        ({"env_options": ('high="a"',)}, "high is a whole number from 1 to .*; got 'a'"),
+        ({"env": "palaestra/Task-v0", "env_options": ("task=vision-skills", "problems=1")}, "holds an image"),
+        ({"policy": "mlp"}, "whose actions are messages; use lm"),
+        ({"episodes": 6}, "expected whole groups of 4"),
+    ):
+        with pytest.raises(Exception, match=said) as caught:
+            train(out=tmp_path / "run", **{**SMALL, "iterations": 1, **settings})
+        assert "\n" not in str(caught.value)
+
+
+def test_an_environment_that_changes_what_was_said_is_refused(tmp_path: Path) -> None:
+    class Rewriting(Talk):
+        def conversation(self) -> Any:
+            found = super().conversation()
+            if self.turn:
+                return type(found)((Message("user", "Something else."), *found.messages[1:]), found.state)
+            return found
+
+    gymnasium.register("Rewriting-v0", entry_point=lambda **options: Rewriting(**options))
+    try:
+        with pytest.raises(EnvError, match="a conversation may only grow at its end"):
+            train(
+                out=tmp_path / "run", **{**SMALL, "env": "Rewriting-v0", "env_options": ("turns=9",), "evaluation": 0}
+            )
+    finally:
+        del gymnasium.registry["Rewriting-v0"]
+
+
+def test_turn_environments_have_settings_of_their_own(talk_env: str) -> None:
+    settings = filled(build(TrainSettings, {"env": "palaestra/Guess-v0"}))
+    assert (settings.policy, settings.algorithm, settings.slots, settings.episodes) == ("lm", "grpo", 32, 128)
+    assert (settings.evaluation, settings.learning_rate) == (64, 1e-4)
+    assert kind_of("palaestra/Guess-v0", {}) == kind_of(talk_env, {}) == "turn"
+    assert (kind_of("CoTEnv-v0", {}), kind_of("CartPole-v1", {})) == ("token", "control")
+
+
+class Paying(TurnEnv):
+    """Pays the same for every message; in some episodes, by their seed, it breaks."""
+
+    held_out = {"broken": True}  # noqa: RUF012
+
+    def __init__(self, pay: float = 0.3, broken: bool = False, how: str = "raise", share: float = 1.0) -> None:
+        super().__init__(max_turns=1)
+        self.pay, self.broken, self.how, self.share = pay, broken, how, share
+
+    def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
+        self.breaking = self.broken and self.np_random.random() < self.share
+        return [Message("user", "Guess.")]
+
+    def respond(self, message: Message) -> Reply:
+        if self.breaking and self.how == "raise":
+            raise OSError("the held-out data\nis gone")
+        return Reply(reward=math.nan if self.breaking else self.pay, stop=StopReason.ATTEMPTS)
+
+
+@pytest.fixture
+def paying_env() -> Iterator[str]:
+    gymnasium.register("Paying-v0", Paying)
+    yield "Paying-v0"
+    del gymnasium.registry["Paying-v0"]
+
+
+ONCE: dict[str, Any] = {**SMALL, "iterations": 1, "env_options": (), "max_tokens": 4}
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "rloo", "reinforce"])
+def test_episodes_that_are_paid_alike_teach_nothing(
+    paying_env: str, nano: Model, tmp_path: Path, algorithm: str
+) -> None:
+    """The mean of six times 0.3 is not 0.3 in 32 bits; an optimiser takes a full step of the difference."""
+    told: list[Iteration] = []
+    settings = {
+        **ONCE,
+        "env": paying_env,
+        "episodes": 18,
+        "max_tokens": 12,
+        "group_size": 6,
+        "evaluation": 0,
+        "algorithm": algorithm,
+    }
+    result = train(out=tmp_path / "run", callbacks=[told.append], **settings)
+    weights = nano.weights.state_dict()
+    assert all((tensor == weights[name]).all() for name, tensor in result.policy.model.state_dict().items())
+    assert algorithm == "reinforce" or told[0].figures["groups_without_variance"] == 1.0
+
+
+def test_held_out_episodes_that_fail_stop_the_run_and_name_the_cause(paying_env: str, tmp_path: Path) -> None:
+    settings = {**ONCE, "env": paying_env, "evaluation": 4}
+    with pytest.raises(EnvError) as caught:
+        train(out=tmp_path / "run", **settings)
+    assert str(caught.value) == (
+        "4 of 4 held-out episodes failed; the first: environment: OSError: the held-out data is gone"
+    )
+    with pytest.raises(EnvError, match=r"environment: NoRewardError: Paying\.respond gave the reward nan"):
+        train(out=tmp_path / "nan", **{**settings, "env_options": ("how=nan",)})
+
+
+def test_an_environment_that_breaks_is_counted_as_one(paying_env: str, tmp_path: Path) -> None:
+    told: list[Iteration] = []
+    settings = {
+        **ONCE,
+        "env": paying_env,
+        "env_options": ("share=0.08",),
+        "episodes": 24,
+        "evaluation": 24,
+        "slots": 12,
+    }
+    result = train(out=tmp_path / "run", callbacks=[told.append], **settings)
+    summary = result.summary
+    failed = int(summary["test_before_failures"])
+    assert failed == summary["test_after_failures"] == 2, "the seed has failures, and no more than a tenth"
+    assert summary["failures"] == {"environment": 4} and told[0].figures["failures"] == 0  # noqa: PT018
+    assert (summary["test_before_episodes"], summary["test_gain_episodes"]) == (22, 22)
+
+
+def test_a_summary_without_a_held_out_reward_is_json_and_told_in_words(paying_env: str, tmp_path: Path) -> None:
+    from rich.console import Console
+
+    from palaestra.cli.health import TrainProgress, outcome_table
+
+    console = Console(record=True, width=120, file=io.StringIO())
+    with TrainProgress(console) as progress:
+        train(out=tmp_path / "run", listener=progress, **{**ONCE, "env": paying_env, "evaluation": 1})
+
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text(), parse_constant=refuse)
+    assert [summary[name] for name in ("test_before", "test_after", "test_gain", "test_gain_low")] == [None] * 4
+    assert (summary["failures"], summary["test_gain_episodes"]) == ({"environment": 2}, 0)
+    console.print(outcome_table(summary))
+    said = " ".join(console.export_text().split())
+    assert "held-out reward after 0: not known, no episode counted, 1 failed" in said
+    assert "held out, before: reward not known 0 episodes, 1 failed" in said
+    assert "gain, paired not known 0 episodes" in said
+    assert "nan" not in said
+    one = train(out=tmp_path / "one", **{**SMALL, "iterations": 1, "evaluation": 1})
+    json.loads((one.folder / "summary.json").read_text(), parse_constant=refuse)
+    assert one.summary["test_gain"] is not None
+    assert one.summary["test_gain_low"] is None
+
+
+def test_all_that_the_model_read_is_counted(whole: TrainResult) -> None:
+    with Run.open(whole.folder, read_only=True) as run:
+        kept, total = run.store.trajectories(1), run.store.total("1/train")
+    ids = [segment for trajectory in kept for segment in trajectory.segments]
+    assert len(kept) == 8
+    assert total.prompt_tokens == sum(len(s.token_ids) for s in ids if not s.chosen[0])
+    assert total.completion_tokens == sum(len(s.token_ids) for s in ids if s.chosen[0])
+    assert total.prompt_tokens > sum(len(trajectory.segments[0].token_ids) for trajectory in kept)
+
+
+def test_nobody_learns_from_what_is_held_out() -> None:
+    def build_with(env: str, *options: str) -> Any:
+        return build_loop(
+            filled(build(TrainSettings, {**SMALL, "env": env, "env_options": options})), lambda event: None
+        )
+
+    for env in ("palaestra/Calculator-v0", "palaestra/Task-v0", "palaestra/Research-v0"):
+        with pytest.raises(
+            SettingsError, match="split=test has the episodes that its results are measured on"
+        ) as caught:
+            build_with(env, 'split="test"')
+        assert "\n" not in str(caught.value)
+    loop = build_with("palaestra/Research-v0")
+    assert [{e.unwrapped.split for e in env.envs} for env in (loop.env, loop.held_out)] == [{"validation"}, {"test"}]
+    assert loop.settings.options == {"split": "validation"}, "the run says what was learned from"
+    loop.close()
+
+
+def test_a_held_out_default_needs_another_value_to_learn_from() -> None:
+    class Alike(CalculatorEnv):
+        def __init__(self, split: str = "test", **arguments: Any) -> None:
+            super().__init__(split=split, **arguments)
+
+    gymnasium.register("Alike-v0", Alike)
+    gymnasium.register("Given-v0", CalculatorEnv, kwargs={"split": "test"})
+    try:
+        for env in ("Alike-v0", "Given-v0"):
+            with pytest.raises(SettingsError, match=f"{env} with split=test .* another value of split"):
+                turn_options(env, {"digits": 3})
+            assert turn_options(env, {"split": "train"}) == {"split": "train"}
+        Alike.learned_from = {"split": "validation"}
+        assert turn_options("Alike-v0", {"digits": 3}) == {"digits": 3, "split": "validation"}
+        assert turn_options("Alike-v0", {"split": "train"}) == {"split": "train"}
+        with pytest.raises(SettingsError):
+            turn_options("Alike-v0", {"split": "test"})
+        assert turn_options("palaestra/Guess-v0", {"high": 4}) == {"high": 4}
+    finally:
+        del gymnasium.registry["Alike-v0"], gymnasium.registry["Given-v0"]
+
+
+def test_the_documented_command_trains(tmp_path: Path) -> None:
+    """As it is in the documentation; beside that only what makes it small."""
+    from typer.testing import CliRunner
+
+    from palaestra.cli.main import app
+
+    page = (Path(__file__).parents[3] / "docs" / "turn.md").read_text(encoding="utf-8")
+    (command,) = [line for line in page.splitlines() if line.startswith("palaestra train --env palaestra/Task-v0")]
+    small = "--iterations 1 --episodes 8 --evaluation 4 --slots 8 --max-tokens 12 --threads 1"
+    arguments = [*shlex.split(command)[1:], *shlex.split(small), "--out", str(tmp_path / "run")]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["episodes"], summary["test_gain_episodes"]) == (8, 4)
+
+
+MODULE = """
+import gymnasium
+from palaestra.core.records import Message
+from palaestra.envs.turn import Reply, StopReason, TurnEnv
+
+class Colours(TurnEnv):
+    def opening(self, options):
+        return [Message("user", "Which colour?")]
+    def respond(self, message):
+        return Reply(reward=1.0, stop=StopReason.SOLVED)
+
+gymnasium.register("Colours-v0", Colours)
+"""
+
+
+def test_a_module_of_the_current_folder_is_found_by_the_command(tmp_path: Path) -> None:
+    """The command as it is installed has its own folder on the path, and not the current one."""
+    (tmp_path / "my_module.py").write_text(MODULE)
+    (tmp_path / "typer.py").write_text("raise RuntimeError('a file of the user came before an installed package')")
+    code = (
+        "import sys; sys.path[0] = '/nowhere'\n"
+        "from palaestra.envs.factory import kind_of; print(kind_of('my_module:Colours-v0', {}))\n"
+        "import typer"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    made = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert (made.returncode, made.stdout.strip()) == (0, "turn"), made.stderr
+
+
+def test_a_module_that_misses_something_says_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", copy.copy(sys.path))
+    (tmp_path / "needy.py").write_text("import a_package_that_nobody_has")
+    with pytest.raises(
+        EnvError, match=r"cannot import 'needy', which is to register X-v0: .*a_package_that_nobody_has"
+    ):
+        kind_of("needy:X-v0", {})
+    with pytest.raises(EnvError, match="cannot import 'nowhere_at_all'"):
+        kind_of("nowhere_at_all:X-v0", {})
