@@ -14,6 +14,7 @@ from palaestra.core.events import Event, Listener, ignore, notice
 from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.plugins import load_plugins
 from palaestra.learn.algorithms import ALGORITHMS
+from palaestra.recipes.progress import TrainProgress, announce_start, show_progress
 from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import at_least, finite, given, named_values, of_run, require, setting, to_plain, within
 from palaestra.recipes.train.presets import preset
@@ -164,7 +165,8 @@ def train(
     settings: TrainSettings | None = None,
     *,
     out: str | Path = "",
-    listener: Listener = ignore,
+    listener: Listener | None = None,
+    progress: bool = True,
     callbacks: Sequence[Callback] = (),
     **values: Any,
 ) -> TrainResult:
@@ -173,7 +175,8 @@ def train(
     Arguments:
         settings: all of them at once, or give single ones as keywords.
         out: the run folder; a new one below `runs/` if empty.
-        listener: is told of the progress.
+        listener: receives the progress events, instead of the display on stderr.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
         callbacks: are told each iteration's figures; they may add figures, and may stop the run.
 
     Example:
@@ -187,10 +190,12 @@ def train(
     check(settings)
     Run.check_new(folder)
     started = time.perf_counter()
-    loop = _build(settings, listener)
-    settings = loop.settings
-    with closing(loop), Run.create(folder, RECIPE, to_plain(settings)) as run:
-        return _play(run, settings, loop, started, listener, callbacks)
+    with show_progress(listener, progress, TrainProgress) as listener:
+        listener(_announce(settings, folder))
+        loop = _build(settings, listener)
+        settings = loop.settings
+        with closing(loop), Run.create(folder, RECIPE, to_plain(settings)) as run:
+            return _play(run, settings, loop, started, listener, callbacks)
 
 
 def resume(run: Run, *, listener: Listener = ignore, callbacks: Sequence[Callback] = ()) -> TrainResult:
@@ -198,6 +203,7 @@ def resume(run: Run, *, listener: Listener = ignore, callbacks: Sequence[Callbac
     settings = of_run(TrainSettings, run)
     check(settings)
     started = time.perf_counter()
+    listener(_announce(settings, run.folder))
     with closing(_build(settings, listener)) as loop:
         return _play(run, settings, loop, started, listener, callbacks)
 
@@ -257,6 +263,11 @@ def check(settings: TrainSettings) -> None:
     if settings.policy in ("", "lm"):
         shelf.check(settings.model)
     check_trackers(settings.tensorboard, settings.wandb)
+
+
+def _announce(settings: TrainSettings, folder: Path) -> Event:
+    model = settings.model if settings.policy == "lm" else settings.policy
+    return announce_start(RECIPE, folder, model=model, algorithm=settings.algorithm, environment=settings.env)
 
 
 def _build(settings: TrainSettings, listener: Listener) -> Loop:
