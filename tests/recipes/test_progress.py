@@ -62,7 +62,7 @@ def test_quick_iterations_do_not_print_a_line_each() -> None:
     out = StringIO()
     display = TrainProgress(Console(file=out))
     for done in range(1, 501):
-        display(Event("iteration", done, 500, figures={"kl": 0.1}))
+        display(Event("iteration", done, 500, data={"kl": 0.1}))
     lines = out.getvalue().splitlines()
     assert len(lines) < 50
     assert "iteration 1/500" in lines[0]

@@ -66,7 +66,7 @@ def show_progress(
 def announce_start(recipe: str, folder: Path | str, **settings: str) -> Event:
     """Return the notice that a run starts with: the recipe, its main settings and the run folder.
 
-    >>> announce_start("train", "runs/a", model="nano", environment="CoTEnv-v0").figures["text"]
+    >>> announce_start("train", "runs/a", model="nano", environment="CoTEnv-v0").data["text"]
     'train: model nano, environment CoTEnv-v0, folder runs/a'
     """
     facts = {**settings, "folder": str(folder)}
@@ -89,9 +89,9 @@ class RunProgress:
         self.console, self.rounds = console, rounds
         self._bar = Progress(
             TextColumn("{task.description:<28}", markup=False), BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn(),
-            TextColumn("{task.fields[figures]}", markup=False), console=console,
+            TextColumn("{task.fields[data]}", markup=False), console=console,
         )  # fmt: skip
-        self._task = self._bar.add_task("starting", total=None, figures="")
+        self._task = self._bar.add_task("starting", total=None, data="")
         self._phase = ""
         self._reports: dict[int, Report] = {}
         self._examples = 0
@@ -113,13 +113,13 @@ class RunProgress:
 
     def __call__(self, event: Event) -> None:
         if event.phase == NOTICE:
-            self._tell(event.figures["text"])
+            self._tell(event.data["text"])
         elif event.phase == AGAIN:
-            wait = event.figures["seconds"]
+            wait = event.data["seconds"]
             when = f"{wait:.0f} s" if wait >= 10 else f"{wait:.1f} s"
-            self._tell(f"{event.figures['reason']}; asked again in {when} (call {event.done} of at most {event.total})")
+            self._tell(f"{event.data['reason']}; asked again in {when} (call {event.done} of at most {event.total})")
         elif event.phase == WAITING:
-            waiting = event.figures
+            waiting = event.data
             calls = "a call has" if waiting["calls"] == 1 else f"{waiting['calls']} calls have"
             waited = f"had no answer for {waiting['seconds']:.0f} s"
             self._tell(f"{waiting['model']}: {calls} {waited}; still waiting, at most {waiting['limit']:g} s")
@@ -129,7 +129,7 @@ class RunProgress:
 
     def _draw(self, event: Event) -> None:
         """Draw one step of the run."""
-        report = event.figures.get("report")
+        report = event.data.get("report")
         if isinstance(report, Report):
             self._line(f"round {event.round}: {event.phase}: {rate(report)}")
             if report.name == "validation":
@@ -140,21 +140,21 @@ class RunProgress:
             self._line(f"round {event.round}: lesson of {event.done} examples")
         elif event.phase == "train" and event.done == event.total:
             self._line(
-                f"round {event.round}: trained on {event.figures['examples']} examples, loss {event.figures['loss']:.3f}"
+                f"round {event.round}: trained on {event.data['examples']} examples, loss {event.data['loss']:.3f}"
             )
         elif event.phase == "pretrain" and event.done % 100 == 0:
-            self._line(f"step {event.done} of {event.total}, loss {event.figures.get('loss', float('nan')):.3f}")
+            self._line(f"step {event.done} of {event.total}, loss {event.data.get('loss', float('nan')):.3f}")
         if self._live:
             self._update_bar(event)
 
     def _update_bar(self, event: Event) -> None:
         name = event.phase if not self.rounds else f"round {event.round}/{self.rounds}  {event.phase.split('/')[-1]}"
         if name != self._phase:
-            self._bar.reset(self._task, description=name, total=event.total or None, figures="")
+            self._bar.reset(self._task, description=name, total=event.total or None, data="")
             self._phase = name
-        loss = event.figures.get("loss")
-        figures = f"loss {loss:.3f}" if isinstance(loss, float) else ""
-        self._bar.update(self._task, completed=event.done, total=event.total or None, figures=figures)
+        loss = event.data.get("loss")
+        data = f"loss {loss:.3f}" if isinstance(loss, float) else ""
+        self._bar.update(self._task, completed=event.done, total=event.total or None, data=data)
 
     def _beat(self, event: Event) -> None:
         """Print the current phase where there is no terminal and no line has been printed for a while."""
@@ -202,24 +202,24 @@ class TrainProgress(RunProgress):
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._rewards: list[float] = []
-        self._figures: dict[str, float] = {}
+        self._metrics: dict[str, float] = {}
         self._held_out = ""
         self._last_iteration = -ITERATION_SECONDS
 
     def _draw(self, event: Event) -> None:
-        report = event.figures.get("report")
+        report = event.data.get("report")
         if isinstance(report, Report):
             self._held_out = f"held-out accuracy after {event.round}: {rate(report)}"
             self._line(self._held_out)
-        elif event.phase == "evaluation" and "test_failures" in event.figures and "test_accuracy" not in event.figures:
-            self._held_out = f"held-out reward after {event.round}: {_describe_held_out(event.figures)}"
+        elif event.phase == "evaluation" and "test_failures" in event.data and "test_accuracy" not in event.data:
+            self._held_out = f"held-out reward after {event.round}: {_describe_held_out(event.data)}"
             self._line(self._held_out)
         elif event.phase == "iteration":
-            self._figures = dict(event.figures)
-            self._rewards.append(self._figures.get("reward", float("nan")))
+            self._metrics = dict(event.data)
+            self._rewards.append(self._metrics.get("reward", float("nan")))
             now = time.monotonic() - self._start
             if event.done in (1, event.total) or now - self._last_iteration >= ITERATION_SECONDS:
-                self._line(f"iteration {event.done}/{event.total}: {describe_iteration(self._figures)}")
+                self._line(f"iteration {event.done}/{event.total}: {describe_iteration(self._metrics)}")
                 self._last_iteration = now
         if not self._live:
             return
@@ -228,11 +228,11 @@ class TrainProgress(RunProgress):
         else:
             self._bar.update(self._task, description=event.phase.split("/")[-1])
         if event.phase in ("iteration", "evaluation"):
-            self._show(self._panel() if self._figures else self._held_out)
+            self._show(self._panel() if self._metrics else self._held_out)
 
     def _panel(self) -> Table:
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-        for name, value in panel(self._figures):
+        for name, value in panel(self._metrics):
             table.add_row(name, value)
         table.add_row("reward so far", spark(self._rewards))
         if self._held_out:
@@ -256,7 +256,7 @@ def panel(f: Mapping[str, float]) -> list[tuple[str, TextType]]:
     )
     rows.append(("seconds", "  ".join(f"{name} {v:.2f}" for name, v in spent.items()) + f"   {speed}"))
     moved = [("KL of the update", "kl", "{:.4f}"), ("KL to the reference", "reference_kl", "{:.3f} nats a response"),
-             ("clipped", "clip_share", "{:.1%}"), ("entropy", "entropy", "{:.3f} nats"),
+             ("clipped", "clip_fraction", "{:.1%}"), ("entropy", "entropy", "{:.3f} nats"),
              ("explained variance", "explained_variance", "{:.2f}"),
              ("groups without variance", "groups_without_variance", "{:.0%}"),
              ("length", "length", "{:.1f}"), ("cut at the limit", "truncated", "{:.0%}"),
@@ -289,7 +289,7 @@ def describe_iteration(f: Mapping[str, float]) -> str:
         parts.append(
             f"reward {f['reward']:.3f} [{f['reward_low']:.3f}, {f['reward_high']:.3f}] of {f['reward_count']:.0f}"
         )
-    for name, title in (("kl", "kl"), ("clip_share", "clipped"), ("entropy", "entropy"), ("length", "length")):
+    for name, title in (("kl", "kl"), ("clip_fraction", "clipped"), ("entropy", "entropy"), ("length", "length")):
         if name in f:
             parts.append(f"{title} {f[name]:.3f}")
     if f.get("truncated"):

@@ -18,7 +18,7 @@ from palaestra.recipes.metered_engines import (
     CALL_TIMEOUT,
     CALL_TIMEOUT_HELP,
     CALLS,
-    Calls,
+    MeteredEngines,
     check_call_timeout,
     check_prices,
     open_cache,
@@ -26,7 +26,17 @@ from palaestra.recipes.metered_engines import (
 )  # fmt: skip
 from palaestra.recipes.progress import RunProgress, show_progress
 from palaestra.recipes.provenance import record_run
-from palaestra.recipes.settings import at_least, build, finite, given, named_values, of_run, require, setting, to_plain
+from palaestra.recipes.settings import (
+    build,
+    check_finite,
+    check_minimum,
+    load_run_settings,
+    parse_options,
+    require,
+    resolve_settings,
+    setting,
+    to_plain,
+)
 from palaestra.runs.ledger import LedgerEntry, Spending
 from palaestra.runs.records import to_data
 from palaestra.runs.run import Run, new_folder
@@ -69,10 +79,10 @@ class EvaluateSettings:
     seed: int = setting(0, "Seed of problems and sampling.")
 
     def __post_init__(self) -> None:
-        finite(self)
-        at_least(self, 1, "samples", "engine_batch")
+        check_finite(self)
+        check_minimum(self, 1, "samples", "engine_batch")
         require(0 < self.top_p <= 1, f"setting 'top_p': expected above 0 and at most 1; got {self.top_p}")
-        at_least(self, 0, "problems", "limit", "shots", "max_tokens", "temperature", "max_cost", "seed")
+        check_minimum(self, 0, "problems", "limit", "shots", "max_tokens", "temperature", "max_cost", "seed")
         check_call_timeout(self.call_timeout)
         require(all(self.stop), "setting 'stop': expected texts that are not empty")
         require(
@@ -83,7 +93,7 @@ class EvaluateSettings:
     @property
     def options(self) -> dict[str, Any]:
         """The task's own options."""
-        options = named_values(self.task_options, "task_options")
+        options = parse_options(self.task_options, "task_options")
         require("shots" not in options, "setting 'task_options': give shots as the setting 'shots'")
         return {"shots": self.shots, **options}
 
@@ -117,7 +127,7 @@ def evaluate(
         >>> from palaestra import evaluate                              # doctest: +SKIP
         >>> evaluate(model="nano", problems=10).report.accuracy         # doctest: +SKIP
     """
-    settings = given(EvaluateSettings, settings, values)
+    settings = resolve_settings(EvaluateSettings, settings, values)
     folder = Path(out) if out else new_folder(RECIPE)
     check(settings)
     Run.check_new(folder)
@@ -129,7 +139,7 @@ def evaluate(
 
 def resume(run: Run, *, listener: Listener = ignore, max_cost: float | None = None) -> EvaluateResult:
     """Go on with an evaluation from wherever it was stopped, with another limit of dollars if one is given."""
-    settings = of_run(EvaluateSettings, run)
+    settings = load_run_settings(EvaluateSettings, run)
     if max_cost is not None:
         settings = build(EvaluateSettings, {**to_plain(settings), "max_cost": max_cost})
         run.write_settings(to_plain(settings))
@@ -142,7 +152,7 @@ def check(settings: EvaluateSettings) -> None:
     from palaestra.engines.endpoints import is_remote
     from palaestra.engines.factory import check_model, check_reads
     from palaestra.engines.models import check_device
-    from palaestra.tasks.scoring import check_scoring
+    from palaestra.tasks.base import get_hooks
 
     load_plugins(settings.plugins)
     check_prices(settings.max_cost, settings.model)
@@ -152,7 +162,7 @@ def check(settings: EvaluateSettings) -> None:
         raise SettingsError(f"{settings.model} applies its own chat template; leave the prompt at 'chat'")
     task, problems = _asked(settings)
     check_reads(settings.model, problems)
-    check_scoring(task)
+    get_hooks(task).check_scoring()
 
 
 @lru_cache(maxsize=1)
@@ -187,7 +197,7 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
     """Ask what the store does not know yet; `engine` is loaded at most once."""
     from palaestra.engines.base import Sampling
     from palaestra.engines.endpoints import is_remote
-    from palaestra.tasks.base import longest_answer
+    from palaestra.tasks.base import get_hooks
     from palaestra.tasks.evaluate import evaluate as ask
     from palaestra.tasks.evaluate import measures, outcomes
 
@@ -195,7 +205,7 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
     task, problems = _asked(settings)
     _asked.cache_clear()  # Whoever evaluates again finds the data as it is then.
     phase = f"0/{settings.split}"
-    longest = settings.max_tokens or longest_answer(task)
+    longest = settings.max_tokens or get_hooks(task).max_tokens
     sampling = Sampling(longest, settings.temperature, settings.top_p, stop=settings.stop, count=settings.samples)
     with ExitStack() as stack:
         calls = stack.enter_context(_calls(run, settings)) if is_remote(settings.model) else None
@@ -208,7 +218,7 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
         attempts = ask(
             task,
             problems,
-            cache(engine if calls is None else lambda: calls.engine(settings.model, engine())),
+            cache(engine if calls is None else lambda: calls.open(settings.model, engine())),
             sampling=sampling,
             seed=settings.seed,
             phase=phase,
@@ -249,10 +259,10 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
 
 
 @contextmanager
-def _calls(run: Run, settings: EvaluateSettings) -> Iterator[Calls]:
+def _calls(run: Run, settings: EvaluateSettings) -> Iterator[MeteredEngines]:
     """The calls of an evaluation to a service, with a cache in the run folder: an answer that was paid for is kept."""
     from palaestra.engines.budget import Budget
 
     with open_cache(str(run.folder / CALLS)) as answers:
         budget = Budget(max_cost=settings.max_cost or None, spent=answers.spent(run.store.id))
-        yield Calls(answers, run.store.id, budget)
+        yield MeteredEngines(answers, run.store.id, budget)

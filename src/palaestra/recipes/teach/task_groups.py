@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Problem, Split
-from palaestra.recipes.settings import named_values, require
+from palaestra.recipes.settings import parse_options, require
 
 if TYPE_CHECKING:
     from palaestra.recipes.teach.recipe import TeachSettings
@@ -60,7 +60,7 @@ def parse_entries(texts: Sequence[str], setting: str) -> list[TaskEntry]:
         if len(words) == 1:
             entries += [TaskEntry(name, name, {}) for name in words[0].split(",") if name]
             continue
-        options = named_values(words[1:], setting)
+        options = parse_options(words[1:], setting)
         problems, skills = options.pop("problems", None), options.pop("skills", ())
         is_taught = options.pop("taught", True)
         require(
@@ -127,13 +127,13 @@ def check_tasks(settings: TeachSettings, taught: Task, tested: Task | None) -> N
         SettingsError: the teacher would see a test problem, as a validation problem of another task.
     """
     from palaestra.engines.factory import check_reads
-    from palaestra.tasks.scoring import check_scoring
+    from palaestra.tasks.base import get_hooks
 
     validation, test = measured_problems(settings, taught, tested)
     check_reads(settings.student, [*validation, *test])
     for task in (taught, tested):
         if task is not None:
-            check_scoring(task)
+            get_hooks(task).check_scoring()
     if settings.validation_tasks or settings.test_tasks:
         seen = {problem.messages: problem.id for problem in validation}
         for problem in test:

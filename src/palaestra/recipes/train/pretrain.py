@@ -15,7 +15,7 @@ from palaestra.core.records import Report, Split
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import report_on
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
-from palaestra.recipes.settings import at_least, given, require, setting
+from palaestra.recipes.settings import check_minimum, require, resolve_settings, setting
 from palaestra.runs.files import PARTIAL, write_folder
 from palaestra.runs.guard import guarded
 from palaestra.runs.provenance import record_provenance
@@ -54,9 +54,9 @@ class PretrainSettings:
         for name in ("steps", "batch_size", "matrix_rate", "vector_rate"):
             least = 1 if name in ("steps", "batch_size") else 0
             if getattr(self, name) != -1:
-                at_least(self, least, name)
-        at_least(self, 1, "layers", "width", "problems")
-        at_least(self, 0, "seed", "workers")
+                check_minimum(self, least, name)
+        check_minimum(self, 1, "layers", "width", "problems")
+        check_minimum(self, 0, "seed", "workers")
         require(self.width % 32 == 0, f"setting 'width': expected a multiple of 32; got {self.width}")
 
     def filled(self) -> PretrainSettings:
@@ -95,7 +95,7 @@ def pretrain(
         listener: receives the progress events, instead of the display on stderr.
         progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
     """
-    settings = given(PretrainSettings, settings, values).filled()
+    settings = resolve_settings(PretrainSettings, settings, values).filled()
     with show_progress(listener, progress, RunProgress) as listener:
         return _pretrain(settings, listener)
 
@@ -116,7 +116,7 @@ def _pretrain(settings: PretrainSettings, listener: Listener) -> Report:
     listener(Event("tokenizer"))
 
     def on_step(step: int, loss: float) -> None:
-        listener(Event("pretrain", step, settings.steps, figures={"loss": loss} if loss == loss else {}))
+        listener(Event("pretrain", step, settings.steps, data={"loss": loss} if loss == loss else {}))
 
     make = {"nano": _nano, "nano-vlm": _nano_vlm}[settings.model]
     made = make(settings, Seeds(settings.seed), device, on_step)
