@@ -64,7 +64,7 @@ class Calls:
         self.cache, self.owner, self.budget, self.listener, self.service = cache, owner, budget, listener, service
 
     def engine(self, name: str, opened: Engine | None = None) -> CachedEngine:
-        """The model of that name: `openai:MODEL`, `ADDRESS#MODEL`, a folder, or what the shelf knows.
+        """Open a model by name: `openai:MODEL`, `ADDRESS#MODEL`, a folder, a hub id or a registered name.
 
         Arguments:
             opened: its engine, where that is open already.
@@ -86,10 +86,10 @@ def open_cache(path: str = "") -> Cache:
     """The answers of models that are kept: in the file of that name, or in the one for all runs."""
     from palaestra.engines.models import cache_folder
     from palaestra.runs.cache import Cache
-    from palaestra.runs.guard import guarded
+    from palaestra.runs.guard import storage_errors
 
     where = Path(path).expanduser() if path else cache_folder() / CALLS
-    with guarded(where, "opening the cache of calls"):
+    with storage_errors(where, "opening the cache of calls"):
         where.parent.mkdir(parents=True, exist_ok=True)
     return Cache(where)
 

@@ -16,7 +16,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import report_on
 from palaestra.recipes.settings import at_least, given, require, setting
 from palaestra.runs.files import PARTIAL, write_folder
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import storage_errors
 from palaestra.runs.provenance import record_provenance
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def pretrain(settings: PretrainSettings | None = None, *, listener: Listener = i
     out = Path(settings.out)
     if out.exists():
         raise RunError(f"{out} exists already; choose another --out")
-    with guarded(out, "making the folder of the checkpoint"):  # Before the work, not after it.
+    with storage_errors(out, "making the folder of the checkpoint"):  # Before the work, not after it.
         out.with_name(out.name + PARTIAL).mkdir(parents=True, exist_ok=True)
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
