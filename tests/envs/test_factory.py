@@ -315,4 +315,6 @@ def test_an_environment_without_a_space_is_named_with_its_line(name: str) -> Non
             make_control_env("Spaceless-v0", 2, {})
     finally:
         del gymnasium.registry["Spaceless-v0"]
-    assert f"Spaceless has None as its {name}; expected a space of Gymnasium (test_factory.py, line " in one_line(caught)
+    assert f"Spaceless has None as its {name}; expected a space of Gymnasium (test_factory.py, line " in one_line(
+        caught
+    )
