@@ -20,7 +20,7 @@ from palaestra.core.errors import (
     UnknownNameError,
 )
 from palaestra.envs.token import TokenVectorEnv
-from palaestra.recipes.settings import build, documented, to_plain
+from palaestra.recipes.settings import build, list_settings, to_plain
 from palaestra.recipes.train.recipe import Iteration, TrainResult, TrainSettings, filled, resume, train
 from palaestra.report import write_report
 from palaestra.runs.run import Run
@@ -331,7 +331,7 @@ def test_a_model_without_a_tokenizer_is_named(tmp_path: Path, nano: Any) -> None
 
 
 def test_settings_are_documented_and_survive_a_file() -> None:
-    assert all(text.endswith(".") for _, _, text in documented(TrainSettings))
+    assert all(text.endswith(".") for _, _, text in list_settings(TrainSettings))
     settings = filled(build(TrainSettings, {"env": "CartPole-v1", "seed": 4}))
     assert build(TrainSettings, json.loads(json.dumps(to_plain(settings)))) == settings
     assert filled(settings) == settings

@@ -26,7 +26,7 @@ from palaestra.core.errors import PalaestraError, RunError, SettingsError, Total
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
-from palaestra.recipes.metered_engines import CALL_TIMEOUT, Engines, open_cache
+from palaestra.recipes.metered_engines import CALL_TIMEOUT, SharedEngines, open_cache
 from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.research import recipe as research
 from palaestra.recipes.research.episode_player import Stopped
@@ -229,7 +229,7 @@ class _Work:
         self.total, self.errors = len(found.episodes), list[BaseException]()
         self.done = self.total - len(waiting)
         self.stopping, self.lock, self.telling = threading.Event(), threading.Lock(), threading.Lock()
-        self.engines = Engines(
+        self.engines = SharedEngines(
             str(found.settings.get("device", "")), self._tell, float(found.settings.get("call_timeout", CALL_TIMEOUT))
         )
         self.budget = _budget(found)

@@ -15,11 +15,21 @@ from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.plugins import load_plugins
 from palaestra.learn.algorithms import ALGORITHMS
 from palaestra.recipes.provenance import record_run
-from palaestra.recipes.settings import at_least, finite, given, named_values, of_run, require, setting, to_plain, within
+from palaestra.recipes.settings import (
+    check_finite,
+    check_minimum,
+    check_range,
+    load_run_settings,
+    parse_options,
+    require,
+    resolve_settings,
+    setting,
+    to_plain,
+)
 from palaestra.recipes.train.presets import preset
 from palaestra.recipes.train.signals import describe_no_signal
 from palaestra.runs.ledger import LedgerEntry
-from palaestra.runs.run import Run, new_folder
+from palaestra.runs.run import Run, RunClock, new_folder
 
 if TYPE_CHECKING:
     from palaestra.envs.token import Response
@@ -102,24 +112,24 @@ class TrainSettings:
     seed: int = setting(0, "Seed of everything random.")
 
     def __post_init__(self) -> None:
-        finite(self)
-        at_least(self, 1, "rank", "group_size", "max_tokens", "width", "layers", "window", "checkpoint_every")
-        at_least(self, 0, "entropy", "target_kl", "evaluate_every", "keep_trajectories", "threads", "seed")
+        check_finite(self)
+        check_minimum(self, 1, "rank", "group_size", "max_tokens", "width", "layers", "window", "checkpoint_every")
+        check_minimum(self, 0, "entropy", "target_kl", "evaluate_every", "keep_trajectories", "threads", "seed")
         require(self.temperature > 0, f"setting 'temperature': expected above 0; got {self.temperature}")
         for name in _FILLED:
             value = getattr(self, name)
             require(
                 value == -1 or value >= 0, f"setting '{name}': expected at least 0, or -1 for what suits; got {value}"
             )
-        within(self, 0, 1, *(name for name in ("gamma", "gae_lambda") if getattr(self, name) != AUTO))
-        within(self, 0, 1, "clip")
+        check_range(self, 0, 1, *(name for name in ("gamma", "gae_lambda") if getattr(self, name) != AUTO))
+        check_range(self, 0, 1, "clip")
         for name in ("iterations", "slots", "episodes", "steps", "epochs", "minibatch", "minibatches"):
             require(getattr(self, name) != 0, f"setting '{name}': expected at least 1; got 0")
 
     @property
     def options(self) -> dict[str, Any]:
         """The environment's own options."""
-        return named_values(self.env_options, "env_options")
+        return parse_options(self.env_options, "env_options")
 
 
 _FILLED = (
@@ -181,7 +191,7 @@ def train(
         >>> train(env="CoTEnv-v0", algorithm="grpo", model="nano").summary    # doctest: +SKIP
         >>> train(env="CartPole-v1", policy="mlp").summary["return"]          # doctest: +SKIP
     """
-    settings = given(TrainSettings, settings, values)
+    settings = resolve_settings(TrainSettings, settings, values)
     folder = Path(out) if out else new_folder(RECIPE)
     settings = filled(settings)
     check(settings)
@@ -195,7 +205,7 @@ def train(
 
 def resume(run: Run, *, listener: Listener = ignore, callbacks: Sequence[Callback] = ()) -> TrainResult:
     """Go on with a run from its last checkpoint, with the same result as if it had not been stopped."""
-    settings = of_run(TrainSettings, run)
+    settings = load_run_settings(TrainSettings, run)
     check(settings)
     started = time.perf_counter()
     with closing(_build(settings, listener)) as loop:
@@ -278,7 +288,6 @@ def _play(
     listener: Listener,
     callbacks: Sequence[Callback],
 ) -> TrainResult:
-    from palaestra.recipes.teach.journal import Clock
     from palaestra.recipes.train.checkpoints import load_newest, save, tidy
     from palaestra.recipes.train.trackers import make_trackers
 
@@ -289,8 +298,8 @@ def _play(
     if summary is not None:
         return TrainResult(run.folder, summary, loop.policy)
     trackers = make_trackers(run.folder, settings.tensorboard, settings.wandb, to_plain(settings))
-    clock = Clock(run, started)
-    clock.lap(f"{done}/load")
+    clock = RunClock(run, started)
+    clock.book(f"{done}/load")
     if settings.evaluation and done == 0:
         _evaluate(run, loop, 0, settings, listener)
     iteration = done
@@ -326,7 +335,7 @@ def _play(
             if loop.stopped:
                 break
             held.release()
-    clock.lap("rest")
+    clock.book("rest")
     for tracker in trackers:
         tracker.close()
     loop.save_model(run.folder)
