@@ -130,7 +130,7 @@ def test_the_painter_decides_what_a_writer_fills_in() -> None:
 def test_a_described_datum_becomes_an_example_that_its_own_scorer_accepts() -> None:
     task = make_task("vision-skills", images="sketch,size=16")
     assert isinstance(task, WritableTask)
-    example = task.example_of(described(choices=["red", "blue"]), "colour", "name")
+    example = task.make_example(described(choices=["red", "blue"]), "colour", "name")
     assert example.response == "The disc on the left is red. Answer: red"
     assert example.messages[-1].text == DATUM["question"]
     assert image_of(example).size == (16, 16)
@@ -168,13 +168,13 @@ def test_what_cannot_be_painted_says_why_and_takes_nothing_with_it() -> None:
     task = make_task("vision-skills", images="sketch")
     assert isinstance(task, WritableTask)
     with pytest.raises(UnusableError, match=r"cannot be painted \(refused\): this is not painted"):
-        task.example_of(data[1], "colour", "")
+        task.make_example(data[1], "colour", "")
     with pytest.raises(UnusableError, match=r"cannot be painted \(engine\): painter 'sketch' broke: ZeroDivisionError"):
-        task.example_of(described(description="broken"), "colour", "")
+        task.make_example(described(description="broken"), "colour", "")
     with pytest.raises(UnusableError, match=r"cannot be painted \(malformed\): the painter gave no picture"):
-        task.example_of(described(description="nonsense"), "colour", "")
+        task.make_example(described(description="nonsense"), "colour", "")
     with pytest.raises(UnusableError, match="gave 0 pictures for 1 descriptions"):
-        task.example_of(described(description="absent"), "colour", "")
+        task.make_example(described(description="absent"), "colour", "")
 
 
 def test_all_that_is_prepared_is_painted_together_and_nothing_is_asked_for_again() -> None:
@@ -183,9 +183,9 @@ def test_all_that_is_prepared_is_painted_together_and_nothing_is_asked_for_again
     data = [described(description=f"{colour} disc") for colour in ("red", "green", "forbidden")]
     task.prepare(data)  # type: ignore[attr-defined]
     assert sketching.Sketch.asked == [["red disc", "green disc", "forbidden disc"]]
-    task.example_of(data[1], "colour", "")
+    task.make_example(data[1], "colour", "")
     with pytest.raises(UnusableError):
-        task.example_of(data[2], "colour", "")
+        task.make_example(data[2], "colour", "")
     assert len(sketching.Sketch.asked) == 1
 
 
@@ -212,7 +212,7 @@ def test_a_published_set_is_asked_and_answered_in_lessons_as_in_evaluations(
 ) -> None:
     task = make_task(name, images="sketch")
     assert isinstance(task, WritableTask)
-    example = task.example_of(described(answer=f" {answer} "), skill, "")
+    example = task.make_example(described(answer=f" {answer} "), skill, "")
     assert example.messages[-1].text == asked.format(q=DATUM["question"])
     assert example.response == example.reference == answer
     assert example.metadata["choices"] == choices
@@ -224,9 +224,9 @@ def test_a_published_set_refuses_answers_that_its_questions_cannot_have() -> Non
     task = make_task("naturalbench", images="sketch")
     assert isinstance(task, WritableTask)
     with pytest.raises(UnusableError, match=r"the answer 'perhaps' is none of yes, no$"):
-        task.example_of(described(answer="perhaps"), "yes_no", "")
+        task.make_example(described(answer="perhaps"), "yes_no", "")
     with pytest.raises(UnusableError, match=r"the answer 'perhaps' is none of yes, no, A, B$"):
-        task.example_of(described(answer="perhaps"), "", "")
+        task.make_example(described(answer="perhaps"), "", "")
     assert not sketching.Sketch.asked  # Nobody paints in vain.
 
 
@@ -253,7 +253,7 @@ def test_a_writer_of_a_published_set_is_told_what_it_is_and_why_a_datum_was_usel
 def test_the_check_of_pictures_lets_painted_ones_pass_unverified_and_drops_blank_ones() -> None:
     task = make_task("vision-skills", images="sketch")
     assert isinstance(task, WritableTask)
-    examples = [task.example_of(described(description=words), "colour", "") for words in ("a red disc", "nothing")]
+    examples = [task.make_example(described(description=words), "colour", "") for words in ("a red disc", "nothing")]
     found = inspect(Lesson(tuple(examples)), make_checks(["picture"]), Context(task))
     assert found.kept == (examples[0],)
     assert [(drop.position, drop.reason) for drop in found.dropped] == [(1, "the image shows nothing")]

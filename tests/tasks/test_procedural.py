@@ -39,7 +39,7 @@ def test_no_two_splits_share_numbers_and_answer(name: str, skill: str) -> None:
     drawers = list(task.family()[skill].values())
     for k in range(DRAWS[name]):
         draft = drawers[k % len(drawers)](rng)
-        if (split := task.split_of(skill, draft)) is not None:
+        if (split := task.get_split(skill, draft)) is not None:
             splits.setdefault(look(name, draft), set()).add(split)
     assert [seen for seen in splits.items() if len(seen[1]) > 1] == []
     assert {split for seen in splits.values() for split in seen} == set(Split)

@@ -170,7 +170,7 @@ def test_a_task_teaches_with_pictures_of_the_pipeline(
     task.prepare(data)  # type: ignore[attr-defined]
     kept = {file.read_bytes() for file in tmp_path.rglob("*.png")}
     assert len(kept) == 2
-    examples = [task.example_of(datum, "query", "") for datum in data]
+    examples = [task.make_example(datum, "query", "") for datum in data]
     assert [example.response for example in examples] == ["dog", "cat"]
     parts = [example.messages[0].content[0] for example in examples]
     assert len({part.url for part in parts if isinstance(part, ImagePart)}) == 2

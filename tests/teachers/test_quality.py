@@ -227,7 +227,7 @@ def test_the_scorer_compares_a_response_with_the_answer_that_came_with_it() -> N
 
 def test_a_task_may_say_itself_what_problem_an_example_poses() -> None:
     class Own(MathSkills):
-        def problem_of(self, example: Example) -> Problem | None:
+        def to_problem(self, example: Example) -> Problem | None:
             asked = example.messages[-1].text
             return Problem("p", example.messages, str(len(asked)), "addition") if asked != "?" else None
 
@@ -238,7 +238,7 @@ def test_a_task_may_say_itself_what_problem_an_example_poses() -> None:
 
 def test_examples_of_a_published_data_set_are_scored_by_its_own_answers() -> None:
     class Published(MathSkills):
-        drawn = False
+        is_procedural = False
 
         def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
             return [Problem("p", (Message("user", "Two and five?"),), "7", "addition")]
@@ -403,7 +403,7 @@ def test_plans_of_tools_must_run(judge: Judge) -> None:
 
 def test_a_task_may_run_an_example_itself() -> None:
     class Own(MathSkills):
-        def executes(self, example: Example) -> Score | Failure | None:
+        def execute_example(self, example: Example) -> Score | Failure | None:
             if example.response == "broken":
                 raise OSError("no disk")
             return None if example.response == "?" else Score(float(example.response == "good"), {"why": "because"})

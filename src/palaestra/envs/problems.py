@@ -8,7 +8,7 @@ from typing import Any
 from palaestra.core.checks import check_integer, short_repr
 from palaestra.core.errors import EnvError, TooFewProblemsError
 from palaestra.core.records import Problem, Split
-from palaestra.tasks.base import EVERY, Task, check_skills, is_drawn, make_task
+from palaestra.tasks.base import EVERY, Task, check_skills, get_hooks, make_task
 from palaestra.tasks.checks import draw_problems
 
 ENOUGH = 200
@@ -58,7 +58,7 @@ def select_problems(
         raise EnvError(f"split is one of {', '.join(Split)}; got {split!r}")
     if per_skill is None:
         found = _up_to(ENOUGH, task, Split(split), seed, skills)
-    elif check_integer("problems", per_skill) < 0 or (per_skill == EVERY and is_drawn(task)):
+    elif check_integer("problems", per_skill) < 0 or (per_skill == EVERY and get_hooks(task).is_procedural):
         raise EnvError(f"problems is how many a skill, at least 1 for {task.name}; got {per_skill}")
     else:
         found = draw_problems(task, Split(split), per_skill, seed, skills)

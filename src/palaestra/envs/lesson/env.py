@@ -33,7 +33,7 @@ from palaestra.envs.lesson.validation import check_lesson
 from palaestra.learn.student import ModelStudent, Student, SupervisedStudent
 from palaestra.learn.supervised import supervision_for
 from palaestra.runs.ledger import LedgerEntry
-from palaestra.tasks.base import Task, check_skills, longest_answer, make_task
+from palaestra.tasks.base import Task, check_skills, get_hooks, make_task
 from palaestra.tasks.checks import draw_problems
 from palaestra.tasks.evaluate import evaluate
 from palaestra.tasks.group import divide_problems
@@ -126,7 +126,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self.validation, self.test = validation, test
         self.test_task = make_task(test_task) if isinstance(test_task, str) else test_task or self.task
         self.test_every_round = test_every_round
-        self.sampling = sampling or Sampling(max_tokens=longest_answer(self.task))
+        self.sampling = sampling or Sampling(max_tokens=get_hooks(self.task).max_tokens)
         self._given_sampling = sampling
         if keep not in ("last", "best"):
             raise SettingsError(f"the student that is kept is that of the 'last' or the 'best' round; got {keep!r}")
@@ -382,7 +382,7 @@ class _Standing:
 def _answer_length(task: Task, name: str) -> int:
     """The most tokens of an answer to a problem of the task `name`, which may be one of a group."""
     lengths: Mapping[str, int] = getattr(task, "answer_lengths", {})
-    return lengths[name] if name in lengths else longest_answer(task)
+    return lengths[name] if name in lengths else get_hooks(task).max_tokens
 
 
 def _student(name: str) -> Student:

@@ -17,7 +17,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.records import Reply, StopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
-from palaestra.tasks.base import split_of
+from palaestra.tasks.base import get_split
 
 _NUMBER = re.compile(r"-?\d+")
 _CALL = re.compile(r"^\s*calc:(.*)$", re.MULTILINE)
@@ -128,7 +128,7 @@ class CalculatorEnv(TurnEnv):
         while True:
             first, second = (int(n) for n in self.np_random.integers(10 ** (self.digits - 1), 10**self.digits, size=2))
             # The order is no difference: 37*48 and 48*37 belong to the same split.
-            if split_of(f"calculator|{min(first, second)}*{max(first, second)}") is self.split:
+            if get_split(f"calculator|{min(first, second)}*{max(first, second)}") is self.split:
                 break
         self.factors = first, second
         hint = " You may write calc: and an expression." if self.offer else ""

@@ -11,8 +11,8 @@ from palaestra.envs.problems import resolve_task, select_problems
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.records import Reply, StopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
-from palaestra.tasks.base import Task
-from palaestra.tasks.scoring import check_scoring, score, scoring_slots
+from palaestra.tasks.base import Task, get_hooks
+from palaestra.tasks.scoring import score, scoring_slots
 
 TOLD = 200
 """Characters of an answer that its feedback repeats."""
@@ -42,7 +42,7 @@ class ProblemSet:
     ) -> None:
         self.task = resolve_task(task, task_options)
         self.problems = select_problems(self.task, split, problems, skills, problem_seed)
-        check_scoring(self.task)
+        get_hooks(self.task).check_scoring()
         self._slots = scoring_slots(self.task)
 
     def score(self, problem: Problem, text: str) -> Score | Failure:
@@ -52,9 +52,7 @@ class ProblemSet:
 
     def close(self) -> None:
         """End what the task keeps running, such as a sandbox."""
-        close = getattr(self.task, "close", None)
-        if close is not None:
-            close()
+        get_hooks(self.task).close()
 
 
 class TaskEnv(TurnEnv):

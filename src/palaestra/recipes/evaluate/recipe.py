@@ -139,7 +139,7 @@ def check(settings: EvaluateSettings) -> None:
     from palaestra.engines.endpoints import is_remote
     from palaestra.engines.factory import check_model, check_reads
     from palaestra.engines.models import check_device
-    from palaestra.tasks.scoring import check_scoring
+    from palaestra.tasks.base import get_hooks
 
     load_plugins(settings.plugins)
     check_prices(settings.max_cost, settings.model)
@@ -149,7 +149,7 @@ def check(settings: EvaluateSettings) -> None:
         raise SettingsError(f"{settings.model} applies its own chat template; leave the prompt at 'chat'")
     task, problems = _asked(settings)
     check_reads(settings.model, problems)
-    check_scoring(task)
+    get_hooks(task).check_scoring()
 
 
 @lru_cache(maxsize=1)
@@ -184,7 +184,7 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
     """Ask what the store does not know yet; `engine` is loaded at most once."""
     from palaestra.engines.base import Sampling
     from palaestra.engines.endpoints import is_remote
-    from palaestra.tasks.base import longest_answer
+    from palaestra.tasks.base import get_hooks
     from palaestra.tasks.evaluate import evaluate as ask
     from palaestra.tasks.evaluate import measures, outcomes
 
@@ -192,7 +192,7 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
     task, problems = _asked(settings)
     _asked.cache_clear()  # Whoever evaluates again finds the data as it is then.
     phase = f"0/{settings.split}"
-    longest = settings.max_tokens or longest_answer(task)
+    longest = settings.max_tokens or get_hooks(task).max_tokens
     sampling = Sampling(longest, settings.temperature, settings.top_p, stop=settings.stop, count=settings.samples)
     with ExitStack() as stack:
         calls = stack.enter_context(_calls(run, settings)) if is_remote(settings.model) else None

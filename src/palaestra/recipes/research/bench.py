@@ -151,7 +151,7 @@ def bench(
         folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / PLAN, plan)
     for note in notes:
-        listener(Event(research.NOTE, figures={"text": note}))
+        listener(Event(research.NOTE, data={"text": note}))
     return _play(folder, listener)
 
 
@@ -296,8 +296,8 @@ class _Work:
             result = research.research(build(ResearchSettings, values), out=episode.folder, **own)  # type: ignore[arg-type]
         with self.lock:
             self.done += 1
-            figures = {"task": episode.task, "agent": episode.agent, "seed": episode.seed, "summary": result.summary}
-            self._tell(Event("bench", self.done, self.total, 0, figures))
+            data = {"task": episode.task, "agent": episode.agent, "seed": episode.seed, "summary": result.summary}
+            self._tell(Event("bench", self.done, self.total, 0, data))
 
 
 def _budget(found: BenchResult) -> Budget | None:

@@ -254,7 +254,7 @@ def _load(settings: TeachSettings, listener: Listener) -> Student:
     from palaestra.envs.token import TokenVectorEnv
     from palaestra.learn.students import STUDENTS, make_student
     from palaestra.learn.supervised import supervision_for
-    from palaestra.tasks.base import longest_answer
+    from palaestra.tasks.base import get_hooks
 
     if settings.threads:
         import torch
@@ -273,7 +273,7 @@ def _load(settings: TeachSettings, listener: Listener) -> Student:
     task = make_taught_task(settings)
     options = parse_options(settings.student_options, "student_options")
     if hasattr(getattr(STUDENTS.get(settings.learning), "Settings", None), "max_tokens"):
-        options.setdefault("max_tokens", settings.answer_tokens or longest_answer(task))
+        options.setdefault("max_tokens", settings.answer_tokens or get_hooks(task).max_tokens)
     return make_student(
         settings.learning, model, supervision, start=settings.start, score=scorer_of(task), environment=TokenVectorEnv,
         batch_size=settings.engine_batch, keep_every=settings.checkpoint_seconds, **options,

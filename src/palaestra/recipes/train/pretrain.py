@@ -97,7 +97,7 @@ def pretrain(settings: PretrainSettings | None = None, *, listener: Listener = i
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
     def on_step(step: int, loss: float) -> None:
-        listener(Event("pretrain", step, settings.steps, figures={"loss": loss} if loss == loss else {}))
+        listener(Event("pretrain", step, settings.steps, data={"loss": loss} if loss == loss else {}))
 
     make = {"nano": _nano, "nano-vlm": _nano_vlm}[settings.model]
     made = make(settings, Seeds(settings.seed), device, on_step)

@@ -105,7 +105,7 @@ class TrainSettings:
     stop_at: float | None = setting(None, "Stop once the mean return of the last 100 episodes has reached this.")
     checkpoint_every: int = setting(10, "Iterations between checkpoints.")
     keep_trajectories: int = setting(4, "Episodes of each iteration that are kept in the store.")
-    tensorboard: bool = setting(False, "Write the figures for TensorBoard as well (extra: tensorboard).")
+    tensorboard: bool = setting(False, "Write the metrics for TensorBoard as well (extra: tensorboard).")
     wandb: str = setting("", "Name of a Weights & Biases project to log to as well (extra: wandb).")
     device: str = setting("", "Where to compute, for example cuda; empty means a GPU where there is one.")
     threads: int = setting(0, "CPU threads; 0 leaves torch's own choice.")
@@ -157,17 +157,17 @@ class Iteration:
 
     Arguments:
         number: from 1.
-        figures: what the iteration brought, as the store keeps it.
+        metrics: what the iteration brought, as the store keeps it.
         responses: all of a language model's, with their prompts and rewards; empty for classic environments.
     """
 
     number: int
-    figures: Mapping[str, float]
+    metrics: Mapping[str, float]
     responses: Sequence[Response] = ()
 
 
 Callback = Callable[[Iteration], bool | Mapping[str, float] | None]
-"""Is told of each iteration; `True` stops the run there, a mapping adds figures."""
+"""Is told of each iteration; `True` stops the run there, a mapping adds metrics."""
 
 
 def train(
@@ -184,7 +184,7 @@ def train(
         settings: all of them at once, or give single ones as keywords.
         out: the run folder; a new one below `runs/` if empty.
         listener: is told of the progress.
-        callbacks: are told each iteration's figures; they may add figures, and may stop the run.
+        callbacks: are told each iteration's metrics; they may add metrics, and may stop the run.
 
     Example:
         >>> from palaestra import train                                       # doctest: +SKIP
@@ -308,18 +308,18 @@ def _play(
         for iteration in range(done + 1, (done if loop.stopped else settings.iterations) + 1):
             listener(Event("collect", iteration - 1, settings.iterations, iteration))
             start = time.perf_counter()
-            figures, trajectories = loop.iterate(iteration, 1.0 - (iteration - 1) / settings.iterations, listener)
+            metrics, trajectories = loop.iterate(iteration, 1.0 - (iteration - 1) / settings.iterations, listener)
             seconds = time.perf_counter() - start
             cost = LedgerEntry(f"{iteration}/train", settings.model if settings.policy == "lm" else settings.policy,
-                               calls=int(figures.get("episodes", 0)), usage=loop.usage, seconds=seconds)  # fmt: skip
-            run.store.add_iteration(iteration, figures, trajectories, cost)
+                               calls=int(metrics.get("episodes", 0)), usage=loop.usage, seconds=seconds)  # fmt: skip
+            run.store.add_iteration(iteration, metrics, trajectories, cost)
             for tracker in trackers:
-                tracker.log(iteration, figures)
-            listener(Event("iteration", iteration, settings.iterations, iteration, figures))
-            told = Iteration(iteration, figures, loop.responses)
+                tracker.log(iteration, metrics)
+            listener(Event("iteration", iteration, settings.iterations, iteration, metrics))
+            told = Iteration(iteration, metrics, loop.responses)
             answers = [callback(told) for callback in callbacks]
             for more in (answer for answer in answers if isinstance(answer, Mapping)):
-                run.store.add_figures(iteration, more)
+                run.store.add_metrics(iteration, more)
                 for tracker in trackers:
                     tracker.log(iteration, more)
             loop.stopped = True in answers or (settings.stop_at is not None and loop.recent_return >= settings.stop_at)
@@ -346,20 +346,20 @@ def _play(
 
 def _evaluate(run: Run, loop: Loop, iteration: int, settings: TrainSettings, listener: Listener) -> dict[str, float]:
     start = time.perf_counter()
-    figures, cost = loop.evaluate(iteration, run.store, listener)
-    figures["seconds_evaluate"] = time.perf_counter() - start
-    run.store.add_figures(iteration, figures)
+    metrics, cost = loop.evaluate(iteration, run.store, listener)
+    metrics["seconds_evaluate"] = time.perf_counter() - start
+    run.store.add_metrics(iteration, metrics)
     phase = f"{iteration}/test"
     # Attempts at problems were stored with their own; a run that starts over from nothing measures the same again.
     if cost is not None and not run.store.total(phase).calls:
-        run.store.add_cost(replace(cost, phase=phase, seconds=figures["seconds_evaluate"]))
-    listener(Event("evaluation", iteration, settings.iterations, iteration, figures))
-    return figures
+        run.store.add_cost(replace(cost, phase=phase, seconds=metrics["seconds_evaluate"]))
+    listener(Event("evaluation", iteration, settings.iterations, iteration, metrics))
+    return metrics
 
 
 def _summary(run: Run, settings: TrainSettings, loop: Loop, iterations: int) -> dict[str, Any]:
     total = run.store.total()
-    table = run.store.figures()
+    table = run.store.metrics()
     last = table.get(iterations, {})
     if not table:
         raise RunError(f"the run folder is damaged: {run.store.path} holds no iteration")

@@ -144,7 +144,7 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
 
     listener(Event("evaluate before", 0, len(held_out)))
     before = model.evaluate(held_out)
-    listener(Event("evaluate before", len(held_out), len(held_out), figures={"accuracy": before.accuracy}))
+    listener(Event("evaluate before", len(held_out), len(held_out), data={"accuracy": before.accuracy}))
     last = time.monotonic()
     epoch = 1 + (len(state.validation) if state is not None else 0)
 
@@ -153,8 +153,8 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
 
     def on_epoch(number: int, report: Any) -> None:
         nonlocal epoch
-        figures = {"ranking_loss": report.ranking_loss, "accuracy": report.accuracy}
-        listener(Event("validate", report.count, report.count, number, figures))
+        metrics = {"ranking_loss": report.ranking_loss, "accuracy": report.accuracy}
+        listener(Event("validate", report.count, report.count, number, metrics))
         epoch = number + 1
 
     def write_progress(state: RewardState) -> Callable[[Path], None]:
@@ -182,7 +182,7 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
         )  # fmt: skip
     listener(Event("evaluate after", 0, len(held_out)))
     after = model.evaluate(held_out)
-    listener(Event("evaluate after", len(held_out), len(held_out), figures={"accuracy": after.accuracy}))
+    listener(Event("evaluate after", len(held_out), len(held_out), data={"accuracy": after.accuracy}))
     model.report = after
     model.metrics = {
         "recipe": RECIPE,

@@ -13,16 +13,17 @@ from pydantic import BaseModel
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Completion, Example, Failure, Problem, Score
+from palaestra.tasks.base import TaskHooks
 from palaestra.tasks.code.extraction import extract_code
 from palaestra.tasks.code.formats import CodeProblem, Stdio
 from palaestra.tasks.code.judge import Allowance, Judge
 from palaestra.tasks.code.verdicts import Judgement, Outcome, Verdict
-from palaestra.tasks.code.writing import Form, brief_for, datum_for, example_of
+from palaestra.tasks.code.writing import Form, brief_for, datum_for, datum_to_example
 
 ASKED = "{question}\n\nAnswer with Python code in a fenced code block."
 
 
-class CodeTask(ABC):
+class CodeTask(TaskHooks, ABC):
     """What all programming tasks share: how a response is judged.
 
     Arguments:
@@ -61,13 +62,13 @@ class CodeTask(ABC):
     def brief(self) -> str:
         return brief_for(self.forms)
 
-    def example_of(self, datum: Any, skill: str, subskill: str) -> Example:
+    def make_example(self, datum: Any, skill: str, subskill: str) -> Example:
         """A written problem as it is taught.
 
         Raises:
             UnusableError: its program is no Python, its tests are of the wrong form, or they could not tell a wrong program.
         """
-        return example_of(datum, ASKED, skill, subskill, tuple(dict.fromkeys(self.forms.values())))
+        return datum_to_example(datum, ASKED, skill, subskill, tuple(dict.fromkeys(self.forms.values())))
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         """Run the program in a response against all tests of its problem."""

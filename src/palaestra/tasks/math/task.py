@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
-from palaestra.tasks.base import split_of
+from palaestra.tasks.base import get_split
 from palaestra.tasks.math.advanced import ADVANCED
 from palaestra.tasks.math.answers import equal, extract
 from palaestra.tasks.math.arithmetic import ARITHMETIC
@@ -25,8 +25,8 @@ def draft_split(skill: str, draft: Draft) -> Split | None:
     None for a problem with the numbers and the answer of one in another split: it is never asked and never taught. To move
     it there would bring problems that the embedded model was trained on into the splits that are measured on.
     """
-    split = split_of(f"{skill}|{draft.key}")
-    return split if not draft.like or split_of(f"{skill}|{draft.like}") is split else None
+    split = get_split(f"{skill}|{draft.key}")
+    return split if not draft.like or get_split(f"{skill}|{draft.like}") is split else None
 
 
 class MathSkills(ProceduralTask[Draft]):
@@ -46,7 +46,7 @@ class MathSkills(ProceduralTask[Draft]):
     def family(self) -> Family[Draft]:
         return {name: skill.subskills for name, skill in SKILLS.items()}
 
-    def split_of(self, skill: str, draft: Draft) -> Split | None:
+    def get_split(self, skill: str, draft: Draft) -> Split | None:
         return draft_split(skill, draft)
 
     def key(self, draft: Draft) -> str:
@@ -72,7 +72,7 @@ class MathSkills(ProceduralTask[Draft]):
     def brief(self) -> str:
         return SKILLS_BRIEF
 
-    def example_of(self, datum: MathDatum, skill: str, subskill: str) -> Example:
+    def make_example(self, datum: MathDatum, skill: str, subskill: str) -> Example:
         answer = plain(datum.answer)
         question = Message("user", datum.question.strip())
         return Example((question,), worked([datum.reasoning], answer), skill, subskill, answer)

@@ -20,7 +20,7 @@ import numpy as np
 from palaestra.core.errors import TaskError, UnknownNameError
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
-from palaestra.tasks.base import check_skills, take
+from palaestra.tasks.base import TaskHooks, check_skills, take
 from palaestra.tasks.math.equivalence.compare import Verdict
 from palaestra.tasks.math.extraction import Extracted, extract
 from palaestra.tasks.math.writing import WORKED_BRIEF, MathDatum, plain
@@ -50,7 +50,7 @@ class Item:
         return hashlib.blake2b(" ".join(self.question.split()).encode(), digest_size=8).hexdigest()
 
 
-class WorkedTask(ABC):
+class WorkedTask(TaskHooks, ABC):
     """A task of published problems with worked solutions.
 
     Arguments:
@@ -128,12 +128,12 @@ class WorkedTask(ABC):
     def brief(self) -> str:
         return WORKED_BRIEF
 
-    def example_of(self, datum: MathDatum, skill: str, subskill: str) -> Example:
+    def make_example(self, datum: MathDatum, skill: str, subskill: str) -> Example:
         answer = plain(datum.answer)
         worked = f"{datum.reasoning.strip()}\nThe answer is \\boxed{{{answer}}}."
         return _example(Item(datum.question, worked, answer, skill, subskill))
 
-    def shown(self, skill: str, count: int) -> list[Example]:
+    def get_shots(self, skill: str, count: int) -> list[Example]:
         """Worked problems of all skills in turn, whatever is asked: how hard a question is must not be told."""
         train = sorted(self._load()[Split.TRAIN], key=lambda item: item.digest)
         return [_example(item) for item in list(_in_turn(train, tuple(self.skills()), None, by_skill=True))[:count]]

@@ -11,7 +11,7 @@ from typing import Any
 from palaestra.core.errors import SandboxError, SettingsError, TaskError
 from palaestra.core.records import Attempt, Completion, Example, Failure, FailureCause, Message, Problem, Score, Split
 from palaestra.core.statistics import Mean, get_cluster, rate_interval
-from palaestra.tasks.base import split_of
+from palaestra.tasks.base import get_split
 from palaestra.tasks.procedural import Family, ProceduralTask
 from palaestra.tasks.tools import writing
 from palaestra.tasks.tools.extraction import extract_calls, extract_program, read_native_calls
@@ -85,8 +85,8 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
     def family(self) -> Family[ToolDraft]:
         return self._family
 
-    def split_of(self, skill: str, draft: ToolDraft) -> Split:
-        return split_of(draft.plan.canonical())  # Whatever the words and the skill: a plan has one split.
+    def get_split(self, skill: str, draft: ToolDraft) -> Split:
+        return get_split(draft.plan.canonical())  # Whatever the words and the skill: a plan has one split.
 
     def key(self, draft: ToolDraft) -> str:
         return draft.question
@@ -125,7 +125,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
     def brief(self) -> str:
         return writing.brief()
 
-    def example_of(self, datum: writing.ToolsDatum, skill: str, subskill: str) -> Example:
+    def make_example(self, datum: writing.ToolsDatum, skill: str, subskill: str) -> Example:
         return self.example(skill, subskill, ToolDraft(datum.request.strip(), writing.plan_of(datum)))
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:

@@ -63,7 +63,7 @@ class Pictures:
         if self.painter.identity:
             self.painted(data)
 
-    def example_of(
+    def make_example(
         self, datum: Any, asked: str, response: str, choices: Sequence[str], skill: str, subskill: str
     ) -> Example:
         """The datum as it is taught, its picture painted.

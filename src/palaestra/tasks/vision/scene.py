@@ -13,7 +13,7 @@ from typing import Literal
 
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Split
-from palaestra.tasks.base import split_of
+from palaestra.tasks.base import get_split
 
 SIDE = 64
 """Width and height of a picture in pixels."""
@@ -114,7 +114,7 @@ class Scene:
 
 def scene_split(scene: Scene) -> Split:
     """The split of a scene: no picture of one split is in another, whatever is asked about it."""
-    return split_of(f"vision|{scene.canonical()}")
+    return get_split(f"vision|{scene.canonical()}")
 
 
 def check_scene(scene: Scene) -> None:

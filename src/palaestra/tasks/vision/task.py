@@ -50,7 +50,7 @@ class VisionSkills(ProceduralTask[Draft]):
     def family(self) -> Family[Draft]:
         return {name: skill.subskills for name, skill in SKILLS.items()}
 
-    def split_of(self, skill: str, draft: Draft) -> Split:
+    def get_split(self, skill: str, draft: Draft) -> Split:
         return scene_split(draft.scene)
 
     def key(self, draft: Draft) -> tuple[str, str]:
@@ -83,9 +83,9 @@ class VisionSkills(ProceduralTask[Draft]):
     def prepare(self, data: Sequence[Any]) -> None:
         self.pictures.prepare(data)
 
-    def example_of(self, datum: Any, skill: str, subskill: str) -> Example:
+    def make_example(self, datum: Any, skill: str, subskill: str) -> Example:
         response = worked([datum.reasoning], datum.answer.strip())
-        return self.pictures.example_of(datum, datum.question.strip(), response, datum.choices, skill, subskill)
+        return self.pictures.make_example(datum, datum.question.strip(), response, datum.choices, skill, subskill)
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         right, given = judge(completion.text, problem.reference, problem.metadata["choices"])

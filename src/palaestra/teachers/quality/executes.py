@@ -2,7 +2,7 @@
 
 Everything runs in the sandbox. A task of another kind takes part with one method,
 
-    def executes(self, example: Example) -> Score | Failure | None
+    def execute_example(self, example: Example) -> Score | Failure | None
 
 which runs the response: a score of 1 is kept, `None` says that there is nothing to run.
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Example, Failure, FailureCause, Score
-from palaestra.tasks.base import Task
+from palaestra.tasks.base import Task, get_hooks
 from palaestra.tasks.texts import digest
 from palaestra.teachers.quality.base import Context
 from palaestra.teachers.quality.problems import bare, name_of
@@ -69,9 +69,9 @@ class Executes:
         from palaestra.tasks.code.task import CodeTask
         from palaestra.tasks.tools.task import ToolsSkills
 
-        own: Callable[[Example], Score | Failure | None] | None = getattr(task, "executes", None)
-        if own is not None:
-            return lambda example: _scored(own(example))
+        hooks = get_hooks(task)
+        if hooks.overrides("execute_example"):
+            return lambda example: _scored(hooks.execute_example(example))
         if isinstance(task, CodeTask):
             judge = self._programs or Judge()
             return lambda example: _program(example, judge)
