@@ -27,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Language models learn inside Gymnasium environments.",
 )
-models_app = typer.Typer(no_args_is_help=True, help="The model shelf.")
+models_app = typer.Typer(no_args_is_help=True, help="The model registry.")
 app.add_typer(models_app, name="models")
 
 Out = Annotated[str, typer.Option("--out", help="The run folder; a new one below runs/ if not given.")]
@@ -322,18 +322,18 @@ def list_(kind: Annotated[str, typer.Argument(help=f"One of {', '.join(KINDS)}; 
 
 @models_app.command("list")
 def models_list() -> None:
-    """The models of the shelf, and whether they are on this machine."""
-    from palaestra.engines.models import SHELF, is_here
+    """List the registered models and whether each is on this machine."""
+    from palaestra.engines.models import MODELS, is_here
 
     table = Table(box=None, show_header=False)
-    for name, description in SHELF.items():
+    for name, description in MODELS.items():
         table.add_row(name, "here" if is_here(name) else "not fetched", description)
     console.print(table)
     console.print("Any folder with a transformers checkpoint, or a hub id such as owner/name, is a model too.")
 
 
 @models_app.command("get")
-def models_get(name: Annotated[str, typer.Argument(help="A name of the shelf, or a hub id.")]) -> None:
+def models_get(name: Annotated[str, typer.Argument(help="A registered name or a hub id.")]) -> None:
     """Fetch a model, check it, and say where it lies."""
     from palaestra.engines.models import get
     from palaestra.recipes.progress import RunProgress

@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.core import TyperGroup
 
-from palaestra.core.checks import short
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import PalaestraError
 from palaestra.core.interrupts import Terminated
 from palaestra.core.user_code import describe_origin
@@ -63,7 +63,7 @@ class Commands(TyperGroup):
             raise StoppedError(error) from error
         except SystemExit as error:
             raise PalaestraError(
-                f"the command was ended by sys.exit({short(error.code)}){describe_origin(error)}"
+                f"the command was ended by sys.exit({short_repr(error.code)}){describe_origin(error)}"
             ) from error
 
 

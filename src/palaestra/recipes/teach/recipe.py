@@ -56,7 +56,7 @@ class TeachSettings:
     test_tasks: tuple[str, ...] = setting(
         (), "Tasks that the gain is measured on, written alike; those of validation if none is given."
     )
-    student: str = setting("nano", "The model that learns: a name of the shelf, a folder, or a hub id.")
+    student: str = setting("nano", "The model that learns: a registered name, a folder or a hub id.")
     learning: str = setting("supervised", "How it learns; `palaestra list students` names the ways.")
     student_options: tuple[str, ...] = setting((), "Options of that way of learning, each as name=value.")
     start: Literal["base", "last"] = setting(
@@ -238,7 +238,7 @@ def resume(run: Run, *, listener: Listener = ignore, categories: int | None = No
 
 def check(settings: TeachSettings) -> None:
     """Raise for every name that does not exist and a task that cannot be scored, before anything is loaded or written."""
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
     from palaestra.learn.students import check_student
     from palaestra.recipes.teach.lessons import check_writer
     from palaestra.tasks.base import check_skills, make_task
@@ -250,8 +250,8 @@ def check(settings: TeachSettings) -> None:
     TEACHERS.check(settings.teacher)
     check_skills(task, settings.skills)
     taught, tested = make_taught_task(settings), make_test_task(settings)
-    shelf.check(settings.student)
-    shelf.check_device(settings.device)
+    models.check(settings.student)
+    models.check_device(settings.device)
     check_student(settings.learning, parse_options(settings.student_options, "student_options"))
     check_discovery(settings, taught, tested)
     check_writer(settings, taught)
@@ -259,7 +259,7 @@ def check(settings: TeachSettings) -> None:
 
 
 def _load(settings: TeachSettings, listener: Listener) -> Student:
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
     from palaestra.envs.token import TokenVectorEnv
     from palaestra.learn.students import STUDENTS, make_student
     from palaestra.learn.supervised import supervision_for
@@ -270,7 +270,7 @@ def _load(settings: TeachSettings, listener: Listener) -> Student:
 
         torch.set_num_threads(settings.threads)
     listener(Event("load"))
-    model = shelf.load(settings.student, device=settings.device, listener=listener)
+    model = models.load(settings.student, device=settings.device, listener=listener)
     supervision = supervision_for(
         model.weights,
         settings.method,

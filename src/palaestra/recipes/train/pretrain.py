@@ -17,7 +17,7 @@ from palaestra.core.statistics import report_on
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.settings import check_minimum, require, resolve_settings, setting
 from palaestra.runs.files import PARTIAL, write_folder
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import storage_errors
 from palaestra.runs.provenance import record_provenance
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _pretrain(settings: PretrainSettings, listener: Listener) -> Report:
     out = Path(settings.out)
     if out.exists():
         raise RunError(f"{out} exists already; choose another --out")
-    with guarded(out, "making the folder of the checkpoint"):  # Before the work, not after it.
+    with storage_errors(out, "making the folder of the checkpoint"):  # Before the work, not after it.
         out.with_name(out.name + PARTIAL).mkdir(parents=True, exist_ok=True)
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
     listener(announce_start("pretrain", out, model=settings.model, steps=str(settings.steps), device=device))

@@ -60,7 +60,7 @@ class TrainSettings:
     policy: Literal["", "lm", "mlp", "transformer"] = setting(
         "", "Who acts: a language model, a perceptron, or a transformer over the history of observations."
     )
-    model: str = setting("nano", "The language model: a name of the shelf, a folder, or a hub id.")
+    model: str = setting("nano", "The language model: a registered name, a folder or a hub id.")
     method: Literal["auto", "full", "lora"] = setting(
         "auto", "Train all weights or a LoRA adapter; auto: all up to 20 M parameters."
     )
@@ -220,10 +220,10 @@ def resume(run: Run, *, listener: Listener = ignore, callbacks: Sequence[Callbac
 
 def filled(settings: TrainSettings) -> TrainSettings:
     """The settings with everything that was left open set to what suits the environment."""
-    from palaestra.envs.factory import kind_of
+    from palaestra.envs.factory import detect_kind
 
     load_plugins(settings.plugins)
-    kind = kind_of(settings.env, settings.options)
+    kind = detect_kind(settings.env, settings.options)
     language = kind != "control"
     policy = settings.policy or ("lm" if language else "mlp")
     if (policy == "lm") != language:
@@ -262,16 +262,16 @@ def filled(settings: TrainSettings) -> TrainSettings:
 
 def check(settings: TrainSettings) -> None:
     """Raise for every name that does not exist, before anything is loaded or written."""
-    from palaestra.engines import models as shelf
-    from palaestra.envs.factory import check_options, spec_of
+    from palaestra.engines import models
+    from palaestra.envs.factory import check_options, get_spec
     from palaestra.recipes.train.trackers import check_trackers
 
     load_plugins(settings.plugins)
-    spec_of(settings.env)
+    get_spec(settings.env)
     check_options(settings.env, settings.options)
-    shelf.check_device(settings.device)
+    models.check_device(settings.device)
     if settings.policy in ("", "lm"):
-        shelf.check(settings.model)
+        models.check(settings.model)
     check_trackers(settings.tensorboard, settings.wandb)
 
 

@@ -44,7 +44,7 @@ _ELSEWHERE = ("reward_model_path", "resume_checkpoint", "threads", "checkpoint_s
 class RewardSettings:
     """How a reward model is trained."""
 
-    model_name: str = setting("nano", "The backbone: a name of the shelf, a folder, or a hub id.")
+    model_name: str = setting("nano", "The backbone: a registered name, a folder or a hub id.")
     datasets_path: str = setting("", "The comparisons: .jsonl, .jsonl.gz, .json, a datasets folder, or a hub id.")
     reward_model_path: str = setting("", "Folder for the reward model; a new one below runs/ if not given.")
     held_out_path: str = setting("", "Comparisons to measure on; empty holds back a share of the data.")
@@ -118,14 +118,14 @@ def train_reward(
 
 
 def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
     from palaestra.learn.reward_model import make_reward_model
     from palaestra.learn.reward_report import plain_report
     from palaestra.learn.reward_training import train_reward_model
 
     started = time.perf_counter()
-    shelf.check(settings.model_name)
-    shelf.check_device(settings.device)
+    models.check(settings.model_name)
+    models.check_device(settings.device)
     out = _folder(settings)
     if settings.threads:
         import torch
