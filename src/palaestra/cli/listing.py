@@ -46,10 +46,10 @@ def sandboxes() -> Mapping[str, str]:
 
 
 def models() -> Mapping[str, str]:
-    """The names of the shelf."""
-    from palaestra.engines.models import SHELF
+    """The names of the model registry."""
+    from palaestra.engines.models import MODELS
 
-    return SHELF
+    return MODELS
 
 
 def environments() -> Mapping[str, str]:

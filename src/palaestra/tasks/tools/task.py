@@ -10,7 +10,7 @@ from typing import Any
 
 from palaestra.core.errors import SandboxError, SettingsError, TaskError
 from palaestra.core.records import Attempt, Completion, Example, Failure, FailureCause, Message, Problem, Score, Split
-from palaestra.core.statistics import Mean, cluster_of, rate_interval
+from palaestra.core.statistics import Mean, get_cluster, rate_interval
 from palaestra.tasks.base import get_split
 from palaestra.tasks.procedural import Family, ProceduralTask
 from palaestra.tasks.tools import writing
@@ -158,7 +158,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
             if isinstance(attempt.outcome, Score) and "calls" in attempt.outcome.evidence:
                 made, _, wanted = attempt.outcome.evidence["calls"].partition(" of ")
                 shares.append(int(made) / int(wanted))
-                clusters.append(cluster_of(attempt.problem))
+                clusters.append(get_cluster(attempt.problem))
         return {"calls made": rate_interval(shares, clusters)} if shares else {}
 
     def check_scoring(self) -> None:

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from palaestra.core.errors import PalaestraError, SettingsError
 from palaestra.core.records import Example, Failure, FailureCause, ImagePart, Message, TextPart
 from palaestra.runs.cache import digest
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import storage_errors
 from palaestra.runs.records import to_data
 from palaestra.tasks.teaching import UnusableError
 from palaestra.tasks.vision.image_generators.base import Description, make_image_generator
@@ -158,7 +158,7 @@ def _read(key: str) -> bytes | None:
 def _write(key: str, content: bytes) -> None:
     """Keep a picture; under its name it is there whole or not at all, whoever else writes it."""
     path = _path(key)
-    with guarded(path, "keeping a picture"):
+    with storage_errors(path, "keeping a picture"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as partial:
             try:
