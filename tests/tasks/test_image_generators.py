@@ -20,7 +20,7 @@ from palaestra.tasks.vision.image_generators import text_to_image
 from palaestra.tasks.vision.image_generators.base import IMAGE_GENERATORS, make_image_generator
 from palaestra.tasks.vision.pictures import Pictures
 from palaestra.tasks.vision.render import render
-from palaestra.tasks.vision.scene import SceneItem, Scene
+from palaestra.tasks.vision.scene import Scene, SceneItem
 from palaestra.tasks.vision.writing import DescribedDatum, VisionDatum
 from palaestra.teachers.model_writer import ModelWriter
 from palaestra.teachers.prompts import Prompts
