@@ -8,6 +8,7 @@ import sys
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("PALAESTRA_PROGRESS", "0")
 os.environ.setdefault("PALAESTRA_RESEARCH_SEED", "0")  # The same hidden problems on every machine.
 
 import pytest

@@ -238,11 +238,11 @@ class _ControlPlay:
     def iterate(self, iteration: int, progress_remaining: float) -> Any:
         import torch
 
-        from palaestra.engines.kernels import suited
+        from palaestra.engines.cpu.kernels import select_matmul_kernels
 
         generator = torch.Generator().manual_seed(self.seeds.derive("act", iteration).integer())
         seed = self.seeds.derive("episodes", iteration).integer()
-        with suited(small=True):
+        with select_matmul_kernels(small=True):
             rollout = self.collector.collect_episodes(self.group, seed, generator, self.longest)
             # An episode that was cut at `max_timesteps` is as long as it got.
             rollout.episode_returns = rollout.sequence_returns()

@@ -24,6 +24,7 @@ from palaestra.recipes.metered_engines import (
     open_cache,
     service_options,
 )  # fmt: skip
+from palaestra.recipes.progress import RunProgress, show_progress
 from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import (
     build,
@@ -107,9 +108,20 @@ class EvaluateResult:
 
 
 def evaluate(
-    settings: EvaluateSettings | None = None, *, out: str | Path = "", listener: Listener = ignore, **values: Any
+    settings: EvaluateSettings | None = None,
+    *,
+    out: str | Path = "",
+    listener: Listener | None = None,
+    progress: bool = True,
+    **values: Any,
 ) -> EvaluateResult:
     """Evaluate a model on a task; the attempts go to a run folder.
+
+    Arguments:
+        settings: all of them at once, or give single ones as keywords.
+        out: the run folder; a new one below `runs/` if empty.
+        listener: receives the progress events, instead of the display on stderr.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
 
     Example:
         >>> from palaestra import evaluate                              # doctest: +SKIP
@@ -119,9 +131,10 @@ def evaluate(
     folder = Path(out) if out else new_folder(RECIPE)
     check(settings)
     Run.check_new(folder)
-    engine = _load(settings, listener)
-    with Run.create(folder, RECIPE, to_plain(settings)) as run:
-        return _play(run, settings, lambda: engine, listener)
+    with show_progress(listener, progress, RunProgress) as listener:
+        engine = _load(settings, listener)
+        with Run.create(folder, RECIPE, to_plain(settings)) as run:
+            return _play(run, settings, lambda: engine, listener)
 
 
 def resume(run: Run, *, listener: Listener = ignore, max_cost: float | None = None) -> EvaluateResult:

@@ -12,6 +12,7 @@ from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.plugins import load_plugins
 from palaestra.core.records import Completion, Example, Failure, Score, Trajectory
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP, check_call_timeout, check_prices
+from palaestra.recipes.progress import RunProgress, show_progress
 from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import (
     build,
@@ -181,14 +182,20 @@ class TeachResult:
 
 
 def teach(
-    settings: TeachSettings | None = None, *, out: str | Path = "", listener: Listener = ignore, **values: Any
+    settings: TeachSettings | None = None,
+    *,
+    out: str | Path = "",
+    listener: Listener | None = None,
+    progress: bool = True,
+    **values: Any,
 ) -> TeachResult:
     """Run a whole episode at the lesson scale and measure what the student gained.
 
     Arguments:
         settings: all of them at once, or give single ones as keywords.
         out: the run folder; a new one below `runs/` if empty.
-        listener: is told of the progress.
+        listener: receives the progress events, instead of the display on stderr.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
 
     Example:
         >>> from palaestra import teach                                       # doctest: +SKIP
@@ -200,9 +207,11 @@ def teach(
     check(settings)
     Run.check_new(folder)
     started = time.perf_counter()
-    student = _load(settings, listener)
-    with Run.create(folder, RECIPE, to_plain(settings)) as run:
-        return _play(run, settings, student, started, listener)
+    rounds = settings.rounds
+    with show_progress(listener, progress, lambda console: RunProgress(console, rounds)) as listener:
+        student = _load(settings, listener)
+        with Run.create(folder, RECIPE, to_plain(settings)) as run:
+            return _play(run, settings, student, started, listener)
 
 
 def resume(run: Run, *, listener: Listener = ignore, categories: int | None = None, **limits: float) -> TeachResult:

@@ -14,6 +14,7 @@ from palaestra.core.events import Event, Listener, ignore, notice
 from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.plugins import load_plugins
 from palaestra.learn.algorithms import ALGORITHMS
+from palaestra.recipes.progress import TrainProgress, announce_start, show_progress
 from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import (
     check_finite,
@@ -174,7 +175,8 @@ def train(
     settings: TrainSettings | None = None,
     *,
     out: str | Path = "",
-    listener: Listener = ignore,
+    listener: Listener | None = None,
+    progress: bool = True,
     callbacks: Sequence[Callback] = (),
     **values: Any,
 ) -> TrainResult:
@@ -183,8 +185,9 @@ def train(
     Arguments:
         settings: all of them at once, or give single ones as keywords.
         out: the run folder; a new one below `runs/` if empty.
-        listener: is told of the progress.
-        callbacks: are told each iteration's metrics; they may add metrics, and may stop the run.
+        listener: receives the progress events, instead of the display on stderr.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
+        callbacks: receive each iteration's metrics; they may add metrics, and may stop the run.
 
     Example:
         >>> from palaestra import train                                       # doctest: +SKIP
@@ -197,10 +200,12 @@ def train(
     check(settings)
     Run.check_new(folder)
     started = time.perf_counter()
-    loop = _build(settings, listener)
-    settings = loop.settings
-    with closing(loop), Run.create(folder, RECIPE, to_plain(settings)) as run:
-        return _play(run, settings, loop, started, listener, callbacks)
+    with show_progress(listener, progress, TrainProgress) as listener:
+        listener(_announce(settings, folder))
+        loop = _build(settings, listener)
+        settings = loop.settings
+        with closing(loop), Run.create(folder, RECIPE, to_plain(settings)) as run:
+            return _play(run, settings, loop, started, listener, callbacks)
 
 
 def resume(run: Run, *, listener: Listener = ignore, callbacks: Sequence[Callback] = ()) -> TrainResult:
@@ -208,6 +213,7 @@ def resume(run: Run, *, listener: Listener = ignore, callbacks: Sequence[Callbac
     settings = load_run_settings(TrainSettings, run)
     check(settings)
     started = time.perf_counter()
+    listener(_announce(settings, run.folder))
     with closing(_build(settings, listener)) as loop:
         return _play(run, settings, loop, started, listener, callbacks)
 
@@ -267,6 +273,11 @@ def check(settings: TrainSettings) -> None:
     if settings.policy in ("", "lm"):
         models.check(settings.model)
     check_trackers(settings.tensorboard, settings.wandb)
+
+
+def _announce(settings: TrainSettings, folder: Path) -> Event:
+    model = settings.model if settings.policy == "lm" else settings.policy
+    return announce_start(RECIPE, folder, model=model, algorithm=settings.algorithm, environment=settings.env)
 
 
 def _build(settings: TrainSettings, listener: Listener) -> Loop:

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import RunError, SettingsError
-from palaestra.core.events import Event, Listener, ignore
+from palaestra.core.events import Event, Listener
 from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.seeding import Seeds
+from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.settings import check_finite, check_minimum, require, resolve_settings, setting, to_plain
 from palaestra.runs.files import write_folder, write_json
@@ -80,7 +81,8 @@ def train_reward(
     reward_model_path: str | Path = "",
     *,
     settings: RewardSettings | None = None,
-    listener: Listener = ignore,
+    listener: Listener | None = None,
+    progress: bool = True,
     **values: Any,
 ) -> RewardModel:
     """Train a reward model on comparisons, measure it, and save it as a transformers checkpoint.
@@ -88,7 +90,8 @@ def train_reward(
     Arguments:
         model_name, datasets_path, reward_model_path: as in `RewardSettings`; so are all further keywords.
         settings: all of them at once, instead.
-        listener: is told of the progress.
+        listener: receives the progress events, instead of the display on stderr.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
 
     Returns:
         The model, with `folder` (where it was saved), `report` (the held-out comparisons after training) and
@@ -110,7 +113,8 @@ def train_reward(
         if value is not None
     }
     settings = resolve_settings(RewardSettings, settings, values)
-    return _train(settings, listener)
+    with show_progress(listener, progress, RunProgress) as listener:
+        return _train(settings, listener)
 
 
 def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
@@ -128,6 +132,7 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
 
         torch.set_num_threads(settings.threads)
     seeds = Seeds(settings.seed)
+    listener(announce_start("train-reward", out or "none", model=settings.model_name, data=settings.datasets_path))
     listener(Event("read"))
     train, validation, held_out, identical = _parts(settings, seeds)
     if out is not None:

@@ -22,7 +22,7 @@ from palaestra.research.tasks.data import TaskData, data_of, function_of
 from palaestra.research.tasks.eval_seed import seed_of
 from palaestra.research.tasks.records import Grade, Outcome, SubmissionError, Unusable
 from palaestra.research.tasks.task import ResearchTask
-from palaestra.sandbox.base import Limits, Result, Sandbox
+from palaestra.sandbox.base import Limits, Sandbox, SandboxResult
 
 EvaluationSplit = Literal["validation", "test"]
 TOLD = 300
@@ -101,7 +101,7 @@ class Evaluation:
         self._programs.append(made)
         return made
 
-    def run(self, *argv: str, seconds: float | None = None, read_back: tuple[str, ...] = ()) -> Result:
+    def run(self, *argv: str, seconds: float | None = None, read_back: tuple[str, ...] = ()) -> SandboxResult:
         """Run a command on the submission's files, in a sandbox of its own."""
         self._runs.append(argv[0] if argv else "")
         return self.sandbox.run(
