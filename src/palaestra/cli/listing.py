@@ -11,7 +11,7 @@ REGISTRIES = {
     "policies": "palaestra.teachers.tree:POLICIES",
     "students": "palaestra.learn.students:STUDENTS",
     "checks": "palaestra.teachers.quality:CHECKS",
-    "painters": "palaestra.tasks.vision.image_generators.base:PAINTERS",
+    "image_generators": "palaestra.tasks.vision.image_generators.base:IMAGE_GENERATORS",
     "engines": "palaestra.engines.base:ENGINES",
     "algorithms": "palaestra.learn.algorithms:ALGORITHMS",
     "agents": "palaestra.research.agents:AGENTS",

@@ -7,7 +7,6 @@ import importlib.util
 import os
 import re
 import sys
-import traceback
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from palaestra.core.errors import SettingsError
-from palaestra.core.user_code import is_user_file
+from palaestra.core.user_code import describe_error_within, is_user_file
 
 REFERENCE = re.compile(r"(?P<module>[A-Za-z_][\w.]*|.+\.py):(?P<name>[A-Za-z_]\w*)")
 """`module:Name` or `file.py:Name`."""
@@ -54,7 +53,7 @@ def load_plugins(names: Iterable[str]) -> None:
             path = Path(name).expanduser().resolve()
             hint = "" if path.suffix == ".py" else "; a file is named by its path, for example my_task.py"
             raise SettingsError(
-                f"setting 'plugins': {name} cannot be imported: {locate_error(error, path)}{hint}"
+                f"setting 'plugins': {name} cannot be imported: {describe_error_within(error, path)}{hint}"
             ) from error
 
 
@@ -95,7 +94,7 @@ def load_reference(reference: str) -> Any:
         target = find_reference(reference)
     except (Exception, SystemExit) as error:  # The user's code may raise anything.
         where = Path(module).expanduser().resolve()
-        raise SettingsError(f"cannot load '{reference}': {locate_error(error, where)}") from error
+        raise SettingsError(f"cannot load '{reference}': {describe_error_within(error, where)}") from error
     if target is None:
         hint = "; a class of a notebook is not kept: put it into a file" if module == "__main__" else ""
         raise SettingsError(f"cannot load '{reference}': {module} has no '{name}'{hint}")
@@ -130,14 +129,6 @@ def make_absolute(text: str) -> str:
     """Make the path of `file.py` or `file.py:Name` absolute, so that a run can be resumed from another folder."""
     path, colon, name = text.rpartition(":") if is_reference(text) else (text, "", "")
     return f"{Path(path).expanduser().resolve()}{colon}{name}" if path.endswith(".py") else text
-
-
-def locate_error(error: BaseException, within: Path) -> str:
-    """Describe an error in one line, with its innermost line in the file or folder `within`."""
-    message = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
-    frames = traceback.extract_tb(error.__traceback__)
-    place = next((frame for frame in reversed(frames) if Path(frame.filename).is_relative_to(within)), None)
-    return message if place is None else f"{message} ({Path(place.filename).name}, line {place.lineno})"
 
 
 def make_callable(package: str, target: str) -> None:
