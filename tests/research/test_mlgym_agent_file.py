@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from palaestra.core.errors import RunError, SettingsError, TaskError
-from palaestra.envs.turn.records import Conversation, StopReason
+from palaestra.envs.turn.records import Conversation, TurnStopReason
 from palaestra.recipes.research.recipe import ResearchSettings, research, settled
-from palaestra.research.agents.base import Halt, Outfit, make_agent
+from palaestra.research.agents.base import AgentContext, Halt, make_agent
 from palaestra.research.mlgym.agent_file import agent_settings
 from palaestra.research.mlgym.requirements import install_requirements
 from palaestra.research.mlgym.roles import find_answers, find_submission
@@ -76,7 +76,7 @@ def trajectory(path: Path, status: str) -> str:
     [("submitted", "gave_up"), ("autosubmission (exit_context)", "context"), ("autosubmission (max_steps)", "steps")],
 )
 def test_a_trajectory_of_mlgym_is_said_again_and_ends_as_it_ended(tmp_path: Path, status: str, reason: str) -> None:
-    agent = make_agent(trajectory(tmp_path / "a.traj", status), Outfit(load_task("prisoners_dilemma")))
+    agent = make_agent(trajectory(tmp_path / "a.traj", status), AgentContext(load_task("prisoners_dilemma")))
     conversation = Conversation((), {})
     for k in range(2):
         message = agent.act(conversation)
@@ -85,7 +85,7 @@ def test_a_trajectory_of_mlgym_is_said_again_and_ends_as_it_ended(tmp_path: Path
         conversation = Conversation((*conversation.messages, message), {})
     end = agent.act(conversation)
     assert isinstance(end, Halt)
-    assert end.reason is StopReason(reason)
+    assert end.reason is TurnStopReason(reason)
     assert agent.environment()["parser"] == "last_block"
 
 
@@ -93,7 +93,7 @@ def test_a_trajectory_of_mlgym_is_said_again_and_ends_as_it_ended(tmp_path: Path
 def test_a_file_that_is_no_trajectory_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.traj").write_text(text)
     with pytest.raises(RunError, match="cannot be read as a trajectory of MLGym"):
-        make_agent(f"replay:{tmp_path / 'a.traj'}", Outfit(load_task("prisoners_dilemma")))
+        make_agent(f"replay:{tmp_path / 'a.traj'}", AgentContext(load_task("prisoners_dilemma")))
 
 
 def test_requirements_are_installed_once_and_what_cannot_be_is_said(

@@ -20,7 +20,7 @@ import pytest
 
 from palaestra.core.errors import TaskError
 from palaestra.recipes.research.recipe import research
-from palaestra.research.agents.base import Outfit, make_agent
+from palaestra.research.agents.base import AgentContext, make_agent
 from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.mlgym import load_mlgym
 from palaestra.research.mlgym.agent_file import agent_settings
@@ -139,7 +139,7 @@ def test_a_published_trajectory_is_replayed_message_by_message(checkout: Path) -
     if not paths:
         pytest.skip("this checkout has no trajectories")
     steps = json.loads(paths[0].read_text())["trajectory"]
-    agent = make_agent(f"replay:{paths[0]}", Outfit(load_mlgym(checkout, "prisonersDilemma")))
+    agent = make_agent(f"replay:{paths[0]}", AgentContext(load_mlgym(checkout, "prisonersDilemma")))
     assert [message.text for message in agent.messages] == [step["response"] for step in steps]  # type: ignore[attr-defined]
 
 

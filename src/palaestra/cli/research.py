@@ -80,18 +80,18 @@ class ResearchProgress(RunProgress):
             shown += f": {event.data['attempts'][-1]:.4g}"
         parts = [shown] if event.data["spoke"] else []
         if event.data["stop_reason"] not in ("", "submitted"):
-            parts.append("the end: " + ended(event.data))
+            parts.append("the end: " + describe_end(event.data))
         again = " (again)" if event.phase == "play again" else ""
         self._tell(f"{event.done}/{event.total}{again} {'; '.join(parts)}")
 
 
-def ended(data: Mapping[str, Any]) -> str:
+def describe_end(data: Mapping[str, Any]) -> str:
     """Why an episode ended: the reason, and what else there is to say of it."""
     reason = str(data["stop_reason"]).replace("_", " ")
     return f"{reason}: {data['note']}" if data["note"] else reason
 
 
-def validated(summary: Mapping[str, Any]) -> str:
+def describe_validations(summary: Mapping[str, Any]) -> str:
     """What the best score on the validation split is the best of."""
     handed_in = len(summary["attempts"]) - summary["validations"]
     return f"{summary['validations']}" + (f", and {handed_in} handed in" if handed_in else "")
@@ -108,8 +108,8 @@ def finish(result: Any) -> None:
     for name, value in (
         ("submission, test split", f"{figure(s['best_submission'])} ({better})"),
         ("baseline, test split", figure(s["baseline"])),
-        ("best validation", f"{figure(s['best_attempt'])} of {validated(s)}; baseline {figure(s['baseline_validation'])}"),
-        ("ended", ended(s)),
+        ("best validation", f"{figure(s['best_attempt'])} of {describe_validations(s)}; baseline {figure(s['baseline_validation'])}"),
+        ("ended", describe_end(s)),
     ):  # fmt: skip
         table.add_row(name, value)
     console.print(table)
@@ -224,7 +224,7 @@ def tasks(
     ] = "",
 ) -> None:
     """The research tasks: what is measured, and the baseline where this machine has measured it."""
-    from palaestra.research.judge.baseline import kept_baseline
+    from palaestra.research.judge.baseline import read_baseline
     from palaestra.research.tasks.task import load_task, task_names
 
     if mlgym and (measure or only):
@@ -243,23 +243,23 @@ def tasks(
         table.add_column(column, no_wrap=column != "title", justify="right" if column == "baseline" else "left")
     for name in _names(only) or task_names():
         task = load_task(name)
-        measured = kept_baseline(task)
+        measured = read_baseline(task)
         baseline = "-" if measured is None else f"{measured.test.score:.5g}"
         table.add_row(name, task.metric.name, task.metric.direction.value, baseline, task.title)
     console.print(table)
 
 
 def _measure(names: list[str], write: str) -> None:
-    from palaestra.recipes.research.task_table import MeasuredTask, measure_tasks, put_into, table_of
+    from palaestra.recipes.research.task_table import MeasuredTask, format_table, measure_tasks, replace_table
 
     def tell(one: MeasuredTask) -> None:
         scores = f"baseline {one.baseline.test.score:.4g}, reference {one.reference.test.score:.4g}"
         console.print(f"{one.task.name}: {scores}", highlight=False)
 
     quiet()
-    table = table_of(measure_tasks(names, tell))
+    table = format_table(measure_tasks(names, tell))
     if write:
-        put_into(Path(write), table)
+        replace_table(Path(write), table)
     else:
         console.print(table, highlight=False, soft_wrap=True)
 

@@ -20,7 +20,7 @@ from palaestra.cli.research import finish
 from palaestra.core.errors import RunError, SettingsError, TaskError, UnknownNameError
 from palaestra.core.events import Event
 from palaestra.engines.retry import AGAIN
-from palaestra.recipes.research.episode_player import Stopped, read_submission
+from palaestra.recipes.research.episode_player import EpisodeStopped, read_submission
 from palaestra.recipes.research.recipe import ResearchResult, research, resume
 from palaestra.report import write_report
 from palaestra.report.research import FOLDERS
@@ -203,7 +203,7 @@ def test_the_best_of_several_goes_on_after_a_kill(number: Path, tmp_path: Path, 
 
 def test_whoever_stops_a_run_between_steps_can_go_on(number: Path, tmp_path: Path) -> None:
     asked = iter([False, True])
-    with pytest.raises(Stopped):
+    with pytest.raises(EpisodeStopped):
         research(task=str(number), agent="reference", out=tmp_path / "run", stop=lambda: next(asked))
     with Run.open(tmp_path / "run") as run:
         assert resume(run).summary["replayed"] == 1

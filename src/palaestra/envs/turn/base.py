@@ -15,8 +15,15 @@ from palaestra.core.errors import EnvError
 from palaestra.core.records import Failure, FailureCause, Message
 from palaestra.core.user_code import describe_location
 from palaestra.engines.openai_format import assistant_message
-from palaestra.envs.turn.records import AssistantSpace, Conversation, Reply, Said, StopReason, observation_space
-from palaestra.envs.turn.replies import Checked, checked_mapping, checked_messages, checked_reply
+from palaestra.envs.turn.records import (
+    AssistantSpace,
+    Conversation,
+    MessageLike,
+    Reply,
+    TurnStopReason,
+    observation_space,
+)
+from palaestra.envs.turn.replies import CheckedReply, check_mapping, check_messages, check_reply
 
 Action = str | Message | Mapping[str, Any]
 _NOTES = "_notes_the_end"
@@ -29,7 +36,7 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
     An action is an assistant's text, or its whole `Message` where it calls tools; OpenAI's dictionary of one will do. The
     observation is a `Conversation`: the messages so far (`openai()` gives them as dictionaries), which only ever grow at
     their end, and the environment's `state`. `step` returns the reward of this turn in this very step. `terminated` and
-    `truncated` follow from the `StopReason` in `info["stop_reason"]`. A closed environment stays closed.
+    `truncated` follow from the `TurnStopReason` in `info["stop_reason"]`. A closed environment stays closed.
 
     `info` holds `turn` (assistant messages so far), at the end `stop_reason`, and `failure` where something around the
     agent broke: then the reward is 0 because there is none, and nobody should learn from it.
@@ -39,14 +46,14 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
         max_seconds: the most wall time of an episode, looked at between turns; 0 means no limit.
 
     Raises:
-        EnvError: what `opening`, `respond`, `cut` or `state` gives back is not what was asked of them; says what it is.
+        EnvError: what `opening`, `respond`, `truncate` or `state` gives back is not what was asked of them; says what it is.
 
     Example:
         >>> class Echo(TurnEnv):
         ...     def opening(self, options):
         ...         return [Message("user", "Say a word.")]
         ...     def respond(self, message):
-        ...         return Reply(reward=float(len(message.text) == 5), stop=StopReason.SOLVED)
+        ...         return Reply(reward=float(len(message.text) == 5), stop=TurnStopReason.SOLVED)
         >>> env = Echo()
         >>> observation, info = env.reset(seed=0)
         >>> env.step("seven")[1:4]
@@ -77,7 +84,7 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
 
     # What an environment of one's own says
 
-    def opening(self, options: Mapping[str, Any]) -> Sequence[Said]:
+    def opening(self, options: Mapping[str, Any]) -> Sequence[MessageLike]:
         """The first messages of an episode, as those of a `Reply`. Random choices come from `self.np_random`."""
         raise NotImplementedError(f"{type(self).__name__} needs `opening`: the messages that an episode starts with")
 
@@ -85,7 +92,7 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
         """The answer to an assistant's message."""
         raise NotImplementedError(f"{type(self).__name__} needs `respond`: what answers an assistant's message")
 
-    def cut(self, reason: StopReason) -> Reply:
+    def truncate(self, reason: TurnStopReason) -> Reply:
         """The end of an episode that a limit cuts, for example a submission of what is there."""
         return Reply(stop=reason)
 
@@ -105,11 +112,11 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
             opened = self.opening(options or {})
         finally:
             self._closed = False  # Some begin by closing what the last episode left.
-        self._messages = self._check("opening", checked_messages, opened)
+        self._messages = self._check("opening", check_messages, opened)
         self._started, self._over = time.monotonic(), False
         return self.conversation(), {
             "turn": 0,
-            **self._check("opening_info", checked_mapping, self.opening_info()),
+            **self._check("opening_info", check_mapping, self.opening_info()),
         }
 
     def step(self, action: Action) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
@@ -120,11 +127,11 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
         self._turn += 1
         self._messages.append(said)
         self._over = True  # Until the answer is there: an environment that raises has to be reset.
-        reply = self._check("respond", checked_reply, self.respond(said))
+        reply = self._check("respond", check_reply, self.respond(said))
         if reply.stop is None and reply.failure is None:
             limit = self._limit()
             if limit is not None:
-                reply = reply.before(self._check("cut", checked_reply, self.cut(limit)))
+                reply = reply.before(self._check("truncate", check_reply, self.truncate(limit)))
         return self._ended(reply)
 
     def read(self, action: Action) -> Message:
@@ -145,7 +152,7 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
             raise EnvError(f"an action is an assistant's text or message; got {got}")
         return action if action.content is not None else replace(action, content="")
 
-    def stop(self, reason: StopReason) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
+    def stop(self, reason: TurnStopReason) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
         """End the episode from outside: the agent's model has no money or room left, or somebody wants it to stop.
 
         The same five values as of `step`; there is a submission where the environment makes one.
@@ -154,7 +161,7 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over; call reset() before stop()")
         self._over = True
-        return self._ended(self._check("cut", checked_reply, self.cut(reason)))
+        return self._ended(self._check("truncate", check_reply, self.truncate(reason)))
 
     def close(self) -> None:
         """End what the environment keeps running. It cannot be used after that."""
@@ -168,7 +175,7 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
 
     def conversation(self) -> Conversation:
         """The observation as it is now."""
-        return Conversation(tuple(self._messages), self._check("state", checked_mapping, self.state()))
+        return Conversation(tuple(self._messages), self._check("state", check_mapping, self.state()))
 
     def opening_info(self) -> Mapping[str, Any]:
         """What the `info` of `reset` holds beside the turn."""
@@ -184,11 +191,11 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
         """Whether the episode has ended, or none has begun."""
         return self._over
 
-    def _limit(self) -> StopReason | None:
+    def _limit(self) -> TurnStopReason | None:
         if self.max_turns and self._turn >= self.max_turns:
-            return StopReason.STEPS
+            return TurnStopReason.STEPS
         if self.max_seconds and time.monotonic() - self._started >= self.max_seconds:
-            return StopReason.TIME
+            return TurnStopReason.TIME
         return None
 
     def _check(self, method: str, check: Callable[[str, Any], T], given: Any) -> T:
@@ -202,9 +209,9 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
         if self._closed:
             raise EnvError(f"this {type(self).__name__} is closed; make another")
 
-    def _ended(self, reply: Checked) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
+    def _ended(self, reply: CheckedReply) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
         self._messages.extend(reply.messages)
-        stop = StopReason.FAILED if reply.failure is not None else reply.stop
+        stop = TurnStopReason.FAILED if reply.failure is not None else reply.stop
         reward = 0.0 if reply.failure is not None else reply.reward
         info: dict[str, Any] = {"turn": self._turn, **reply.info}
         self._over = stop is not None
@@ -222,7 +229,7 @@ def transcript(message: Message) -> str:
     return "\n".join(part for part in (message.text, *calls) if part)
 
 
-def failed(error: Exception, cause: FailureCause) -> Failure:
+def to_failure(error: Exception, cause: FailureCause) -> Failure:
     """What broke, as a record."""
     return Failure(cause, f"{type(error).__name__}: {error}")
 

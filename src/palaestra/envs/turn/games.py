@@ -15,7 +15,7 @@ from palaestra.core.errors import EnvError
 from palaestra.core.records import Example, Message, Split
 from palaestra.core.seeding import Seeds
 from palaestra.envs.turn.base import TurnEnv
-from palaestra.envs.turn.records import Reply, StopReason
+from palaestra.envs.turn.records import Reply, TurnStopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
 from palaestra.tasks.base import get_split
 
@@ -32,7 +32,7 @@ class GuessEnv(TurnEnv):
     """Find a number: every guess is answered with "Higher." or "Lower.".
 
     A guess is the last whole number of a message. A message without one costs an attempt as well. Finding the number
-    ends the episode with reward 1 (`StopReason.SOLVED`), using up the attempts with 0 (`StopReason.ATTEMPTS`). Whoever
+    ends the episode with reward 1 (`TurnStopReason.SOLVED`), using up the attempts with 0 (`TurnStopReason.ATTEMPTS`). Whoever
     halves the range finds `2**attempts - 1` numbers; whoever does not listen finds `attempts` of them.
 
     Arguments:
@@ -75,10 +75,10 @@ class GuessEnv(TurnEnv):
         found = _NUMBER.findall(message.text)
         guess = int(found[-1][:20]) if found else None
         if guess == self._secret:
-            return Reply(reward=1.0, stop=StopReason.SOLVED)
+            return Reply(reward=1.0, stop=TurnStopReason.SOLVED)
         penalty = -self.format_penalty if guess is None else 0.0
         if self.turn >= self.attempts:
-            return Reply(reward=penalty, stop=StopReason.ATTEMPTS)
+            return Reply(reward=penalty, stop=TurnStopReason.ATTEMPTS)
         told = "Say a number." if guess is None else "Higher." if guess < self._secret else "Lower."
         return Reply((Message("user", told),), penalty)
 
@@ -88,8 +88,8 @@ class CalculatorEnv(TurnEnv):
 
     A line `calc: EXPRESSION` (numbers, `+ - * /`, brackets) calls the tool, whose result, or what is wrong with the
     expression, comes back as a message of the role `tool`. Any other message is the answer, of which the last whole
-    number counts: it ends the episode with reward 1 if it is right (`StopReason.SOLVED`) and 0 if not
-    (`StopReason.ATTEMPTS`). An episode that still calls in its last turn is cut (`StopReason.STEPS`).
+    number counts: it ends the episode with reward 1 if it is right (`TurnStopReason.SOLVED`) and 0 if not
+    (`TurnStopReason.ATTEMPTS`). An episode that still calls in its last turn is cut (`TurnStopReason.STEPS`).
 
     Arguments:
         digits: of both factors.
@@ -137,11 +137,11 @@ class CalculatorEnv(TurnEnv):
     def respond(self, message: Message) -> Reply:
         calls = _CALL.findall(message.text)
         if calls:
-            return Reply((Message("tool", calculated(calls[-1])),), info={"called": True})
+            return Reply((Message("tool", calculate(calls[-1])),), info={"called": True})
         found = _NUMBER.findall(message.text)
         first, second = self.factors
         right = bool(found) and found[-1] == str(first * second)
-        return Reply(reward=float(right), stop=StopReason.SOLVED if right else StopReason.ATTEMPTS)
+        return Reply(reward=float(right), stop=TurnStopReason.SOLVED if right else TurnStopReason.ATTEMPTS)
 
 
 def calculator_examples(count: int, seed: int, **arguments: Any) -> list[Example]:
@@ -204,10 +204,10 @@ _OPERATIONS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
 }
 
 
-def calculated(expression: str) -> str:
+def calculate(expression: str) -> str:
     """What a calculator shows for an expression of numbers, `+ - * /` and brackets; or what is wrong with it.
 
-    >>> calculated("12*7"), calculated("(1+2)/4"), calculated("1/0"), calculated("x")
+    >>> calculate("12*7"), calculate("(1+2)/4"), calculate("1/0"), calculate("x")
     ('84', '0.75', 'error: division by zero', 'error: not an expression')
     """
     text = expression.strip().removesuffix("=")

@@ -16,12 +16,12 @@ from palaestra.engines.openai_format import chat_messages
 TEXT_LIMIT = 1 << 24
 """The most characters of one message, an assistant's or the environment's."""
 
-Said = Message | Mapping[str, Any] | str
+MessageLike = Message | Mapping[str, Any] | str
 """A message as an environment may give it: OpenAI's dictionary of one will do, and a text is a user's."""
 
 
-class StopReason(StrEnum):
-    """Why an episode of turns ended. (Why a single completion ended is `palaestra.core.records.StopReason`.)"""
+class TurnStopReason(StrEnum):
+    """Why an episode of turns ended. (Why a single completion ended is `palaestra.core.records.TurnStopReason`.)"""
 
     SUBMITTED = "submitted"
     """The agent handed in its work."""
@@ -49,7 +49,12 @@ class StopReason(StrEnum):
     @property
     def terminal(self) -> bool:
         """Whether the episode is over for good (`terminated`), rather than cut (`truncated`)."""
-        return self in (StopReason.SUBMITTED, StopReason.SOLVED, StopReason.ATTEMPTS, StopReason.GAVE_UP)
+        return self in (
+            TurnStopReason.SUBMITTED,
+            TurnStopReason.SOLVED,
+            TurnStopReason.ATTEMPTS,
+            TurnStopReason.GAVE_UP,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +82,14 @@ class Reply:
         messages: what is appended to the conversation: `Message`s, or OpenAI's dictionaries of them; a text is one message, a
             user's.
         reward: of this turn, a finite number.
-        stop: why the episode is over with it, a `StopReason` or its name; `None` goes on.
-        failure: what broke around the agent; the episode then ends as `StopReason.FAILED` and its reward says nothing.
+        stop: why the episode is over with it, a `TurnStopReason` or its name; `None` goes on.
+        failure: what broke around the agent; the episode then ends as `TurnStopReason.FAILED` and its reward says nothing.
         info: what else the step's `info` is to hold.
     """
 
-    messages: Sequence[Said] = ()
+    messages: Sequence[MessageLike] = ()
     reward: float = 0.0
-    stop: StopReason | str | None = None
+    stop: TurnStopReason | str | None = None
     failure: Failure | None = None
     info: Mapping[str, Any] = field(default_factory=dict, hash=False)
 

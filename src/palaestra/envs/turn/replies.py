@@ -11,7 +11,7 @@ from palaestra.core.checks import short
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Failure, Message
 from palaestra.engines.openai_format import message_of
-from palaestra.envs.turn.records import Reply, StopReason, message_space
+from palaestra.envs.turn.records import Reply, TurnStopReason, message_space
 
 _MESSAGES = message_space()
 
@@ -21,23 +21,23 @@ class NoRewardError(EnvError, RewardError):
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedReply:
     """A `Reply` whose fields are what they should be."""
 
     messages: tuple[Message, ...]
     reward: float
-    stop: StopReason | None
+    stop: TurnStopReason | None
     failure: Failure | None
     info: Mapping[str, Any]
 
-    def before(self, then: Checked) -> Checked:
+    def before(self, then: CheckedReply) -> CheckedReply:
         """Two replies of one turn."""
-        return Checked(
+        return CheckedReply(
             (*self.messages, *then.messages), self.reward + then.reward, then.stop, then.failure, {**self.info, **then.info}
         )  # fmt: skip
 
 
-def checked_messages(where: str, given: Any) -> list[Message]:
+def check_messages(where: str, given: Any) -> list[Message]:
     """The messages that an environment said: `Message`s, OpenAI's dictionaries of them, or texts, which are a user's.
 
     Arguments:
@@ -54,7 +54,7 @@ def checked_messages(where: str, given: Any) -> list[Message]:
     return [_message(where, one) for one in given]
 
 
-def checked_reply(where: str, given: Any) -> Checked:
+def check_reply(where: str, given: Any) -> CheckedReply:
     """What an environment answered, by the same rules for its messages.
 
     Raises:
@@ -65,14 +65,14 @@ def checked_reply(where: str, given: Any) -> Checked:
         raise EnvError(f"{where} gave {short(given)}; expected a Reply")
     if not isinstance(given.failure, Failure | None):
         raise EnvError(f"{where} gave the failure {short(given.failure)}; expected a Failure, or None")
-    messages = tuple(checked_messages(where, given.messages))
+    messages = tuple(check_messages(where, given.messages))
     # What failed has no reward, whatever stands there.
     reward = 0.0 if given.failure is not None else _reward(where, given.reward)
-    info = checked_mapping(where, given.info, "info ")
-    return Checked(messages, reward, _stop(where, given.stop), given.failure, info)
+    info = check_mapping(where, given.info, "info ")
+    return CheckedReply(messages, reward, _stop(where, given.stop), given.failure, info)
 
 
-def checked_mapping(where: str, given: Any, what: str = "") -> dict[str, Any]:
+def check_mapping(where: str, given: Any, what: str = "") -> dict[str, Any]:
     """A copy of names and values.
 
     Raises:
@@ -96,13 +96,13 @@ def _message(where: str, given: Any) -> Message:
     return given
 
 
-def _stop(where: str, given: Any) -> StopReason | None:
+def _stop(where: str, given: Any) -> TurnStopReason | None:
     if given is None:
         return None
     try:
-        return StopReason(given)
+        return TurnStopReason(given)
     except ValueError as error:
-        raise EnvError(f"{where} gave the stop {short(given)}; expected one of {', '.join(StopReason)}") from error
+        raise EnvError(f"{where} gave the stop {short(given)}; expected one of {', '.join(TurnStopReason)}") from error
 
 
 def _reward(where: str, given: Any) -> float:

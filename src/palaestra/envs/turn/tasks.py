@@ -9,7 +9,7 @@ from palaestra.core.checks import whole
 from palaestra.core.records import Completion, Failure, Message, Problem, Score
 from palaestra.envs.problems import problems_of, task_of
 from palaestra.envs.turn.base import TurnEnv
-from palaestra.envs.turn.records import Reply, StopReason
+from palaestra.envs.turn.records import Reply, TurnStopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
 from palaestra.tasks.base import Task, get_hooks
 from palaestra.tasks.scoring import score, scoring_slots
@@ -58,7 +58,7 @@ class ProblemSet:
 class TaskEnv(TurnEnv):
     """A problem of a task an episode, with one or more attempts.
 
-    A right answer ends the episode (`StopReason.SOLVED`), the last attempt as well (`StopReason.ATTEMPTS`). The reward
+    A right answer ends the episode (`TurnStopReason.SOLVED`), the last attempt as well (`TurnStopReason.ATTEMPTS`). The reward
     is the score of the attempt that ends it, from 0 to 1, in the step of that attempt; before it is 0. Between attempts the scorer
     says what it made of the answer, and never what it expected: no reference, no test. A scorer that breaks ends the
     episode as a failure and not with a score of 0.
@@ -118,9 +118,9 @@ class TaskEnv(TurnEnv):
             return Reply(failure=outcome, info=about)
         about = {**about, "score": outcome.value}
         if outcome.value >= 1.0:
-            return Reply(reward=outcome.value, stop=StopReason.SOLVED, info=about)
+            return Reply(reward=outcome.value, stop=TurnStopReason.SOLVED, info=about)
         if self.turn >= self.attempts:
-            return Reply(reward=outcome.value, stop=StopReason.ATTEMPTS, info=about)
+            return Reply(reward=outcome.value, stop=TurnStopReason.ATTEMPTS, info=about)
         return Reply((Message("user", feedback(outcome)),), info=about)
 
     def close(self) -> None:

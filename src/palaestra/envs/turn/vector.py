@@ -14,8 +14,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from palaestra.core.checks import short, whole
 from palaestra.core.errors import EnvError, RewardError, SandboxError
 from palaestra.core.records import FailureCause, Message
-from palaestra.envs.turn.base import Action, TurnEnv, failed
-from palaestra.envs.turn.records import Conversation, StopReason
+from palaestra.envs.turn.base import Action, TurnEnv, to_failure
+from palaestra.envs.turn.records import Conversation, TurnStopReason
 
 Step = tuple[tuple[Conversation, ...], np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 
@@ -35,7 +35,7 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         group_size: how many consecutive slots are reset with the same seed, so that they start alike.
         autoreset: `False` leaves finished slots as they are until the next reset; what is done in them is ignored.
         failures: what an environment that raises does: `"raise"` what it raised, once the other slots are done, or
-            `"mark"` its episode as `StopReason.FAILED` with the cause in its `info["failure"]`; an `EnvError` (a wrong
+            `"mark"` its episode as `TurnStopReason.FAILED` with the cause in its `info["failure"]`; an `EnvError` (a wrong
             use of the environment, or one that is wrong itself) is raised either way, but for that of a reward that is not finite. A slot whose next episode could not start
             is tried again in the next step, whose action it ignores.
 
@@ -110,13 +110,13 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
             np.flatnonzero(self._active | again).tolist(),
         )
 
-    def stop(self, reasons: Mapping[int, StopReason | str]) -> Step:
+    def stop(self, reasons: Mapping[int, TurnStopReason | str]) -> Step:
         """End the episodes of some slots from outside, as `TurnEnv.stop` does; the other slots stay where they are."""
         self._check_open()
         idle = [slot for slot in reasons if not self._active[slot]]
         if idle:
             raise EnvError(f"there is no episode to stop in slot {idle[0]}; active: {np.flatnonzero(self._active)}")
-        return self._moved(lambda slot: self._inside(slot).stop(StopReason(reasons[slot])), sorted(reasons))
+        return self._moved(lambda slot: self._inside(slot).stop(TurnStopReason(reasons[slot])), sorted(reasons))
 
     def close_extras(self, **kwargs: Any) -> None:
         _, errors = self._all(lambda slot: self.envs[slot].close(), range(self.num_envs))
@@ -250,8 +250,8 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
 def _broken(turn: int, error: Exception) -> dict[str, Any]:
     """The `info` of an episode that an environment broke."""
     cause = FailureCause.SANDBOX if isinstance(error, SandboxError) else FailureCause.ENVIRONMENT
-    return {"turn": turn, "stop_reason": StopReason.FAILED, "failure": failed(error, cause)}
+    return {"turn": turn, "stop_reason": TurnStopReason.FAILED, "failure": to_failure(error, cause)}
 
 
 def _is_broken(info: Mapping[str, Any]) -> bool:
-    return info.get("stop_reason") is StopReason.FAILED
+    return info.get("stop_reason") is TurnStopReason.FAILED

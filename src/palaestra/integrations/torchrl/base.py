@@ -17,9 +17,9 @@ from torchrl.envs import EnvBase
 from palaestra.core.checks import short, whole
 from palaestra.core.errors import EnvError
 from palaestra.core.seeding import Seeds
-from palaestra.envs.turn.records import StopReason
+from palaestra.envs.turn.records import TurnStopReason
 from palaestra.integrations.torchrl.commands import check_arguments
-from palaestra.integrations.torchrl.entries import put, text_spec, texts
+from palaestra.integrations.torchrl.entries import set_texts, text_spec, texts
 from palaestra.integrations.torchrl.slots import Slot, Told
 from palaestra.integrations.torchrl.tasks import TaskName, load_tasks
 
@@ -76,7 +76,7 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
 
     # What transforms ask
 
-    def marked(self, mask: torch.Tensor | None) -> list[int]:
+    def slots_in_mask(self, mask: torch.Tensor | None) -> list[int]:
         """The slots of a mask; all without one."""
         if mask is None:
             return list(range(len(self.slots)))
@@ -87,7 +87,7 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         """Take a task for the next episode of a slot."""
         self.slots[slot].choose(task)
 
-    def end(self, next_tensordict: TensorDictBase, slots: Iterable[int], reason: StopReason) -> None:
+    def end(self, next_tensordict: TensorDictBase, slots: Iterable[int], reason: TurnStopReason) -> None:
         """End the episodes of some slots now, and write what comes of it over what was said of them."""
         told = self._all(slots, lambda slot: self.slots[slot].stop(reason))
         rows = [told.get(slot) or self._row(next_tensordict, slot) for slot in range(len(self.slots))]
@@ -99,7 +99,7 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         self._check_open()
         self.is_closed = False  # From the first workspace on; TorchRL closes what is not when it is thrown away.
         mask = None if tensordict is None else tensordict.get("_reset", None)
-        chosen = self.marked(mask)
+        chosen = self.slots_in_mask(mask)
         seeds = {slot: self.seeds.derive("episode", self._episodes + n).integer() for n, slot in enumerate(chosen)}
         self._episodes += len(chosen)
         told = self._all(chosen, lambda slot: self.slots[slot].reset(seeds[slot]))
@@ -108,7 +108,7 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         self._check_open()
-        chosen = self.marked(tensordict.get("_step", None))
+        chosen = self.slots_in_mask(tensordict.get("_step", None))
         commands = texts(tensordict, "action", len(self.slots)) if chosen else []
         if commands is None:
             raise EnvError("a command a slot is expected under 'action'; there is none")
@@ -176,7 +176,7 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
     def _tensordict(self, rows: Sequence[Told]) -> TensorDictBase:
         made = TensorDict(batch_size=self.batch_size, device=self.device)
         for name in TEXTS:
-            put(made, name, [getattr(row, name) for row in rows])
+            set_texts(made, name, [getattr(row, name) for row in rows])
         for names, dtype in ((NUMBERS, self._precision), (FLAGS, torch.bool)):
             for name in names:
                 made.set(name, torch.tensor([[getattr(row, name)] for row in rows], dtype=dtype, device=self.device))

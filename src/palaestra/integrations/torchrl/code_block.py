@@ -12,9 +12,9 @@ from torchrl.modules.llm.policies import Text
 from palaestra.core.checks import finite, whole
 from palaestra.core.errors import EnvError, SettingsError
 from palaestra.core.records import Message
-from palaestra.envs.turn.records import TEXT_LIMIT, StopReason
+from palaestra.envs.turn.records import TEXT_LIMIT, TurnStopReason
 from palaestra.integrations.torchrl.base import HARMLESS
-from palaestra.integrations.torchrl.entries import FULL, RESPONSE, put, text_spec, texts
+from palaestra.integrations.torchrl.entries import FULL, RESPONSE, set_texts, text_spec, texts
 from palaestra.integrations.torchrl.transform import FORMAT_ERROR, MLGymBaseTransform, flags
 from palaestra.research.workspace.parsing import FormatError, make_parser
 
@@ -56,8 +56,8 @@ class IsolateCodeBlock(MLGymBaseTransform):
         errors = [
             one.message if isinstance(one, FormatError) and here else "" for one, here in zip(found, asked, strict=True)
         ]
-        put(tensordict, "action", ["" if isinstance(one, FormatError) else one for one in found])
-        put(tensordict, FORMAT_ERROR, errors)
+        set_texts(tensordict, "action", ["" if isinstance(one, FormatError) else one for one in found])
+        set_texts(tensordict, FORMAT_ERROR, errors)
         return tensordict.set("retry", flags([error != "" for error in errors], tensordict.device))
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
@@ -80,7 +80,7 @@ class IsolateCodeBlock(MLGymBaseTransform):
         for slot, error in enumerate(errors):
             if error:
                 heard[slot] = f"{error}\n\n{heard[slot]}".strip() if slot in over else error
-        put(next_tensordict, "observation", heard)
+        set_texts(next_tensordict, "observation", heard)
         return next_tensordict
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
@@ -104,10 +104,10 @@ class IsolateCodeBlock(MLGymBaseTransform):
         )
         return action_spec
 
-    def _end(self, slot: int, retries: float) -> StopReason | None:
+    def _end(self, slot: int, retries: float) -> TurnStopReason | None:
         """Why an episode ends with a message that cannot be read; `None` where it goes on."""
         most = self.format_errors or math.inf
-        return StopReason.FORMAT if retries >= most else self.wrapper.slots[slot].limit
+        return TurnStopReason.FORMAT if retries >= most else self.wrapper.slots[slot].limit
 
     def _found(self, text: str) -> str | FormatError:
         if len(text) > TEXT_LIMIT:

@@ -9,9 +9,9 @@ from typing import Any
 
 from palaestra.core.errors import UnknownNameError
 from palaestra.core.records import Message
-from palaestra.envs.turn.records import StopReason
+from palaestra.envs.turn.records import TurnStopReason
 from palaestra.research.tasks.task import ResearchTask
-from palaestra.research.workspace.commands import Outcome
+from palaestra.research.workspace.commands import CommandResult
 from palaestra.research.workspace.env import ResearchEnv
 from palaestra.research.workspace.parsing import Action
 
@@ -33,11 +33,11 @@ class CommandEnv(ResearchEnv):
         self._closed = False
 
     @property
-    def limit(self) -> StopReason | None:
+    def limit(self) -> TurnStopReason | None:
         """A limit that the episode has reached since its last command: messages that hold none take time, too."""
         return None if self.over else self._limit()
 
-    def _shown(self, outcome: Outcome) -> str:
+    def _shown(self, outcome: CommandResult) -> str:
         note = f"[{outcome.note}]" if outcome.note else ""
         return "\n".join(part for part in (outcome.text.rstrip("\n"), note) if part.strip())
 

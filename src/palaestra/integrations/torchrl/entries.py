@@ -25,7 +25,7 @@ ASSISTANT = "assistant_mask"
 """Which messages of the conversation the policy wrote, of the shape (1, messages); only where there is one slot."""
 
 
-def put(tensordict: TensorDictBase, key: Key, texts: Sequence[str]) -> None:
+def set_texts(tensordict: TensorDictBase, key: Key, texts: Sequence[str]) -> None:
     """Write a text a slot."""
     # Stacked by hand: what a plain list becomes is a setting of tensordict's.
     tensordict.set(key, NonTensorStack(*(NonTensorData(text, device=tensordict.device) for text in texts)))
@@ -46,10 +46,10 @@ def texts(tensordict: TensorDictBase, key: Key, slots: int) -> list[str] | None:
     return [clean_text(str(text)) for text in found]
 
 
-def put_prompts(tensordict: TensorDictBase, prompts: Sequence[str]) -> None:
+def set_prompts(tensordict: TensorDictBase, prompts: Sequence[str]) -> None:
     """Write a text a slot, under `("text", "prompt")`."""
     held = TensorDict(batch_size=tensordict.batch_size, device=tensordict.device)
-    put(held, "prompt", prompts)
+    set_texts(held, "prompt", prompts)
     tensordict.set("text", Text.from_tensordict(held))
 
 

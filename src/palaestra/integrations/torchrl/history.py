@@ -5,7 +5,16 @@ from __future__ import annotations
 from tensordict import TensorDictBase
 from torchrl.data import Composite
 
-from palaestra.integrations.torchrl.entries import FULL, HISTORY, RESPONSE, add_history_spec, chats, extend, put, texts
+from palaestra.integrations.torchrl.entries import (
+    FULL,
+    HISTORY,
+    RESPONSE,
+    add_history_spec,
+    chats,
+    extend,
+    set_texts,
+    texts,
+)
 from palaestra.integrations.torchrl.transform import MLGymBaseTransform
 
 
@@ -50,5 +59,5 @@ class MessageToHistory(MLGymBaseTransform):
             # Only the first: a model that runs on speaks for the user, too.
             behind = [message["content"] for message in whole[len(before) :] if message["role"] == "assistant"]
             said.append(behind[0] if behind else "")
-        put(tensordict, RESPONSE, said)
+        set_texts(tensordict, RESPONSE, said)
         return tensordict

@@ -9,9 +9,9 @@ from tensordict import TensorDictBase
 from torchrl.data import Composite
 
 from palaestra.core.prompts import Prompts
-from palaestra.integrations.torchrl.entries import put, text_spec, texts
+from palaestra.integrations.torchrl.entries import set_texts, text_spec, texts
 from palaestra.integrations.torchrl.slots import Slot
-from palaestra.integrations.torchrl.state import state_of
+from palaestra.integrations.torchrl.state import read_state
 from palaestra.integrations.torchrl.transform import MLGymBaseTransform
 from palaestra.research.workspace.env import PROMPTS
 
@@ -36,13 +36,13 @@ class StateToMessage(MLGymBaseTransform):
         bad = [False] * slots if retry is None else retry.reshape(-1).tolist()
         heard, states = texts(next_tensordict, "observation", slots) or [], texts(next_tensordict, "state", slots)
         if states is None:  # Without `ReadState` in the chain.
-            states = [state_of(slot) for slot in self.wrapper.slots]
+            states = [read_state(slot) for slot in self.wrapper.slots]
         told = [self._told(*one) for one in zip(self.wrapper.slots, heard, states, bad, strict=True)]
-        put(next_tensordict, "message", told)
+        set_texts(next_tensordict, "message", told)
         return next_tensordict
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
-        put(tensordict_reset, "message", texts(tensordict_reset, "observation", len(self.wrapper.slots)) or [])
+        set_texts(tensordict_reset, "message", texts(tensordict_reset, "observation", len(self.wrapper.slots)) or [])
         return tensordict_reset
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
@@ -51,7 +51,7 @@ class StateToMessage(MLGymBaseTransform):
 
     def _told(self, slot: Slot, observation: str, state: str, bad: bool) -> str:
         where = json.loads(state)
-        prompts, left = self._prompts.given(**slot.env.shared_variables(where)), where["remaining_steps"]
+        prompts, left = self._prompts.given(**slot.env.template_variables(where)), where["remaining_steps"]
         if bad:
             return prompts.render("format_error", error=observation, remaining=left)
         shared = {"observation": observation, "note": "", "state": where, "remaining": left}

@@ -22,7 +22,7 @@ class ResetModule(MLGymBaseTransform):
         wrapper = self.wrapper
         drawn = None if tensordict is None else texts(tensordict, "task", len(wrapper.slots))
         if tensordict is not None and drawn is not None:
-            for slot in wrapper.marked(tensordict.get("_reset", None)):
+            for slot in wrapper.slots_in_mask(tensordict.get("_reset", None)):
                 wrapper.choose(slot, drawn[slot])
         return tensordict
 

@@ -10,7 +10,7 @@ from torchrl.data import Composite
 
 from palaestra.core.errors import EnvError
 from palaestra.core.seeding import Seeds
-from palaestra.integrations.torchrl.entries import put, text_spec
+from palaestra.integrations.torchrl.entries import set_texts, text_spec
 from palaestra.integrations.torchrl.transform import MLGymBaseTransform
 
 
@@ -36,17 +36,17 @@ class TaskSampler(MLGymBaseTransform):
         if tensordict is None:
             tensordict = TensorDict(batch_size=wrapper.batch_size, device=wrapper.device)
         drawn = [slot.name for slot in wrapper.slots]
-        for slot in wrapper.marked(tensordict.get("_reset", None)):
+        for slot in wrapper.slots_in_mask(tensordict.get("_reset", None)):
             drawn[slot] = self.tasks[int(self._random.integers(len(self.tasks)))]
             wrapper.choose(slot, drawn[slot])
-        put(tensordict, "task", drawn)
+        set_texts(tensordict, "task", drawn)
         return tensordict
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
         return self._call(tensordict_reset)
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        put(next_tensordict, "task", [slot.name for slot in self.wrapper.slots])
+        set_texts(next_tensordict, "task", [slot.name for slot in self.wrapper.slots])
         return next_tensordict
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from palaestra.core.errors import UnknownNameError
-from palaestra.envs.turn.records import Conversation, StopReason
+from palaestra.envs.turn.records import Conversation, TurnStopReason
 from palaestra.integrations.torchrl.commands import CommandEnv
 from palaestra.research.tasks.task import ResearchTask
 
@@ -79,12 +79,12 @@ class Slot:
         """Run a command."""
         return self._told(self.env.step(command), said=1)
 
-    def stop(self, reason: StopReason) -> Told:
+    def stop(self, reason: TurnStopReason) -> Told:
         """End the episode from outside; what is there is handed in."""
         return self._told(self.env.stop(reason), said=0)
 
     @property
-    def limit(self) -> StopReason | None:
+    def limit(self) -> TurnStopReason | None:
         """The limit that ends the episode now, though no command is run; `None` while it may go on."""
         return self.env.limit
 

@@ -7,7 +7,7 @@ import json
 from tensordict import TensorDictBase
 from torchrl.data import Composite
 
-from palaestra.integrations.torchrl.entries import put, text_spec
+from palaestra.integrations.torchrl.entries import set_texts, text_spec
 from palaestra.integrations.torchrl.slots import Slot
 from palaestra.integrations.torchrl.transform import MLGymBaseTransform
 
@@ -19,7 +19,7 @@ class ReadState(MLGymBaseTransform):
         super().__init__(out_keys=["state"])
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        put(next_tensordict, "state", [state_of(slot) for slot in self.wrapper.slots])
+        set_texts(next_tensordict, "state", [read_state(slot) for slot in self.wrapper.slots])
         return next_tensordict
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
@@ -30,6 +30,6 @@ class ReadState(MLGymBaseTransform):
         return observation_spec
 
 
-def state_of(slot: Slot) -> str:
+def read_state(slot: Slot) -> str:
     """Where the agent in a slot stands, as JSON."""
     return json.dumps(slot.state(), default=str)

@@ -18,8 +18,8 @@ from palaestra.integrations.torchrl.entries import (
     RESPONSE,
     Key,
     chats,
-    put,
-    put_prompts,
+    set_prompts,
+    set_texts,
     text_spec,
     texts,
 )
@@ -101,9 +101,9 @@ class TemplateTransform(MLGymBaseTransform):
         if self.tokenize:
             self._put_ids(next_tensordict, prompts)
         elif self.out_keys[0] == PROMPT:
-            put_prompts(next_tensordict, prompts)
+            set_prompts(next_tensordict, prompts)
         else:
-            put(next_tensordict, self.out_keys[0], prompts)
+            set_texts(next_tensordict, self.out_keys[0], prompts)
         return next_tensordict
 
     def _put_ids(self, tensordict: TensorDictBase, prompts: list[str]) -> None:
@@ -131,7 +131,7 @@ class TemplateTransform(MLGymBaseTransform):
         else:
             said = texts(tensordict, self.in_keys_inv[-1], len(self.wrapper.slots))
         if said is not None:
-            put(tensordict, self.out_keys_inv[0], [self._cut(text) for text in said])
+            set_texts(tensordict, self.out_keys_inv[0], [self._cut(text) for text in said])
         return tensordict
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:

@@ -29,7 +29,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, SharedEngines, open_cache
 from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.research import recipe as research
-from palaestra.recipes.research.episode_player import Stopped
+from palaestra.recipes.research.episode_player import EpisodeStopped
 from palaestra.recipes.research.recipe import ResearchSettings
 from palaestra.recipes.research.summary import is_silent
 from palaestra.recipes.settings import build, require, to_plain
@@ -54,7 +54,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class BenchEpisode:
     """One run of the bench: what its summary says, `None` as long as it has not ended.
 
     Arguments:
@@ -82,7 +82,7 @@ class BenchResult:
     tasks: tuple[str, ...]
     agents: tuple[str, ...]
     seeds: tuple[int, ...]
-    episodes: tuple[Episode, ...]
+    episodes: tuple[BenchEpisode, ...]
     settings: Mapping[str, Any]
     standings: Standings | None
     workers: int = 1
@@ -135,7 +135,7 @@ def bench(
     names, places, notes = _places(replace(settings, max_cost=settings.max_cost or total_cost), tasks, agents)
     folder = Path(out) if out else new_folder(RECIPE)
     _check_folder(folder)
-    common = to_plain(research.settled(settings))
+    common = to_plain(research.resolve_paths(settings))
     plan = {
         "recipe": RECIPE, "tasks": names, "agents": list(agents), "seeds": list(every), "workers": workers,
         "total_cost": total_cost, "places": places,
@@ -174,14 +174,14 @@ def read_bench(folder: Path) -> BenchResult:
         for task in plan["tasks"]:
             for agent in plan["agents"]:
                 where = folder / _name(task) / f"{_name(agent)}-seed{seed}"
-                episodes.append(Episode(task, agent, seed, where, _summary(where)))
+                episodes.append(BenchEpisode(task, agent, seed, where, _summary(where)))
     return BenchResult(
         folder, tuple(plan["tasks"]), tuple(plan["agents"]), tuple(plan["seeds"]), tuple(episodes), plan["settings"],
-        standings_of(episodes), int(plan["workers"]), float(plan.get("total_cost", 0.0)), plan.get("places", {}),
+        compute_standings(episodes), int(plan["workers"]), float(plan.get("total_cost", 0.0)), plan.get("places", {}),
     )  # fmt: skip
 
 
-def standings_of(episodes: Sequence[Episode]) -> Standings | None:
+def compute_standings(episodes: Sequence[BenchEpisode]) -> Standings | None:
     """How the agents compare over the tasks on which a run has ended, with the tasks' baselines among them."""
     ended = [(episode, episode.summary) for episode in episodes if episode.summary is not None]
     if not ended:
@@ -224,7 +224,7 @@ def _play(folder: Path, listener: Listener) -> BenchResult:
 class _Work:
     """The threads of a bench. Ctrl-C lets commands that are under way end; the runs can be resumed."""
 
-    def __init__(self, found: BenchResult, waiting: deque[Episode], listener: Listener) -> None:
+    def __init__(self, found: BenchResult, waiting: deque[BenchEpisode], listener: Listener) -> None:
         self.found, self.waiting, self.listener = found, waiting, listener
         self.total, self.errors = len(found.episodes), list[BaseException]()
         self.done = self.total - len(waiting)
@@ -265,7 +265,7 @@ class _Work:
                 episode = self.waiting.popleft()
             try:
                 self._episode(episode)
-            except Stopped:
+            except EpisodeStopped:
                 return
             except TotalSpentError as error:
                 with self.lock:
@@ -285,7 +285,7 @@ class _Work:
         with self.telling:
             self.listener(event)
 
-    def _episode(self, episode: Episode) -> None:
+    def _episode(self, episode: BenchEpisode) -> None:
         task, agent = (self.found.places.get(name, name) for name in (episode.task, episode.agent))
         values = {**self.found.settings, "task": task, "agent": agent, "seed": episode.seed}
         own = {"engines": self.engines, "stop": self.stopping.is_set, "within": self.budget}
@@ -326,14 +326,14 @@ def _places(
     notes: dict[str, None] = {}
     for task in tasks:
         for agent in agents:
-            one = research.settled(replace(settings, task=task, agent=agent))
+            one = research.resolve_paths(replace(settings, task=task, agent=agent))
             checked = research.check(one)
             notes |= {checked.note: None} if checked.note else {}
             if checked.interactive:
                 raise SettingsError(f"a bench plays by itself; a person plays with: palaestra research --agent {agent}")
             if one.agent != agent:
                 places[agent] = one.agent
-        names[task] = research.task_of(one).name
+        names[task] = research.make_task(one).name
         if one.task != names[task]:
             places[names[task]] = one.task
     _once("task", [names[task] for task in tasks])

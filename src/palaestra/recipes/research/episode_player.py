@@ -19,7 +19,7 @@ from palaestra.core.events import Event, Listener
 from palaestra.core.records import Failure, Message
 from palaestra.core.seeding import Seeds
 from palaestra.envs.turn.base import transcript
-from palaestra.envs.turn.records import Conversation, StopReason
+from palaestra.envs.turn.records import Conversation, TurnStopReason
 from palaestra.research.agents import Agent, Halt
 from palaestra.research.workspace.env import ResearchEnv
 from palaestra.research.workspace.step_record import Step
@@ -37,7 +37,7 @@ OWN = ("action", "thought", "stop_reason", "failure", "turn")
 Moved = tuple[Conversation, float, bool, bool, dict[str, Any]]
 
 
-class Stopped(Exception):
+class EpisodeStopped(Exception):
     """Somebody wants the work to stop; an episode under way is left as it is, to go on later."""
 
 
@@ -62,7 +62,7 @@ class Player:
         """The steps of an episode: those that are stored, and the rest of it.
 
         Raises:
-            Stopped: `stop` said so.
+            EpisodeStopped: `stop` said so.
         """
         known = self.run.store.steps(Step, episode)
         if known and known[-1].stop_reason:
@@ -88,7 +88,7 @@ class Player:
         observation = self._again(known[1:], steps, observation)
         while not steps[-1].stop_reason:
             if self.stop():
-                raise Stopped
+                raise EpisodeStopped
             observation = self._step(steps, observation)
         return steps
 
@@ -101,7 +101,7 @@ class Player:
         for old in known:
             assert old.message is not None, "an episode that was ended from outside is over"
             if self.stop():
-                raise Stopped
+                raise EpisodeStopped
             start = time.perf_counter()
             self.env.spend(used)  # The episode's time is what it took the first time.
             before = len(observation.messages)
@@ -131,7 +131,7 @@ class Player:
         try:
             said = _said(self.agent.act(observation))
         except KeyboardInterrupt:
-            said = Halt(StopReason.INTERRUPTED, "interrupted at the keyboard")
+            said = Halt(TurnStopReason.INTERRUPTED, "interrupted at the keyboard")
         thought = time.perf_counter() - start
         cut = said if isinstance(said, Halt) else None
         try:
@@ -139,7 +139,7 @@ class Player:
         except KeyboardInterrupt:
             if self.env.over:
                 raise  # The second time, while what is there was handed in: the run can be resumed.
-            cut = Halt(StopReason.INTERRUPTED, "interrupted at the keyboard, during a command")
+            cut = Halt(TurnStopReason.INTERRUPTED, "interrupted at the keyboard, during a command")
             moved = self.env.stop(cut.reason)
         seconds = time.perf_counter() - start
         message = None if isinstance(said, Halt) else said

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.events import Listener, ignore
-from palaestra.recipes.research.recipe import ResearchResult, ResearchSettings, research, settled
+from palaestra.recipes.research.recipe import ResearchResult, ResearchSettings, research, resolve_paths
 from palaestra.recipes.settings import resolve_settings
-from palaestra.research.agents.mcp import AGENT, LINE, Line, make_server, serve
-from palaestra.research.workspace.commands import Outcome
+from palaestra.research.agents.mcp import AGENT, CHANNEL, EpisodeChannel, make_server, serve
+from palaestra.research.workspace.commands import CommandResult
 from palaestra.research.workspace.step_record import Step
 from palaestra.runs.run import Run
 
@@ -30,7 +30,7 @@ def serve_research(
     *,
     out: str | Path = "",
     listener: Listener = ignore,
-    serving: Callable[[Line, str], None] = serve,
+    serving: Callable[[EpisodeChannel, str], None] = serve,
     ended: Callable[[ResearchResult], object] = lambda result: None,
     **values: Any,
 ) -> ResearchResult:
@@ -50,20 +50,20 @@ def serve_research(
     """
     settings = resolve_settings(ResearchSettings, settings, values)
     # The agent is none that a user names: it comes with its module, for whoever resumes the run as well.
-    plugins = tuple(dict.fromkeys((*settings.plugins, Line.__module__)))
-    settings = settled(replace(settings, agent=AGENT, tools=True, plugins=plugins))
-    line = Line(settings.commands)
+    plugins = tuple(dict.fromkeys((*settings.plugins, EpisodeChannel.__module__)))
+    settings = resolve_paths(replace(settings, agent=AGENT, tools=True, plugins=plugins))
+    line = EpisodeChannel(settings.commands)
     make_server(line)  # What cannot be served is said before anything is written.
 
     def play() -> ResearchResult:
-        LINE.set(line)
+        CHANNEL.set(line)
         try:
             result = research(settings, out=out, listener=listener)
             ended(result)
             with Run.open(result.folder, read_only=True) as run:
                 line.close(run.store.steps(Step, 0)[-1])
         except BaseException as error:
-            line.answer(Outcome(f"The episode ended: something around you broke. {error}", ok=False), over=True)
+            line.answer(CommandResult(f"The episode ended: something around you broke. {error}", ok=False), over=True)
             raise
         return result
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.seeding import Seeds
-from palaestra.envs.turn.records import StopReason
+from palaestra.envs.turn.records import TurnStopReason
 from palaestra.recipes.metered_engines import (
     CALL_TIMEOUT,
     CALL_TIMEOUT_HELP,
@@ -39,8 +39,8 @@ from palaestra.runs.run import Run, new_folder
 if TYPE_CHECKING:
     from palaestra.core.prompts import Prompts
     from palaestra.engines.budget import Budget
-    from palaestra.research.agents import Agent, Outfit
-    from palaestra.research.judge.baseline import Measured
+    from palaestra.research.agents import Agent, AgentContext
+    from palaestra.research.judge.baseline import MeasuredSolution
     from palaestra.research.tasks.task import ResearchTask
     from palaestra.research.workspace.env import ResearchEnv
     from palaestra.research.workspace.step_record import Step
@@ -141,7 +141,7 @@ def research(
 ) -> ResearchResult:
     """Let an agent work on a task, and score what it hands in.
 
-    Ctrl-C ends the episode with `StopReason.INTERRUPTED`; what is there is handed in, and the run has ended. A baseline
+    Ctrl-C ends the episode with `TurnStopReason.INTERRUPTED`; what is there is handed in, and the run has ended. A baseline
     that was never measured on this machine is measured before the run begins.
 
     Arguments:
@@ -149,7 +149,7 @@ def research(
         out: the run folder; a new one below `runs/` if empty.
         listener: is told of the progress.
         engines: open models, for several runs in one process.
-        stop: whether to stop, asked between steps; then the run raises `Stopped`, and can be resumed.
+        stop: whether to stop, asked between steps; then the run raises `EpisodeStopped`, and can be resumed.
         within: the budget of several runs, of which this is one.
 
     Raises:
@@ -161,7 +161,7 @@ def research(
         >>> result = research(task="prisoners_dilemma", agent="baseline")               # doctest: +SKIP
         >>> result.summary["best_submission"]                                           # doctest: +SKIP
     """
-    settings = settled(resolve_settings(ResearchSettings, settings, values))
+    settings = resolve_paths(resolve_settings(ResearchSettings, settings, values))
     if out:
         Run.check_new(Path(out))
     with (
@@ -196,7 +196,7 @@ def check(settings: ResearchSettings) -> Agent:
     return _checked(settings)[0]
 
 
-def settled(settings: ResearchSettings) -> ResearchSettings:
+def resolve_paths(settings: ResearchSettings) -> ResearchSettings:
     """The settings with absolute paths, so that a run can go on from another folder.
 
     Raises:
@@ -204,18 +204,18 @@ def settled(settings: ResearchSettings) -> ResearchSettings:
         SettingsError: a plugin cannot be imported.
     """
     from palaestra.core.plugins import load_plugins
-    from palaestra.research.agents import settled_agent, settled_path
+    from palaestra.research.agents import absolute_path, resolve_agent
     from palaestra.research.agents.model import ModelAgent
     from palaestra.research.tasks.task import FILE
 
     load_plugins(settings.plugins)  # One of them may be the agent's.
     changes: dict[str, Any] = {
-        "agent": settled_agent(settings.agent), "model": ModelAgent.settled(settings.model),
-        "plugins": [settled_path(name) if name.endswith(".py") else name for name in settings.plugins],
+        "agent": resolve_agent(settings.agent), "model": ModelAgent.resolve_argument(settings.model),
+        "plugins": [absolute_path(name) if name.endswith(".py") else name for name in settings.plugins],
     }  # fmt: skip
     for name in PATHS:
         if (path := getattr(settings, name)) not in ("", ":memory:"):
-            changes[name] = settled_path(path)
+            changes[name] = absolute_path(path)
     if settings.agent_config:
         from palaestra.research.mlgym.agent_file import agent_settings
 
@@ -223,7 +223,7 @@ def settled(settings: ResearchSettings) -> ResearchSettings:
         left = {one.name: getattr(settings, one.name) == one.default for one in fields(settings)}
         changes |= {name: value for name, value in agent_settings(changes["agent_config"]).items() if left[name]}
     if not settings.mlgym and (Path(settings.task) / FILE).is_file():
-        changes["task"] = settled_path(settings.task)
+        changes["task"] = absolute_path(settings.task)
     return build(ResearchSettings, {**to_plain(settings), **changes})
 
 
@@ -240,8 +240,8 @@ def _checked(settings: ResearchSettings) -> tuple[Agent, ResearchEnv]:
     for spec in settings.history:
         make_history(spec)
     check_cache(settings.cache)
-    task = task_of(settings)
-    agent = make_agent(settings.agent, outfit_of(settings, task))
+    task = make_task(settings)
+    agent = make_agent(settings.agent, make_context(settings, task))
     check_prices(settings.max_cost, agent.model)
     env = _environment(settings, task, agent)
     sandbox_for(task, settings.sandbox)
@@ -267,7 +267,7 @@ def name_model(agent: str) -> str:
     return agent.rpartition("model:")[2] if "model:" in agent else ""
 
 
-def task_of(settings: ResearchSettings) -> ResearchTask:
+def make_task(settings: ResearchSettings) -> ResearchTask:
     """The task of the settings: one of ours, of a folder, or of a checkout of MLGym."""
     from palaestra.research.tasks.task import load_task
 
@@ -280,26 +280,26 @@ def task_of(settings: ResearchSettings) -> ResearchTask:
     return load_task(settings.task)
 
 
-def outfit_of(
+def make_context(
     settings: ResearchSettings,
     task: ResearchTask,
     calls: MeteredEngines | None = None,
     engines: SharedEngines | None = None,
-    baseline: Callable[[], Measured] | None = None,
+    baseline: Callable[[], MeasuredSolution] | None = None,
     listener: Listener = ignore,
-) -> Outfit:
+) -> AgentContext:
     """What the agent of a run is made with; without `calls` it can be made, and not play."""
     from palaestra.engines.base import Sampling
-    from palaestra.research.agents import Outfit
+    from palaestra.research.agents import AgentContext
     from palaestra.research.workspace.commands import documentation, load_commands
 
     own: dict[str, Any] = {} if baseline is None else {"baseline": baseline}
     if calls is not None:
         opened = engines or SharedEngines(settings.device, listener, settings.call_timeout)
         own["engine"] = lambda name: calls.open(name, opened.get(name))
-    return Outfit(
+    return AgentContext(
         task, settings.model, sampling=Sampling(settings.answer_tokens, settings.temperature, settings.top_p),
-        history=settings.history, context=settings.context, prompts=_prompts(settings),
+        history=settings.history, context_tokens=settings.context, prompts=_prompts(settings),
         command_docs="" if settings.tools else documentation(load_commands(settings.commands)), **own,
     )  # fmt: skip
 
@@ -321,12 +321,12 @@ def _environment(settings: ResearchSettings, task: ResearchTask, agent: Agent) -
     }  # fmt: skip
     return ResearchEnv(
         task, sandbox=settings.sandbox, split="test" if agent.episodes == 1 else "validation",
-        strategy=settings.strategy, demonstration=demonstration_of(settings.demonstration),
+        strategy=settings.strategy, demonstration=load_demonstration(settings.demonstration),
         prompts=settings.prompts, memory=settings.memory, **values,
     )  # fmt: skip
 
 
-def demonstration_of(where: str) -> str:
+def load_demonstration(where: str) -> str:
     """The text of a file, or what was said in a run.
 
     Raises:
@@ -359,21 +359,21 @@ def _play(
 ) -> ResearchResult:
     """The episodes of the agent, from wherever the store is."""
     from palaestra.recipes.research.episode_player import Player
-    from palaestra.recipes.research.summary import TRAJECTORY, exported, summarise
+    from palaestra.recipes.research.summary import TRAJECTORY, export_conversation, summarise
     from palaestra.research.agents import make_agent
 
     record_run(run, settings.model, name_model(settings.agent))
     # What a run has spent ends its episode, and with it the run: there is nothing to go on with.
     with meter_engines(run, settings, within, resumable=False) as calls:
-        outfit = outfit_of(settings, env.task, calls, engines, lambda: env.baseline, listener)
-        agent = make_agent(settings.agent, outfit)
+        context = make_context(settings, env.task, calls, engines, lambda: env.baseline, listener)
+        agent = make_agent(settings.agent, context)
         player = Player(run, env, agent, Seeds(settings.seed).derive(RECIPE), listener, calls.spent, stop)
         episodes: list[list[Step]] = []
         while len(episodes) < agent.episodes:
             episodes.append(player.play(len(episodes)))
-            if episodes[-1][-1].stop_reason == StopReason.INTERRUPTED:
+            if episodes[-1][-1].stop_reason == TurnStopReason.INTERRUPTED:
                 break
         summary = summarise(run, settings, env, agent, episodes, listener, calls.spent())
-    write_json(run.folder / TRAJECTORY, exported(summary, episodes[summary["kept_episode"]]))
+    write_json(run.folder / TRAJECTORY, export_conversation(summary, episodes[summary["kept_episode"]]))
     run.write_summary(summary)
     return ResearchResult(run.folder, summary)

@@ -11,7 +11,7 @@ from typing import Any
 from palaestra.core.events import Event, Listener
 from palaestra.core.records import Failure, Message
 from palaestra.engines.openai_format import chat_call
-from palaestra.envs.turn.records import StopReason
+from palaestra.envs.turn.records import TurnStopReason
 from palaestra.recipes.research.episode_player import WORKSPACE, read_submission
 from palaestra.recipes.research.recipe import RECIPE, ResearchSettings
 from palaestra.research.agents import Agent
@@ -104,7 +104,7 @@ def summarise(
         "silent": all(step.message is None for step in episodes[result.episode]),
         "validations": validations,
         "format_errors": sum("format_error" in step.info for step in steps),
-        "stop_reason": str(StopReason.FAILED) if result.failure is not None else end.stop_reason,
+        "stop_reason": str(TurnStopReason.FAILED) if result.failure is not None else end.stop_reason,
         "note": end.note,
         "failures": dict(sorted(failures.items())),
         "failure": None if failure is None else {"cause": str(failure.cause), "message": failure.message},
@@ -140,7 +140,7 @@ def is_silent(summary: Mapping[str, Any]) -> bool:
     return bool(summary.get("silent", not summary["steps"]))
 
 
-def exported(summary: dict[str, Any], steps: Sequence[Step]) -> dict[str, Any]:
+def export_conversation(summary: dict[str, Any], steps: Sequence[Step]) -> dict[str, Any]:
     """The conversation in OpenAI's format, with the reward of each of the assistant's messages."""
     said = [m for step in steps for m in (*((step.message,) if step.message else ()), *step.observation)]
     kept = ("task", "agent", "model", "seed", "metric", "direction", "baseline", "best_submission", "stop_reason")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from palaestra.core.errors import SettingsError
-from palaestra.research.judge.baseline import Measured, measure
+from palaestra.research.judge.baseline import MeasuredSolution, measure
 from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.tasks.task import ResearchTask, load_task
 from palaestra.runs.guard import guarded
@@ -20,8 +20,8 @@ class MeasuredTask:
     """A task with its two solutions."""
 
     task: ResearchTask
-    baseline: Measured
-    reference: Measured
+    baseline: MeasuredSolution
+    reference: MeasuredSolution
 
 
 def measure_tasks(names: Sequence[str], tell: Callable[[MeasuredTask], None] = lambda _: None) -> list[MeasuredTask]:
@@ -42,7 +42,7 @@ def measure_tasks(names: Sequence[str], tell: Callable[[MeasuredTask], None] = l
     return found
 
 
-def table_of(found: Sequence[MeasuredTask]) -> str:
+def format_table(found: Sequence[MeasuredTask]) -> str:
     """The table: scores on the validation and the test split, and the seconds to make and to judge each solution."""
     lines = [
         "| task | metric | baseline: validation, test | make, judge | reference: validation, test | make, judge |",
@@ -58,7 +58,7 @@ def table_of(found: Sequence[MeasuredTask]) -> str:
     return "\n".join(lines)
 
 
-def put_into(path: Path, table: str) -> None:
+def replace_table(path: Path, table: str) -> None:
     """Replace what stands between the two marks of a page.
 
     Raises:

@@ -14,8 +14,8 @@ from palaestra.core.prompts import Prompts
 from palaestra.core.records import Failure, Message
 from palaestra.core.registry import Registry
 from palaestra.engines.base import Engine, Sampling
-from palaestra.envs.turn.records import Conversation, StopReason
-from palaestra.research.judge.baseline import Measured
+from palaestra.envs.turn.records import Conversation, TurnStopReason
+from palaestra.research.judge.baseline import MeasuredSolution
 from palaestra.research.tasks.task import ResearchTask
 
 AGENTS = Registry("agent", "palaestra.agents")
@@ -27,10 +27,10 @@ class Halt:
 
     Arguments:
         note: the reason in words.
-        failure: what broke, where the reason is `StopReason.FAILED`.
+        failure: what broke, where the reason is `TurnStopReason.FAILED`.
     """
 
-    reason: StopReason
+    reason: TurnStopReason
     note: str = ""
     failure: Failure | None = None
 
@@ -39,7 +39,7 @@ def no_engine(name: str) -> Engine:
     raise SettingsError(f"this agent was given no way to open the model {name}")
 
 
-def no_baseline() -> Measured:
+def no_baseline() -> MeasuredSolution:
     raise SettingsError("this agent was given no baseline")
 
 
@@ -49,7 +49,7 @@ def write_out(text: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Outfit:
+class AgentContext:
     """What agents are made with; each takes what it needs.
 
     Arguments:
@@ -58,7 +58,7 @@ class Outfit:
         engine: opens a model by its name, with its cache and budget.
         sampling: how a model's messages are drawn.
         history: history processors, in this order (`palaestra.research.history`).
-        context: the most tokens of a prompt and its answer; 0 leaves it to the model.
+        context_tokens: the most tokens of a prompt and its answer; 0 leaves it to the model.
         prompts: the templates.
         command_docs: the commands as templates may show them.
         baseline: the task's baseline, measured.
@@ -71,10 +71,10 @@ class Outfit:
     engine: Callable[[str], Engine] = no_engine
     sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=1024))
     history: tuple[str, ...] = ()
-    context: int = 0
+    context_tokens: int = 0
     prompts: Prompts = field(default_factory=lambda: Prompts(Path(__file__).parents[1] / "workspace" / "prompts"))
     command_docs: str = ""
-    baseline: Callable[[], Measured] = no_baseline
+    baseline: Callable[[], MeasuredSolution] = no_baseline
     ask: Callable[[str], str] = input
     show: Callable[[str], None] = write_out
 
@@ -89,7 +89,7 @@ class Agent:
 
     Arguments:
         argument: what stands behind the colon in `--agent NAME:ARGUMENT`.
-        outfit: what it may use.
+        context: what it may use.
 
     Example:
         >>> class Submitter(Agent):
@@ -112,13 +112,13 @@ class Agent:
     note: str = ""
     """What whoever starts the run is told before it begins."""
 
-    def __init__(self, argument: str, outfit: Outfit) -> None:
-        self.argument, self.outfit = argument, outfit
+    def __init__(self, argument: str, context: AgentContext) -> None:
+        self.argument, self.context = argument, context
         if argument and type(self).takes is None:
             raise SettingsError(f"this agent takes nothing behind its name; got ':{argument}'")
 
     @classmethod
-    def settled(cls, argument: str) -> str:
+    def resolve_argument(cls, argument: str) -> str:
         """The same argument for a process that begins in another folder: the paths in it are absolute."""
         return argument
 
@@ -146,50 +146,50 @@ class Agent:
         """Know what `state` said; called behind `begin`, before the first `act`."""
 
 
-def make_agent(spec: str, outfit: Outfit) -> Agent:
+def make_agent(spec: str, context: AgentContext) -> Agent:
     """The agent that a text such as `model`, `script:FILE` or `best_of:4:model:nano` stands for.
 
     Raises:
         UnknownNameError: there is no such agent; names the nearest one.
         SettingsError: it cannot be made like this.
     """
-    name, argument = divided(spec)
-    agent: Agent = AGENTS.get(name)(argument, outfit)
+    name, argument = split_spec(spec)
+    agent: Agent = AGENTS.get(name)(argument, context)
     return agent
 
 
-def settled_agent(spec: str) -> str:
+def resolve_agent(spec: str) -> str:
     """The same agent for a process that begins in another folder, as `Agent.settled` says it.
 
     Raises:
         UnknownNameError: there is no such agent; names the nearest one.
     """
-    name, argument = divided(spec)
+    name, argument = split_spec(spec)
     kind = AGENTS.get(name)
     if not argument or not (isinstance(kind, type) and issubclass(kind, Agent)):
         return spec
-    return f"{name}:{kind.settled(argument)}"
+    return f"{name}:{kind.resolve_argument(argument)}"
 
 
-def divided(spec: str) -> tuple[str, str]:
+def split_spec(spec: str) -> tuple[str, str]:
     """The name of an agent, and what stands behind its colon; a space will do as well.
 
-    >>> divided("script:my actions.txt"), divided("script my:actions.txt"), divided("human")
+    >>> split_spec("script:my actions.txt"), split_spec("script my:actions.txt"), split_spec("human")
     (('script', 'my actions.txt'), ('script', 'my:actions.txt'), ('human', ''))
     """
     name, *rest = re.split(r":|\s+", spec.strip(), maxsplit=1)
     return name, rest[0] if rest else ""
 
 
-def settled_path(path: str) -> str:
+def absolute_path(path: str) -> str:
     """A path of the user's that means the same in every folder.
 
-    >>> settled_path("/tmp/actions.txt")
+    >>> absolute_path("/tmp/actions.txt")
     '/tmp/actions.txt'
     """
     return str(Path(path).expanduser().absolute())
 
 
-def turns_of(conversation: Conversation) -> int:
+def count_turns(conversation: Conversation) -> int:
     """Assistant messages so far."""
     return sum(message.role == "assistant" for message in conversation.messages)

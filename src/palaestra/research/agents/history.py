@@ -21,7 +21,7 @@ from palaestra.core.registry import Registry
 from palaestra.envs.turn.base import transcript
 from palaestra.research.agents.base import Halt
 from palaestra.research.workspace.commands.window import HEADER
-from palaestra.research.workspace.templates import ToldTask
+from palaestra.research.workspace.templates import TaskText
 
 HISTORIES = Registry("history processor", "palaestra.histories")
 _HERE = __name__
@@ -30,7 +30,7 @@ HISTORIES.register("closed_windows", f"{_HERE}:ClosedWindows", "of every file th
 HISTORIES.register("summary", f"{_HERE}:Summary", "summary:TOKENS: over so many, the model sums the older part up")
 
 
-class Desk(Protocol):
+class HistoryContext(Protocol):
     """What a processor may use."""
 
     prompts: Prompts
@@ -57,7 +57,7 @@ class History:
         if argument and self.takes is None:
             raise SettingsError(f"this history processor takes nothing behind its name; got ':{argument}'")
 
-    def shorten(self, messages: Sequence[Message], desk: Desk) -> list[Message] | Halt:
+    def shorten(self, messages: Sequence[Message], context: HistoryContext) -> list[Message] | Halt:
         """The messages that the model is shown; or why it cannot go on."""
         raise NotImplementedError(f"{type(self).__name__} needs `shorten`: what the model is shown")
 
@@ -89,32 +89,32 @@ class LastObservations(History):
     def __init__(self, argument: str = "") -> None:
         self.count = _whole("last", argument, 1)
 
-    def shorten(self, messages: Sequence[Message], desk: Desk) -> list[Message]:
+    def shorten(self, messages: Sequence[Message], context: HistoryContext) -> list[Message]:
         first = opening(messages)
         observed = [k for k, message in enumerate(messages) if k >= first and message.role != "assistant"]
         old = set(observed[: max(0, len(observed) - self.count)])
-        return [_omitted(message, desk) if k in old else message for k, message in enumerate(messages)]
+        return [_omitted(message, context) if k in old else message for k, message in enumerate(messages)]
 
 
 class ClosedWindows(History):
     """Closes the window of a file where a later message shows that file again."""
 
-    def shorten(self, messages: Sequence[Message], desk: Desk) -> list[Message]:
+    def shorten(self, messages: Sequence[Message], context: HistoryContext) -> list[Message]:
         shown = list(messages)
         seen: set[str] = set()
         for k in range(len(messages) - 1, opening(messages) - 1, -1):
             if messages[k].role != "assistant":
-                shown[k] = replace(messages[k], content=self._closed(messages[k].text, seen, desk))
+                shown[k] = replace(messages[k], content=self._closed(messages[k].text, seen, context))
         return shown
 
-    def _closed(self, text: str, seen: set[str], desk: Desk) -> str:
+    def _closed(self, text: str, seen: set[str], context: HistoryContext) -> str:
         """The text without windows of files in `seen`, to which those of this text are added."""
         found = [(match, _path(match[0])) for match in HEADER.finditer(text)]
         for match, path in reversed(found):
             end = match.end() + _length(text[match.end() :])
             if path in seen:
                 lines = text[match.end() : end].count("\n")
-                note = desk.prompts.render("closed_window", path=path, lines=lines, observation=text)
+                note = context.prompts.render("closed_window", path=path, lines=lines, observation=text)
                 text = text[: match.start()] + note + text[end:]
             seen.add(path)
         return text
@@ -133,21 +133,21 @@ class Summary(History):
         self.budget = _whole("summary", argument, 1)
         self.until, self.text = 0, ""
 
-    def shorten(self, messages: Sequence[Message], desk: Desk) -> list[Message] | Halt:
+    def shorten(self, messages: Sequence[Message], context: HistoryContext) -> list[Message] | Halt:
         first = opening(messages)
         if self.until > len(messages):
             self.until, self.text = 0, ""  # Another episode.
-        shown = self._shown(messages, first, desk)
-        if desk.tokens(shown) <= self.budget:
+        shown = self._shown(messages, first, context)
+        if context.tokens(shown) <= self.budget:
             return shown
-        cut = self._cut(messages, max(first, self.until), desk)
+        cut = self._cut(messages, max(first, self.until), context)
         if cut is None:
             return shown
-        written = desk.write((Message("user", self._question(messages, first, cut, desk)),))
+        written = context.write((Message("user", self._question(messages, first, cut, context)),))
         if isinstance(written, Halt):
             return written
         self.until, self.text = cut, written.strip()
-        return self._shown(messages, first, desk)
+        return self._shown(messages, first, context)
 
     def state(self) -> Mapping[str, Any]:
         return {"until": self.until, "text": self.text}
@@ -155,32 +155,32 @@ class Summary(History):
     def restore(self, state: Mapping[str, Any]) -> None:
         self.until, self.text = int(state.get("until", 0)), str(state.get("text", ""))
 
-    def _shown(self, messages: Sequence[Message], first: int, desk: Desk) -> list[Message]:
+    def _shown(self, messages: Sequence[Message], first: int, context: HistoryContext) -> list[Message]:
         if not self.until:
             return list(messages)
         # Behind the opening, whose last message is a user's: some chat templates refuse two of them in a row.
-        told = desk.prompts.render("summary", summary=self.text)
+        told = context.prompts.render("summary", summary=self.text)
         last = messages[first - 1]
         return [
             *messages[: first - 1], replace(last, content=f"{last.text}\n\n{told}"), *messages[self.until :],
         ]  # fmt: skip
 
-    def _cut(self, messages: Sequence[Message], start: int, desk: Desk) -> int | None:
+    def _cut(self, messages: Sequence[Message], start: int, context: HistoryContext) -> int | None:
         """Where the part that is shown as it is begins: at a message of the model's, so that no answer loses its call."""
         turns = [k for k in range(start, len(messages)) if messages[k].role == "assistant"]
         for k in turns[1:]:
-            if desk.tokens(messages[k:]) <= self.budget // 2:
+            if context.tokens(messages[k:]) <= self.budget // 2:
                 return k
         return turns[-1] if len(turns) > 1 else None
 
-    def _question(self, messages: Sequence[Message], first: int, cut: int, desk: Desk) -> str:
+    def _question(self, messages: Sequence[Message], first: int, cut: int, context: HistoryContext) -> str:
         old = messages[max(first, self.until) : cut]
         # A summary has to fit the model as well: of long messages the middle is left out.
         most = max(200, 3 * self.budget // max(1, len(old)))
         written = "\n\n".join(f"[{message.role}]\n{_middle(transcript(message), most)}" for message in old)
-        task = desk.prompts.shared("task")
-        return desk.prompts.render(
-            "summarize", task=ToldTask(_middle(messages[first - 1].text, self.budget), task), before=self.text, transcript=written,
+        task = context.prompts.shared("task")
+        return context.prompts.render(
+            "summarize", task=TaskText(_middle(messages[first - 1].text, self.budget), task), before=self.text, transcript=written,
             words=max(50, self.budget // 8),
         )  # fmt: skip
 
@@ -194,9 +194,9 @@ def opening(messages: Sequence[Message]) -> int:
     return next((k for k, message in enumerate(messages) if message.role == "assistant"), len(messages))
 
 
-def _omitted(message: Message, desk: Desk) -> Message:
+def _omitted(message: Message, context: HistoryContext) -> Message:
     lines = message.text.count("\n") + 1
-    return replace(message, content=desk.prompts.render("omitted", lines=lines, observation=message.text))
+    return replace(message, content=context.prompts.render("omitted", lines=lines, observation=message.text))
 
 
 _PATH = re.compile(r"^\[file (.+), \d+ lines?(?:, .*)?\]$")

@@ -1,7 +1,7 @@
 """The agent's commands over the Model Context Protocol: any client that speaks it can be the agent.
 
 `serve` offers commands over stdin and stdout: those of a `Session` as they are, or those of an episode, whose limits hold, by
-a `Line` to the `ClientAgent` that plays it. `palaestra.recipes.research.mcp_server` makes a run of such an episode.
+a `EpisodeChannel` to the `ClientAgent` that plays it. `palaestra.recipes.research.mcp_server` makes a run of such an episode.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from palaestra.core.errors import MissingExtraError, PalaestraError
 from palaestra.core.records import Message, ToolCall
 from palaestra.core.text import clean_text
-from palaestra.envs.turn.records import Conversation, StopReason
-from palaestra.research.agents import AGENTS, Agent, Halt, Outfit
-from palaestra.research.workspace.commands import Command, Outcome, load_commands, tool_schemas
+from palaestra.envs.turn.records import Conversation, TurnStopReason
+from palaestra.research.agents import AGENTS, Agent, AgentContext, Halt
+from palaestra.research.workspace.commands import Command, CommandResult, load_commands, tool_schemas
 from palaestra.research.workspace.step_record import Step
 from palaestra.version import __version__
 
@@ -30,16 +30,16 @@ AGENT = "mcp"
 AGENTS.register(AGENT, "palaestra.research.agents.mcp:ClientAgent", "a client of MCP: palaestra research mcp")
 
 
-class Served(Protocol):
-    """What can be served: a `Session`, or a `Line`."""
+class CommandProvider(Protocol):
+    """What can be served: a `Session`, or a `EpisodeChannel`."""
 
     @property
     def commands(self) -> Mapping[str, Command]: ...
 
-    def call(self, name: str, arguments: Mapping[str, Any] | str) -> Outcome: ...
+    def call(self, name: str, arguments: Mapping[str, Any] | str) -> CommandResult: ...
 
 
-class Line:
+class EpisodeChannel:
     """Between a client and the episode that it plays in another thread: a call goes in, and what came of it comes out.
 
     Arguments:
@@ -52,16 +52,16 @@ class Line:
         self.opened = threading.Event()
         """Set once the episode has begun, with its first messages in `opening`, or is over before it could."""
         self._calls: SimpleQueue[ToolCall | None] = SimpleQueue()
-        self._answers: SimpleQueue[Outcome] = SimpleQueue()
+        self._answers: SimpleQueue[CommandResult] = SimpleQueue()
         self._lock, self._count, self._asked = threading.Lock(), 0, False
 
     # The client's end
 
-    def call(self, name: str, arguments: Mapping[str, Any] | str) -> Outcome:
+    def call(self, name: str, arguments: Mapping[str, Any] | str) -> CommandResult:
         """One step of the episode. Calls are made one at a time."""
         with self._lock:
             if self.over:
-                return Outcome("The episode is over; nothing was run.", ok=False, kind="error")
+                return CommandResult("The episode is over; nothing was run.", ok=False, kind="error")
             self._asked, self._count = True, self._count + 1
         asked = arguments if isinstance(arguments, str) else json.dumps(arguments)
         self._calls.put(ToolCall(clean_text(name), clean_text(asked), f"call_{self._count}"))
@@ -82,7 +82,7 @@ class Line:
         """Wait for the next call; `None` when there will be none."""
         return self._calls.get()
 
-    def answer(self, outcome: Outcome, over: bool = False) -> None:
+    def answer(self, outcome: CommandResult, over: bool = False) -> None:
         """What came of the last call, if one is waiting; `over`, there is nothing more to call."""
         with self._lock:
             asked, self._asked, self.over = self._asked, False, self.over or over
@@ -96,10 +96,12 @@ class Line:
         said = [message.text for message in last.observation]
         if last.failure is not None:
             said.append(f"The episode ended: something around you broke ({last.failure.cause}).")
-        self.answer(Outcome("\n\n".join(said), ok=last.failure is None and bool(last.state.get("ok", True))), over=True)
+        self.answer(
+            CommandResult("\n\n".join(said), ok=last.failure is None and bool(last.state.get("ok", True))), over=True
+        )
 
 
-LINE: ContextVar[Line | None] = ContextVar("line", default=None)
+CHANNEL: ContextVar[EpisodeChannel | None] = ContextVar("line", default=None)
 """The line to the client for whom an episode is played in this context."""
 
 
@@ -108,30 +110,30 @@ class ClientAgent(Agent):
 
     interactive = True
 
-    def __init__(self, argument: str, outfit: Outfit) -> None:
-        super().__init__(argument, outfit)
-        self._line, self._known = LINE.get(), 0
+    def __init__(self, argument: str, context: AgentContext) -> None:
+        super().__init__(argument, context)
+        self._line, self._known = CHANNEL.get(), 0
 
     def environment(self) -> Mapping[str, Any]:
         return {"parser": "tool_call", "tools": True}
 
     def act(self, conversation: Conversation) -> Message | Halt:
         if self._line is None:
-            return Halt(StopReason.INTERRUPTED, "there is no client; one begins with: palaestra research mcp")
+            return Halt(TurnStopReason.INTERRUPTED, "there is no client; one begins with: palaestra research mcp")
         fresh = conversation.messages[self._known :]
         if not self._known:
             self._line.open(fresh)
         else:
             said = "\n\n".join(message.text for message in fresh)
-            self._line.answer(Outcome(said, ok=bool(conversation.state.get("ok", True))))
+            self._line.answer(CommandResult(said, ok=bool(conversation.state.get("ok", True))))
         self._known = len(conversation.messages) + 1  # The message that follows is the client's own.
         call = self._line.next()
         if call is None:
-            return Halt(StopReason.INTERRUPTED, "the client left")
+            return Halt(TurnStopReason.INTERRUPTED, "the client left")
         return Message("assistant", "", (call,))
 
 
-def make_server(served: Served, instructions: str = "") -> Server[Any]:
+def make_server(served: CommandProvider, instructions: str = "") -> Server[Any]:
     """An MCP server whose tools are commands. Calls are done one at a time, each in a thread of its own.
 
     Raises:
@@ -150,11 +152,11 @@ def make_server(served: Served, instructions: str = "") -> Server[Any]:
         for tool in (schema["function"] for schema in tool_schemas(served.commands))
     ]
 
-    def perform(name: str, arguments: Mapping[str, Any]) -> Outcome:
+    def perform(name: str, arguments: Mapping[str, Any]) -> CommandResult:
         try:
             return served.call(name, arguments)
         except PalaestraError as error:  # of the sandbox, or of a command
-            return Outcome(f"{type(error).__name__}: {error}", ok=False, kind="error")
+            return CommandResult(f"{type(error).__name__}: {error}", ok=False, kind="error")
 
     async def list_tools(context: Any, parameters: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=tools)
@@ -174,7 +176,7 @@ def make_server(served: Served, instructions: str = "") -> Server[Any]:
     )
 
 
-def serve(served: Served, instructions: str = "") -> None:
+def serve(served: CommandProvider, instructions: str = "") -> None:
     """Serve commands over stdin and stdout until the client leaves.
 
     Raises:

@@ -8,8 +8,8 @@ from typing import Any
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Message, ToolCall
-from palaestra.envs.turn.records import Conversation, StopReason
-from palaestra.research.agents.base import Agent, Halt, Outfit, settled_path, turns_of
+from palaestra.envs.turn.records import Conversation, TurnStopReason
+from palaestra.research.agents.base import Agent, AgentContext, Halt, absolute_path, count_turns
 
 MARK = "%%"
 """A line that is only this stands between two actions."""
@@ -40,11 +40,11 @@ class ScriptAgent(Agent):
     takes = "FILE"
     parser = "identity"
 
-    def __init__(self, argument: str, outfit: Outfit) -> None:
-        super().__init__(argument, outfit)
+    def __init__(self, argument: str, context: AgentContext) -> None:
+        super().__init__(argument, context)
         if not argument:
             raise SettingsError("the agent 'script' plays a file; name it as script:FILE")
-        self.messages = read_script(Path(argument.replace("{task}", outfit.task.name)).expanduser())
+        self.messages = read_script(Path(argument.replace("{task}", context.task.name)).expanduser())
         self._calls = any(message.tool_calls for message in self.messages)
         if self._calls and not all(message.tool_calls for message in self.messages):
             raise SettingsError(f"the script {argument} has texts and calls of tools; it can have the one or the other")
@@ -55,16 +55,18 @@ class ScriptAgent(Agent):
             )
 
     @classmethod
-    def settled(cls, argument: str) -> str:
-        return settled_path(argument)
+    def resolve_argument(cls, argument: str) -> str:
+        return absolute_path(argument)
 
     def environment(self) -> dict[str, Any]:
         return {"tools": True} if self._calls else {"parser": self.parser, "tools": False}
 
     def act(self, conversation: Conversation) -> Message | Halt:
-        turn = turns_of(conversation)
+        turn = count_turns(conversation)
         if turn >= len(self.messages):
-            return Halt(StopReason.GAVE_UP, f"the script has {len(self.messages)} actions, and none of them handed in")
+            return Halt(
+                TurnStopReason.GAVE_UP, f"the script has {len(self.messages)} actions, and none of them handed in"
+            )
         return self.messages[turn]
 
 

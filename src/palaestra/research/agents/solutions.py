@@ -11,9 +11,9 @@ from typing import Any
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Message
-from palaestra.envs.turn.records import Conversation, StopReason
-from palaestra.research.agents.base import Agent, Halt, Outfit, turns_of
-from palaestra.research.judge.baseline import submission_of
+from palaestra.envs.turn.records import Conversation, TurnStopReason
+from palaestra.research.agents.base import Agent, AgentContext, Halt, count_turns
+from palaestra.research.judge.baseline import submission_files
 
 LARGEST = 1 << 20
 """Bytes of files that are written by commands; larger ones are made anew by the task's own command."""
@@ -24,8 +24,8 @@ class Solution(Agent):
 
     parser = "identity"
 
-    def __init__(self, argument: str, outfit: Outfit) -> None:
-        super().__init__(argument, outfit)
+    def __init__(self, argument: str, context: AgentContext) -> None:
+        super().__init__(argument, context)
         self.actions: list[str] = []
 
     def plan(self) -> list[str]:
@@ -39,9 +39,9 @@ class Solution(Agent):
         self.actions = self.plan()
 
     def act(self, conversation: Conversation) -> Message | Halt:
-        turn = turns_of(conversation)
+        turn = count_turns(conversation)
         if turn >= len(self.actions):
-            return Halt(StopReason.GAVE_UP, "the solution could not be handed in")
+            return Halt(TurnStopReason.GAVE_UP, "the solution could not be handed in")
         return Message("assistant", self.actions[turn])
 
 
@@ -49,8 +49,8 @@ class BaselineAgent(Solution):
     """Puts the baseline's submission in place, as it was when the baseline was measured, validates it, and hands it in."""
 
     def plan(self) -> list[str]:
-        task, measured = self.outfit.task, self.outfit.baseline()
-        files = submission_of(measured)
+        task, measured = self.context.task, self.context.baseline()
+        files = submission_files(measured)
         starter = task.starter_files()
         changed = {name: content for name, content in files.items() if starter.get(name) != content}
         if files and sum(map(len, changed.values())) <= LARGEST:
@@ -65,13 +65,13 @@ class ReferenceAgent(Solution):
         SettingsError: the task comes with none.
     """
 
-    def __init__(self, argument: str, outfit: Outfit) -> None:
-        super().__init__(argument, outfit)
-        if not outfit.task.reference_files():
-            raise SettingsError(f"task '{outfit.task.name}' comes with no good solution to hand in")
+    def __init__(self, argument: str, context: AgentContext) -> None:
+        super().__init__(argument, context)
+        if not context.task.reference_files():
+            raise SettingsError(f"task '{context.task.name}' comes with no good solution to hand in")
 
     def plan(self) -> list[str]:
-        task = self.outfit.task
+        task = self.context.task
         made = [task.reference] if task.reference not in ("", "true") else []
         return [*writing(task.reference_files()), *made, "validate", "submit"]
 

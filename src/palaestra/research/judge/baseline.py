@@ -12,9 +12,9 @@ from pathlib import Path
 
 from palaestra.core.errors import TaskError
 from palaestra.engines.models import cache_folder
-from palaestra.research.judge.evaluation import Judge
+from palaestra.research.judge.evaluation import SubmissionJudge
 from palaestra.research.tasks.eval_seed import seed_mark
-from palaestra.research.tasks.records import Grade, Unusable
+from palaestra.research.tasks.records import Grade, InvalidSubmission
 from palaestra.research.tasks.task import ResearchTask
 from palaestra.research.workspace.workspace import Workspace
 from palaestra.runs.guard import guarded
@@ -25,7 +25,7 @@ _measuring = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredSolution:
     """What a solution of a task's own scored, and how long it took to make and to judge.
 
     Arguments:
@@ -38,19 +38,19 @@ class Measured:
     files: dict[str, str] = field(default_factory=dict)
 
 
-def baseline_of(task: ResearchTask, sandbox: Sandbox, judge: Judge) -> Measured:
+def load_baseline(task: ResearchTask, sandbox: Sandbox, judge: SubmissionJudge) -> MeasuredSolution:
     """The task's baseline: from the cache, or measured now.
 
     Raises:
         TaskError: it cannot be measured; says why.
     """
-    recorded = task.recorded()
+    recorded = task.baseline_score()
     if recorded is not None:
         grade = Grade(recorded, {task.metric.name: recorded})
-        return Measured(grade, grade, 0.0)
+        return MeasuredSolution(grade, grade, 0.0)
     path = _place(task)
     with _measuring:  # Once for all threads; two processes may both measure, and find the same.
-        kept = kept_baseline(task)
+        kept = read_baseline(task)
         if kept is not None:
             return _counted(task, kept)
         found = measure(task, sandbox, judge, task.baseline, {})
@@ -63,7 +63,7 @@ def baseline_of(task: ResearchTask, sandbox: Sandbox, judge: Judge) -> Measured:
     return _counted(task, found)
 
 
-def _counted(task: ResearchTask, measured: Measured) -> Measured:
+def _counted(task: ResearchTask, measured: MeasuredSolution) -> MeasuredSolution:
     """By the metric that counts now: what is kept has all that the evaluator gave."""
     name = task.metric.name
     grades = [measured.validation, measured.test]
@@ -76,16 +76,18 @@ def _counted(task: ResearchTask, measured: Measured) -> Measured:
     return replace(measured, validation=validation, test=test)
 
 
-def kept_baseline(task: ResearchTask) -> Measured | None:
+def read_baseline(task: ResearchTask) -> MeasuredSolution | None:
     """The task's baseline, if this machine has measured it."""
     path = _place(task)
     try:
-        return from_json(Measured, path.read_text(encoding="utf-8")) if path.exists() else None
+        return from_json(MeasuredSolution, path.read_text(encoding="utf-8")) if path.exists() else None
     except ValueError:
         return None  # Damaged: to be measured again, and written over.
 
 
-def measure(task: ResearchTask, sandbox: Sandbox, judge: Judge, command: str, files: dict[str, bytes]) -> Measured:
+def measure(
+    task: ResearchTask, sandbox: Sandbox, judge: SubmissionJudge, command: str, files: dict[str, bytes]
+) -> MeasuredSolution:
     """Make a submission in a fresh workspace by `command`, and judge it on both splits.
 
     Arguments:
@@ -109,15 +111,15 @@ def measure(task: ResearchTask, sandbox: Sandbox, judge: Judge, command: str, fi
     for split in ("validation", "test"):
         outcome = made if not isinstance(made, dict) else judge.judge(made, split)
         if not isinstance(outcome, Grade):
-            why = outcome.reason if isinstance(outcome, Unusable) else outcome.message
+            why = outcome.reason if isinstance(outcome, InvalidSubmission) else outcome.message
             raise TaskError(f"{maker} in task '{task.name}' cannot be judged on the {split} split: {why}")
         grades[split] = outcome
     assert isinstance(made, dict)
     kept = {name: content.decode("latin-1") for name, content in made.items()}
-    return Measured(grades["validation"], grades["test"], seconds, kept)
+    return MeasuredSolution(grades["validation"], grades["test"], seconds, kept)
 
 
-def submission_of(measured: Measured) -> dict[str, bytes]:
+def submission_files(measured: MeasuredSolution) -> dict[str, bytes]:
     """What was handed in."""
     return {name: text.encode("latin-1") for name, text in measured.files.items()}
 
@@ -133,4 +135,4 @@ def _machine() -> str:
     return f"{platform.machine()}-{platform.python_implementation()}{platform.python_version()}"
 
 
-__all__ = ["Measured", "baseline_of", "kept_baseline", "measure", "submission_of"]
+__all__ = ["MeasuredSolution", "load_baseline", "measure", "read_baseline", "submission_files"]

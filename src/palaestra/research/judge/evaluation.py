@@ -17,10 +17,10 @@ from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
 from palaestra.research.judge.deadline import OverdueError, within
 from palaestra.research.judge.program import Program
-from palaestra.research.judge.sandboxing import environment_of, read_only_of
-from palaestra.research.tasks.data import TaskData, data_of, function_of
-from palaestra.research.tasks.eval_seed import seed_of
-from palaestra.research.tasks.records import Grade, Outcome, SubmissionError, Unusable
+from palaestra.research.judge.sandboxing import read_only_mounts, sandbox_environment
+from palaestra.research.tasks.data import TaskData, load_data, load_function
+from palaestra.research.tasks.eval_seed import eval_seed
+from palaestra.research.tasks.records import Grade, InvalidSubmission, JudgeResult, SubmissionError
 from palaestra.research.tasks.task import ResearchTask
 from palaestra.sandbox.base import Limits, Result, Sandbox
 
@@ -96,7 +96,7 @@ class Evaluation:
             raise SubmissionError(f"there is no {file}")
         made = Program(
             self.sandbox, self.files, file.removesuffix(".py").replace("/", "."), self.limits(seconds),
-            read_only_of(self.task, self.data, judging=True), environment_of(self.task),
+            read_only_mounts(self.task, self.data, judging=True), sandbox_environment(self.task),
         )  # fmt: skip
         self._programs.append(made)
         return made
@@ -106,7 +106,7 @@ class Evaluation:
         self._runs.append(argv[0] if argv else "")
         return self.sandbox.run(
             argv, self.files, limits=self.limits(seconds), read_back=read_back,
-            read_only=read_only_of(self.task, self.data, judging=True), env=environment_of(self.task),
+            read_only=read_only_mounts(self.task, self.data, judging=True), env=sandbox_environment(self.task),
         )  # fmt: skip
 
     def end_programs(self) -> None:
@@ -124,11 +124,11 @@ class Evaluation:
         )  # fmt: skip
 
 
-class Judge:
+class SubmissionJudge:
     """The evaluator of a task, ready to judge.
 
     Arguments:
-        seed: of the evaluator's random choices; see `palaestra.research.tasks.eval_seed.seed_of`.
+        seed: of the evaluator's random choices; see `palaestra.research.tasks.eval_seed.eval_seed`.
 
     Raises:
         TaskError: the evaluator or the data of the task are broken.
@@ -136,11 +136,11 @@ class Judge:
 
     def __init__(self, task: ResearchTask, sandbox: Sandbox, seed: int | None = None) -> None:
         self.task, self.sandbox, self.exposed = task, sandbox, False
-        self.seed = seed_of(task) if seed is None else seed
-        self._evaluate: Callable[[Evaluation], Any] = function_of(task.folder / task.evaluator, "evaluate")
-        self.data = data_of(task)
+        self.seed = eval_seed(task) if seed is None else seed
+        self._evaluate: Callable[[Evaluation], Any] = load_function(task.folder / task.evaluator, "evaluate")
+        self.data = load_data(task)
 
-    def judge(self, files: Mapping[str, bytes], split: EvaluationSplit) -> Outcome:
+    def judge(self, files: Mapping[str, bytes], split: EvaluationSplit) -> JudgeResult:
         """What a submission is worth. Whatever it holds, this raises nothing.
 
         Afterwards `exposed` says whether its code was given anything of the hidden data.
@@ -148,7 +148,7 @@ class Judge:
         start, self.exposed = time.perf_counter(), False
         wrong = self._wrong(files)
         if wrong:
-            return Unusable(wrong)
+            return InvalidSubmission(wrong)
         evaluation = Evaluation(self.task, files, split, self.sandbox, self.data, self.seed)
         most = PROGRAMS * self.task.limits.evaluation_seconds + SLACK
         try:
@@ -159,7 +159,7 @@ class Judge:
             return Failure(FailureCause.SCORER, said)
         except SubmissionError as error:
             exposed = evaluation.exposed or error.exposed
-            return self._refused(error, split) if exposed else Unusable(str(error))
+            return self._refused(error, split) if exposed else InvalidSubmission(str(error))
         except SandboxError as error:
             return Failure(FailureCause.SANDBOX, str(error))
         except _NoScoresError as error:
@@ -177,14 +177,14 @@ class Judge:
             self.exposed = evaluation.exposed
         return self._graded(found, time.perf_counter() - start)
 
-    def _graded(self, found: Mapping[str, float], seconds: float) -> Outcome:
+    def _graded(self, found: Mapping[str, float], seconds: float) -> JudgeResult:
         metric = self.task.metric
         if metric.name not in found:
             return Failure(FailureCause.SCORER, f"the evaluator gave no '{metric.name}'; got {sorted(found)}")
         score = found[metric.name]
         # No failure: who hands in what leads to it would be rid of a bad score.
         if not math.isfinite(metric.gain(score, 0.0)):
-            return Unusable(f"its {metric.name} is {score}, which is no score", self.exposed)
+            return InvalidSubmission(f"its {metric.name} is {score}, which is no score", self.exposed)
         low = -math.inf if metric.low is None else metric.low
         high = math.inf if metric.high is None else metric.high
         if not low <= score <= high:
@@ -193,12 +193,12 @@ class Judge:
             )
         return Grade(score, found, seconds)
 
-    def _refused(self, error: SubmissionError, split: EvaluationSplit) -> Unusable:
+    def _refused(self, error: SubmissionError, split: EvaluationSplit) -> InvalidSubmission:
         """What is told of code that had hidden data before it: of the test data nothing that it could have said itself."""
         if split == "validation":
             said = str(error)
-            return Unusable(said if len(said) <= TOLD else f"{said[:TOLD]}...", exposed=True)
-        return Unusable(
+            return InvalidSubmission(said if len(said) <= TOLD else f"{said[:TOLD]}...", exposed=True)
+        return InvalidSubmission(
             f"on the {split} split {error.kind}. More is told by validate, and by a trial of your own", exposed=True
         )
 

@@ -95,11 +95,11 @@ class Program:
             )
         return found
 
-    def make(self, function: str, *arguments: Any, **named: Any) -> Made:
+    def make(self, function: str, *arguments: Any, **named: Any) -> RemoteObject:
         """Call a function or class, and keep what it gives inside, for its methods to be called."""
         self._kept += 1
         self._ask({"function": function, "arguments": arguments, "named": named, "keep": str(self._kept)})
-        return Made(self, str(self._kept))
+        return RemoteObject(self, str(self._kept))
 
     def _ask(self, message: dict[str, Any]) -> Any:
         self.called = self.called or "function" in message
@@ -142,7 +142,7 @@ class Program:
         self.close()
 
 
-class Made:
+class RemoteObject:
     """Something that a program made and keeps."""
 
     def __init__(self, program: Program, number: str) -> None:

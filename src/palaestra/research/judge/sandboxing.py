@@ -41,9 +41,9 @@ def sandbox_for(task: ResearchTask, name: str = "bubblewrap", **options: Any) ->
     return make_sandbox(name, **options)
 
 
-def read_only_of(task: ResearchTask, data: TaskData, judging: bool = False) -> Mapping[str, str]:
+def read_only_mounts(task: ResearchTask, data: TaskData, judging: bool = False) -> Mapping[str, str]:
     """What a sandbox of the task shows beside the system; `judging`, the one in which a submission is judged."""
-    found = dict(task.shown(data, judging))
+    found = dict(task.mounts(data, judging))
     if task.palaestra:
         here = Path(__file__).parents[2]
         for path in sorted(here.iterdir()):
@@ -52,7 +52,7 @@ def read_only_of(task: ResearchTask, data: TaskData, judging: bool = False) -> M
     return found
 
 
-def environment_of(task: ResearchTask) -> dict[str, str]:
+def sandbox_environment(task: ResearchTask) -> dict[str, str]:
     """Variables of a task's sandboxes."""
     own = {"PYTHONPATH": LIBRARY, "HF_HUB_OFFLINE": "1"} if task.palaestra else {}
     # Several workspaces share the cores: a thread for each of them in each would slow all down.

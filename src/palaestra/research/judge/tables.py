@@ -125,7 +125,7 @@ def number(low: float = -math.inf, high: float = math.inf) -> Callable[[str], fl
     return parse
 
 
-def one_of(labels: Sequence[str]) -> Callable[[str], str]:
+def parse_label(labels: Sequence[str]) -> Callable[[str], str]:
     """Parses labels."""
 
     def parse(text: str) -> str:

@@ -55,7 +55,7 @@ def play_field(
     return means
 
 
-def settled_with_slips(
+def settle_with_slips(
     function: str, points: Mapping[tuple[str, str], float], slip: float
 ) -> Callable[[Any, str, np.random.Generator], tuple[str, str, float]]:
     """`settle` of a game of two moves, in which each of both now and then does the other one by accident.

@@ -18,7 +18,7 @@ from palaestra.core.errors import SandboxError
 from palaestra.research.judge import inside
 from palaestra.research.judge.deadline import interrupt
 from palaestra.research.judge.inside.serve import CHANGED
-from palaestra.research.judge.inside.stub import LINE
+from palaestra.research.judge.inside.stub import PIPES
 from palaestra.sandbox.base import Limits, Result, Sandbox
 from palaestra.sandbox.bubblewrap import Bubblewrap
 from palaestra.sandbox.spawn import high_number
@@ -33,7 +33,7 @@ GRACE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SandboxFiles:
     """What lies in a sandbox: files of the workspace, and further paths, from the path inside to that of the host."""
 
     files: Mapping[str, bytes]
@@ -41,7 +41,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ApartResult:
     """How an evaluation ended.
 
     Arguments:
@@ -70,9 +70,9 @@ def stub_source(names: Sequence[str]) -> bytes:
 
 
 def run_apart(
-    sandbox: Sandbox, evaluator: str, judge: Place, module: str, submission: Place, limits: Limits,
+    sandbox: Sandbox, evaluator: str, judge: SandboxFiles, module: str, submission: SandboxFiles, limits: Limits,
     env: Mapping[str, str] = {},
-) -> Ended:  # fmt: skip
+) -> ApartResult:  # fmt: skip
     """Run an evaluator on a submission.
 
     Arguments:
@@ -111,7 +111,7 @@ def run_apart(
     try:
         result = sandbox.run(
             ["python3", "-B", evaluator], judge.files, limits=limits, read_only={**judge.read_only, **ours},
-            env={**env, LINE: f"{requests[1]},{answers[0]},{own}"}, pass_fds=(requests[1], answers[0]),
+            env={**env, PIPES: f"{requests[1]},{answers[0]},{own}"}, pass_fds=(requests[1], answers[0]),
         )  # fmt: skip
     finally:
         _close(requests[1], answers[0])
@@ -120,7 +120,7 @@ def run_apart(
         thread.join()
     if isinstance(outcome[0], SandboxError):
         raise outcome[0]
-    return Ended(result, isinstance(outcome[0], Result) and outcome[0].exit_code == CHANGED)
+    return ApartResult(result, isinstance(outcome[0], Result) and outcome[0].exit_code == CHANGED)
 
 
 def _pipe() -> tuple[int, int]:

@@ -80,9 +80,9 @@ class Secrets:
             shared: other folders are seen at the same place; this one is always taken apart.
         """
         seen = self._look(folder, place, frozenset())
-        return seen.entries if shared or len(seen.entries) <= CROWD else seen.covered(folder, place)
+        return seen.entries if shared or len(seen.entries) <= CROWD else seen.cover(folder, place)
 
-    def _look(self, folder: Path, place: str, above: frozenset[str]) -> _Seen:
+    def _look(self, folder: Path, place: str, above: frozenset[str]) -> _FolderView:
         entries: dict[str, str] = {}
         hidden: list[str] = []
         whole, above = True, above | {os.path.realpath(folder)}
@@ -104,12 +104,12 @@ class Secrets:
                 if seen.whole:
                     entries[inside] = str(entry)
                 else:
-                    entries |= seen.entries if len(seen.entries) <= CROWD else seen.covered(entry, inside)
-        return _Seen(entries, hidden, whole)
+                    entries |= seen.entries if len(seen.entries) <= CROWD else seen.cover(entry, inside)
+        return _FolderView(entries, hidden, whole)
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _FolderView:
     """What may be seen of a folder.
 
     Arguments:
@@ -123,7 +123,7 @@ class _Seen:
     hidden: list[str]
     whole: bool
 
-    def covered(self, folder: Path, place: str) -> dict[str, str]:
+    def cover(self, folder: Path, place: str) -> dict[str, str]:
         """The folder as it is, with nothing in the place of each hidden file."""
         return {place: str(folder), **dict.fromkeys(self.hidden, os.devnull)}
 

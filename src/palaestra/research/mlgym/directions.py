@@ -22,10 +22,10 @@ HIGHER = frozenset({
 WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
 
 
-def direction_of(metric: str) -> Direction:
+def guess_direction(metric: str) -> Direction:
     """By the words of a name.
 
-    >>> [str(direction_of(name)) for name in ("Test_MSE_mean", "valLoss", "sentiment_accuracy", "apples", "neg_loss")]
+    >>> [str(guess_direction(name)) for name in ("Test_MSE_mean", "valLoss", "sentiment_accuracy", "apples", "neg_loss")]
     ['lower', 'lower', 'higher', 'higher', 'higher']
     """
     words = _words(metric)

@@ -17,18 +17,18 @@ from typing import ClassVar
 
 from palaestra.core.errors import SandboxError, TaskError
 from palaestra.core.records import Failure, FailureCause
-from palaestra.research.judge.evaluation import EvaluationSplit, Judge
+from palaestra.research.judge.evaluation import EvaluationSplit, SubmissionJudge
 from palaestra.research.judge.inside import evaluate
 from palaestra.research.judge.inside.evaluate import KEY_BYTES
-from palaestra.research.judge.sandboxing import read_only_of
-from palaestra.research.mlgym.apart import Ended, Place, run_apart, stub_source
+from palaestra.research.judge.sandboxing import read_only_mounts
+from palaestra.research.mlgym.apart import ApartResult, SandboxFiles, run_apart, stub_source
 from palaestra.research.mlgym.directions import is_time
 from palaestra.research.mlgym.files import EntryPoint
 from palaestra.research.mlgym.roles import public_names
-from palaestra.research.mlgym.scores import exception_in, scores_in, unsealed
+from palaestra.research.mlgym.scores import exception_in, scores_in, unseal
 from palaestra.research.mlgym.task import TORCHRUN, UNNAMED, WORKSPACE, MLGymTask
 from palaestra.research.tasks.data import TaskData
-from palaestra.research.tasks.records import Grade, Isolation, Outcome, Unusable
+from palaestra.research.tasks.records import Grade, InvalidSubmission, Isolation, JudgeResult
 from palaestra.sandbox.base import Limits, Result, Sandbox
 
 RUNNER = "/opt/runner/evaluate.py"
@@ -37,7 +37,7 @@ QUOTED = 600
 """Characters of what an evaluator said that the agent is told, where none of its code ran."""
 
 
-class MLGymJudge(Judge):
+class MLGymJudge(SubmissionJudge):
     """Runs the evaluator of a task of MLGym."""
 
     task: MLGymTask
@@ -55,7 +55,7 @@ class MLGymJudge(Judge):
         )
         """Whether code of the agent runs in the process of the evaluator from the start."""
 
-    def judge(self, files: Mapping[str, bytes], split: EvaluationSplit) -> Outcome:
+    def judge(self, files: Mapping[str, bytes], split: EvaluationSplit) -> JudgeResult:
         """What a submission is worth; the same for both splits, as there is one set of data."""
         self.exposed = False
         try:
@@ -67,7 +67,7 @@ class MLGymJudge(Judge):
                 FailureCause.SCORER, f"the files of task '{self.task.name}' cannot be used any more: {error}"
             )
 
-    def _judged(self, files: Mapping[str, bytes]) -> Outcome:
+    def _judged(self, files: Mapping[str, bytes]) -> JudgeResult:
         start = time.perf_counter()
         evaluator, table = self.task.evaluator_place, self.task.file.task_entrypoint is EntryPoint.CSV
         if table:  # Nothing else of the agent's may be there, as it could be code.
@@ -79,11 +79,11 @@ class MLGymJudge(Judge):
             fixed |= originals.keys() - set(self.task.submission.files)
         wrong = self._wrong({**dict.fromkeys(originals.keys() & fixed, b""), **files})
         if wrong:
-            return Unusable(wrong)
+            return InvalidSubmission(wrong)
         try:
             argv = self._command(evaluator, files)
         except ValueError as error:
-            return Unusable(str(error))
+            return InvalidSubmission(str(error))
         self.exposed = not table
         if not self.together and self.separable.get(self.task.digest(), True):
             ended = self._run_apart(files)
@@ -91,16 +91,16 @@ class MLGymJudge(Judge):
             # A score that is missing, or an argument that was changed, may be the task's own way: its own file tells.
             if (isinstance(outcome, Grade) and not ended.changed) or self._is_separable():
                 return outcome
-        shown = read_only_of(self.task, self.data, judging=True)
+        shown = read_only_mounts(self.task, self.data, judging=True)
         key = secrets.token_bytes(KEY_BYTES)
         # What the agent left as it was is as good as the evaluator.
         same = {name for name, content in originals.items() if name in fixed or files.get(name, content) == content}
         told = json.dumps(sorted(same)).encode()
         result = self.sandbox.run(
-            argv, laid_over(originals, files, fixed, taken(shown)), stdin=b"" if table else key + told, limits=self._limits(),
+            argv, overlay_files(originals, files, fixed, workspace_names(shown)), stdin=b"" if table else key + told, limits=self._limits(),
             read_only={**shown, RUNNER: str(Path(evaluate.__file__))}, env={"HF_HUB_OFFLINE": "1", **self.task.variables()},
         )  # fmt: skip
-        text = (result.text if result.ok else None) if table else unsealed(result.stdout, key)
+        text = (result.text if result.ok else None) if table else unseal(result.stdout, key)
         isolation = Isolation.NOT_RUN if table else Isolation.SHARED
         return self._read(result, text, time.perf_counter() - start, isolation)
 
@@ -117,18 +117,22 @@ class MLGymJudge(Judge):
             self.separable[digest] = isinstance(self._read_apart(ended, 0.0), Grade) and not ended.changed
         return self.separable[digest]
 
-    def _run_apart(self, files: Mapping[str, bytes]) -> Ended:
+    def _run_apart(self, files: Mapping[str, bytes]) -> ApartResult:
         """Run the evaluator, and the submission in a sandbox with what the agent saw, less the evaluator, and its own files."""
         originals, evaluator = self.task.evaluator_files(), self.task.evaluator_place
-        hidden, shown = (read_only_of(self.task, self.data, judging=judging) for judging in (True, False))
+        hidden, shown = (read_only_mounts(self.task, self.data, judging=judging) for judging in (True, False))
         stub = {self._file: stub_source(public_names(self.task.starter_files()[self._file]))}
-        judge = Place(laid_over(originals, stub, originals.keys() - stub.keys(), taken(hidden)), hidden)
+        judge = SandboxFiles(
+            overlay_files(originals, stub, originals.keys() - stub.keys(), workspace_names(hidden)), hidden
+        )
         starter, own = ({name: one for name, one in some.items() if name != evaluator}
                         for some in (self.task.starter_files(), files))  # fmt: skip
-        submission = Place(laid_over(starter, own, starter.keys() - stub.keys(), taken(shown)), shown)
+        submission = SandboxFiles(
+            overlay_files(starter, own, starter.keys() - stub.keys(), workspace_names(shown)), shown
+        )
         return run_apart(self.sandbox, evaluator, judge, self._file, submission, self._limits(), self.task.variables())
 
-    def _read_apart(self, ended: Ended, start: float) -> Outcome:
+    def _read_apart(self, ended: ApartResult, start: float) -> JudgeResult:
         text = ended.result.text if ended.result.ok else None
         return self._read(ended.result, text, time.perf_counter() - start, Isolation.SEPARATE)
 
@@ -164,15 +168,17 @@ class MLGymJudge(Judge):
             processes=limit.processes, open_files=1024, file_size=4 << 30, output=1 << 22, disk=8 << 30,
         )  # fmt: skip
 
-    def _read(self, result: Result, text: str | None, seconds: float, isolation: Isolation) -> Outcome:
+    def _read(self, result: Result, text: str | None, seconds: float, isolation: Isolation) -> JudgeResult:
         """What comes of an evaluator that ended so, and said this; nothing where it did not come to its end."""
         if text is None:
-            return Unusable(self._ended(result), self.exposed)
+            return InvalidSubmission(self._ended(result), self.exposed)
         name, unknown = self.task.metric.name, self.task.metric.name == UNNAMED
         lines = self.task.file.task_entrypoint in (EntryPoint.MODEL, EntryPoint.LANGUAGE_MODEL)
         found = scores_in(text, "" if unknown else name, first=lines)
         if found is None:
-            return Unusable("the evaluator came to its end and printed no scores, or several that differ", self.exposed)
+            return InvalidSubmission(
+                "the evaluator came to its end and printed no scores, or several that differ", self.exposed
+            )
         if unknown and found:
             found = {UNNAMED: next(iter(found.values())), **found}
         by_name = {one.lower(): score for one, score in found.items()}
@@ -182,7 +188,7 @@ class MLGymJudge(Judge):
             return Failure(FailureCause.SCORER, f"the evaluator gave no '{name}'{got}")
         if not math.isfinite(self.task.metric.gain(value, 0.0)):
             # No failure, as the submission led to it; and it counts, as the answers may be guessed by it one after the other.
-            return Unusable(f"its {name} is {value}, which is no score", exposed=True)
+            return InvalidSubmission(f"its {name} is {value}, which is no score", exposed=True)
         scores = {one: score for one, score in found.items() if math.isfinite(score)}
         return Grade(value, {**scores, name: value}, seconds, isolation)
 
@@ -198,12 +204,12 @@ class MLGymJudge(Judge):
         return f"the evaluator {limit or ended}; {said}"
 
 
-def taken(shown: Collection[str]) -> set[str]:
+def workspace_names(shown: Collection[str]) -> set[str]:
     """Names of the workspace at which something lies that is shown there."""
     return {path.removeprefix(f"{WORKSPACE}/") for path in shown if path.startswith(f"{WORKSPACE}/")}
 
 
-def laid_over(
+def overlay_files(
     originals: Mapping[str, bytes], files: Mapping[str, bytes], fixed: Collection[str], taken: Collection[str]
 ) -> dict[str, bytes]:
     """What is put into the workspace in which a submission is judged.
@@ -216,12 +222,12 @@ def laid_over(
 
     Whatever would be in the way of something that comes before it, as a file where that needs a folder, is left out.
     """
-    first = beside({name: content for name, content in originals.items() if name in fixed}, taken)
-    kept = beside(files, {*taken, *fixed})
-    return {**beside(originals, {*taken, *first, *kept}), **kept, **first}
+    first = exclude_conflicts({name: content for name, content in originals.items() if name in fixed}, taken)
+    kept = exclude_conflicts(files, {*taken, *fixed})
+    return {**exclude_conflicts(originals, {*taken, *first, *kept}), **kept, **first}
 
 
-def beside(files: Mapping[str, bytes], names: Collection[str]) -> dict[str, bytes]:
+def exclude_conflicts(files: Mapping[str, bytes], names: Collection[str]) -> dict[str, bytes]:
     """Those of the files that are neither one of these, nor below one, nor in the place of a folder that one needs."""
     needed = {folder for name in names for folder in _folders(name)}
     return {

@@ -32,12 +32,12 @@ def find_submission(evaluator: str, files: Mapping[str, bytes], description: str
         TaskError: no file fits, or several do.
     """
     source = files.get(evaluator, b"")
-    direct = imported_files(evaluator, source, files)
+    direct = find_imported_files(evaluator, source, files)
     reached = list(direct)
     for name in reached:  # Grows while it is gone through.
-        more = imported_files(name, files[name], files)
+        more = find_imported_files(name, files[name], files)
         reached += [one for one in more if one not in reached and one != evaluator]
-    written = [name for name in imported_names(source) if name not in files and _names_file(description, name)]
+    written = [name for name in find_imports(source) if name not in files and _names_file(description, name)]
     named = [name for name in reached if _names_file(description, name)] + written
     for several in (
         named,
@@ -71,7 +71,7 @@ def find_answers(evaluator: bytes, data: Sequence[Path], sample: Path | None) ->
     return [*found, sample] if same and sample is not None else found
 
 
-def imported_names(source: bytes) -> list[str]:
+def find_imports(source: bytes) -> list[str]:
     """The files that a program may import or read as a program, as paths relative to the workspace."""
     try:
         tree = ast.parse(source)
@@ -98,10 +98,10 @@ def imported_names(source: bytes) -> list[str]:
     return list(dict.fromkeys(f"{name.lstrip('.').replace('.', '/')}.py" for name in found))
 
 
-def imported_files(importer: str, source: bytes, files: Mapping[str, bytes]) -> list[str]:
+def find_imported_files(importer: str, source: bytes, files: Mapping[str, bytes]) -> list[str]:
     """Those of the files that a program imports. A name is looked for beside the importer, too."""
     beside = PurePosixPath(importer).parent
-    names = imported_names(source)
+    names = find_imports(source)
     found = [one for name in names for one in (name, str(beside / name)) if one in files and one != importer]
     return list(dict.fromkeys(found))
 

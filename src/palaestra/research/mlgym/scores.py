@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from hmac import compare_digest
 from typing import Any
 
-from palaestra.research.judge.inside.evaluate import KEPT, MARK, sealed
+from palaestra.research.judge.inside.evaluate import KEPT, MARK, seal
 
 LOOKED_AT = KEPT
 """Characters at the end of what was printed in which scores are looked for."""
@@ -28,12 +28,12 @@ EXCEPTIONS = frozenset(
 )
 
 
-def unsealed(stdout: bytes, key: bytes) -> str | None:
+def unseal(stdout: bytes, key: bytes) -> str | None:
     """What the evaluator printed, of what came out of its sandbox; `None` unless it came to its end, once."""
     found = []
     for line in SEALED.finditer(stdout):
         text = bytes.fromhex(line[1][: len(line[1]) // 2 * 2].decode()).decode("utf-8", "replace")
-        if compare_digest(sealed(text, key).strip(), line[0].strip()):
+        if compare_digest(seal(text, key).strip(), line[0].strip()):
             found.append(text)
     return found[0] if len(found) == 1 else None
 

@@ -14,12 +14,12 @@ from pydantic import Field, PrivateAttr
 
 from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.research.mlgym.checkout import Secrets, below, files_below
-from palaestra.research.mlgym.directions import direction_of
+from palaestra.research.mlgym.directions import guess_direction
 from palaestra.research.mlgym.files import DatasetFile, EntryPoint, TaskFile
 from palaestra.research.mlgym.requirements import install_requirements, variables
 from palaestra.research.mlgym.roles import find_answers, find_submission
 from palaestra.research.tasks.data import TaskData
-from palaestra.research.tasks.records import Unusable
+from palaestra.research.tasks.records import InvalidSubmission
 from palaestra.research.tasks.task import CACHES, Direction, Metric, ResearchTask, Submission, TaskLimits, read_yaml
 from palaestra.sandbox.base import Sandbox, Shell
 
@@ -80,7 +80,7 @@ class MLGymTask(ResearchTask):
         secret = {name: path for name, path in self._secrets().files.items() if name not in self.submission.files}
         return {name: path.read_bytes() for name, path in (self._starter() | secret).items()}
 
-    def shown(self, data: TaskData, judging: bool) -> Mapping[str, str]:
+    def mounts(self, data: TaskData, judging: bool) -> Mapping[str, str]:
         secrets = Secrets(self.checkout, ()) if judging else self._secrets()
         found: dict[str, str] = {}
         for folder in (folders := self._data_folders()):
@@ -96,7 +96,7 @@ class MLGymTask(ResearchTask):
 
         return MLGymJudge(self, sandbox)
 
-    def collect(self, shell: Shell) -> dict[str, bytes] | Unusable:
+    def collect(self, shell: Shell) -> dict[str, bytes] | InvalidSubmission:
         """The workspace without the data. For a task whose evaluator reads one file, that file.
 
         Who hands in more than can be kept is told so, and judged on nothing less: which of the files the evaluator needs, and
@@ -108,23 +108,25 @@ class MLGymTask(ResearchTask):
         most = MOST_FILES + sum(1 for _ in self._data_files())
         listed = shell.list_files(most + 1)
         if len(listed) > most:
-            return Unusable(f"the workspace has more than {MOST_FILES} files, which are the most; remove some")
+            return InvalidSubmission(f"the workspace has more than {MOST_FILES} files, which are the most; remove some")
         data = bool(self._data_folders())
         names = [name for name in listed if not (data and name.startswith(f"{DATA}/"))]
         for name in names:
             size, part = len(name.encode()), max(len(part.encode()) for part in name.split("/"))
             if size > LONGEST_PATH or part > LONGEST_NAME:
-                return Unusable(
+                return InvalidSubmission(
                     f"the path {name[:80]}... has {size} bytes, and {part} in one name; at most {LONGEST_PATH} and "
                     f"{LONGEST_NAME} can be handed in; give the file another name, or remove it"
                 )
         found = shell.read_files(names, total=largest)
         # What is missing did not fit, or is gone since it was listed.
         if len(found) < len(names) and shell.read_files([name for name in names if name not in found], longest=1):
-            return Unusable(f"the workspace has more than {largest} bytes, which are the most; remove some files")
+            return InvalidSubmission(
+                f"the workspace has more than {largest} bytes, which are the most; remove some files"
+            )
         return found
 
-    def recorded(self) -> float | None:
+    def baseline_score(self) -> float | None:
         scores = self.file.baseline_scores
         return scores[0].get(self.metric.name) if scores else None
 
@@ -278,7 +280,7 @@ def load_mlgym(
     datasets = tuple(read_yaml(DatasetFile, root / "configs" / one) for one in file.dataset_configs)
     recorded = file.baseline_scores[0] if file.baseline_scores else {}
     counted = metric or next(iter(recorded), UNNAMED)
-    way = direction or direction_of(counted)
+    way = direction or guess_direction(counted)
     if way not in set(Direction):
         raise SettingsError(f"direction is 'higher' or 'lower'; got '{way}'")
     base = abs(recorded.get(counted, 1.0))
@@ -350,11 +352,11 @@ def _described(task: MLGymTask) -> str:
 
 def _only_score(task: MLGymTask) -> str:
     """The name of the score that the evaluator gives the baseline, which is measured if it never was."""
-    from palaestra.research.judge.baseline import baseline_of
+    from palaestra.research.judge.baseline import load_baseline
     from palaestra.research.judge.sandboxing import sandbox_for
 
     sandbox = sandbox_for(task)
-    scores = baseline_of(task, sandbox, task.judge(sandbox)).test.scores
+    scores = load_baseline(task, sandbox, task.judge(sandbox)).test.scores
     names = [name for name in scores if name != UNNAMED]
     if len(names) > 1:
         raise SettingsError(

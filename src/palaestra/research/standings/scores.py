@@ -81,13 +81,13 @@ class TaskScale:
         return self.baseline
 
 
-class Stored(BaseModel):
+class StoredRecord(BaseModel):
     """What goes into a file as it is, and comes back: no infinities, no NaN."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Cell(Stored):
+class Cell(StoredRecord):
     """One method on one task.
 
     Arguments:
@@ -112,7 +112,7 @@ class Cell(Stored):
     ratio: float | None
 
 
-class Area(Stored):
+class Area(StoredRecord):
     """One method over all tasks: the area under its profile, with its 95 % interval.
 
     The interval is drawn from the runs of all methods at once, on an axis that stays as it is. It is `None` where a
@@ -130,7 +130,7 @@ class Area(Stored):
     """Tasks on which the method is feasible."""
 
 
-class Profile(Stored):
+class Profile(StoredRecord):
     """All methods by one measure: `cells` by task and then method, `areas` by method."""
 
     measure: Measure
@@ -152,7 +152,7 @@ class Profile(Stored):
         raise KeyError(f"no area of '{method}'")
 
 
-class Standings(Stored):
+class Standings(StoredRecord):
     """How methods compare over tasks. An area holds for this set of methods and tasks only.
 
     Arguments:

@@ -19,7 +19,16 @@ from numpy.typing import NDArray
 from palaestra.core.errors import RunError, SettingsError, UnknownNameError
 from palaestra.core.seeding import Seeds
 from palaestra.research.standings.profiles import Floats, Marks, area_under_profile, performance_ratios, threshold_limit
-from palaestra.research.standings.scores import BASELINE, Area, Cell, Measure, Profile, RunScore, Standings, TaskScale
+from palaestra.research.standings.scores import (
+    BASELINE,
+    Area,
+    Cell,
+    Measure,
+    Profile,
+    RunScore,
+    Standings,
+    TaskScale,
+)
 from palaestra.research.tasks.task import Direction
 
 RESAMPLES = 1000
@@ -61,7 +70,7 @@ def compare_methods(
     methods = tuple(dict.fromkeys(run.method for run in runs))
     longest = max((len(found) for found in grouped.values()), default=1)
     k = k or longest
-    tables = [_Table.of(measure, grouped, scales, methods, min(k, longest)) for measure in Measure]
+    tables = [_ScoreTable.of(measure, grouped, scales, methods, min(k, longest)) for measure in Measure]
     found = [performance_ratios(table.best(), table.baseline_T, table.higher_T) for table in tables]
     limit = threshold_limit(np.concatenate([ratios.penalty_T for ratios in found]))
     return Standings(
@@ -97,7 +106,7 @@ def _grouped(runs: Sequence[RunScore], scales: Mapping[str, TaskScale]) -> dict[
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _ScoreTable:
     """The scores of one measure. The baseline is the last method, and has no runs.
 
     Arguments:
@@ -123,7 +132,7 @@ class _Table:
         scales: Mapping[str, TaskScale],
         methods: tuple[str, ...],
         k: int,
-    ) -> _Table:
+    ) -> _ScoreTable:
         tasks, named = tuple(scales), (*methods, BASELINE)
         runs = {pair: found[:k] for pair, found in grouped.items()}
         values_TMK = np.full((len(tasks), len(named), k), np.nan)

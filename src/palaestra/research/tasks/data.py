@@ -16,7 +16,7 @@ from palaestra.core.errors import TaskError
 from palaestra.core.plugins import load_file
 from palaestra.core.seeding import Seeds
 from palaestra.engines.models import cache_folder
-from palaestra.research.tasks.plugins import broken
+from palaestra.research.tasks.plugins import task_error
 from palaestra.research.tasks.task import ResearchTask
 from palaestra.runs.guard import guarded
 
@@ -29,7 +29,7 @@ class TaskData:
     hidden: Path | None = None
 
 
-def data_of(task: ResearchTask) -> TaskData:
+def load_data(task: ResearchTask) -> TaskData:
     """The data of a task, made now if this machine has none yet. Several processes may ask at once.
 
     Raises:
@@ -39,7 +39,7 @@ def data_of(task: ResearchTask) -> TaskData:
         return TaskData()
     home = cache_folder() / "research" / f"{task.name}-{task.digest()}"
     if not home.is_dir():
-        make = function_of(task.folder / task.data, "make")
+        make = load_function(task.folder / task.data, "make")
         with guarded(home, "keeping the data of a research task"):
             home.parent.mkdir(parents=True, exist_ok=True)
             partial = Path(tempfile.mkdtemp(prefix=f".{task.name}-", dir=home.parent))
@@ -63,10 +63,10 @@ def _made(task: ResearchTask, make: Callable[..., Any], folder: Path) -> None:
     try:
         make(folder / "public", folder / "hidden", rng)
     except (Exception, SystemExit) as error:
-        raise broken(f"the data of task '{task.name}'", "cannot be made", error, task.folder) from error
+        raise task_error(f"the data of task '{task.name}'", "cannot be made", error, task.folder) from error
 
 
-def function_of(path: Path, name: str) -> Callable[..., Any]:
+def load_function(path: Path, name: str) -> Callable[..., Any]:
     """A function of a file of a task, imported afresh.
 
     Raises:
@@ -75,7 +75,7 @@ def function_of(path: Path, name: str) -> Callable[..., Any]:
     try:
         module = load_file(path, f"palaestra_research_{path.parent.name}_{path.stem}")
     except (Exception, SystemExit) as error:
-        raise broken(str(path), "cannot be imported", error, path.parent) from error
+        raise task_error(str(path), "cannot be imported", error, path.parent) from error
     found = getattr(module, name, None)
     if not callable(found):
         raise TaskError(f"{path} must define the function {name}; it does not")

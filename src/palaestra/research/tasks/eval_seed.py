@@ -17,7 +17,7 @@ VARIABLE = "PALAESTRA_RESEARCH_SEED"
 """A number that takes the place of this machine's secret, for scores that two machines are to compare."""
 
 
-def seed_of(task: ResearchTask) -> int:
+def eval_seed(task: ResearchTask) -> int:
     """The seed of an evaluator's random choices: 0, but a secret of this machine for tasks whose agents have this package.
 
     Those could draw the hidden problems from a seed that they know. The secret is drawn once and lies where no sandbox
@@ -36,7 +36,7 @@ def seed_of(task: ResearchTask) -> int:
 
 def seed_mark(task: ResearchTask) -> str:
     """What tells the scores of one secret from those of another, and nothing of the secret; empty where there is none."""
-    return f"{Seeds(seed_of(task)).derive('mark').integer():x}"[:8] if task.palaestra else ""
+    return f"{Seeds(eval_seed(task)).derive('mark').integer():x}"[:8] if task.palaestra else ""
 
 
 @cache

@@ -14,7 +14,7 @@ EXTRA = frozenset({"pyflakes", "sklearn", "yaml"})
 """What `palaestra[research]` brings, as it is imported."""
 
 
-def broken(what: str, how: str, error: BaseException, within: Path) -> TaskError:
+def task_error(what: str, how: str, error: BaseException, within: Path) -> TaskError:
     """The error of a task whose own code raised: what it is, and where; or which package is to be installed for it."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing and not is_installed(missing.partition(".")[0]):

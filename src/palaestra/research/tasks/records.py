@@ -38,7 +38,7 @@ class Grade:
 
 
 @dataclass(frozen=True, slots=True)
-class Unusable:
+class InvalidSubmission:
     """There is nothing that could be judged: no file, too large, not of the form. The agent can mend it, and is told.
 
     Arguments:
@@ -50,7 +50,7 @@ class Unusable:
     exposed: bool = False
 
 
-Outcome = Grade | Unusable | Failure
+JudgeResult = Grade | InvalidSubmission | Failure
 """Judged; the agent's own fault; or something around it broke, which is nobody's score."""
 
 

@@ -31,9 +31,9 @@ from palaestra.core.errors import EnvError, TaskError, UnknownNameError, suggest
 from palaestra.core.registry import Registry
 
 if TYPE_CHECKING:
-    from palaestra.research.judge.evaluation import Judge
+    from palaestra.research.judge.evaluation import SubmissionJudge
     from palaestra.research.tasks.data import TaskData
-    from palaestra.research.tasks.records import Unusable
+    from palaestra.research.tasks.records import InvalidSubmission
     from palaestra.sandbox.base import Sandbox, Shell
 
 DATA = "/data"
@@ -214,7 +214,7 @@ class ResearchTask(Strict):
         """Where the workspace lies in the sandbox; empty for the sandbox's own."""
         return ""
 
-    def shown(self, data: TaskData, judging: bool) -> Mapping[str, str]:
+    def mounts(self, data: TaskData, judging: bool) -> Mapping[str, str]:
         """What a sandbox of the task shows read-only: from the path inside to that of the host.
 
         Arguments:
@@ -226,18 +226,18 @@ class ResearchTask(Strict):
         """Environment variables of the task's sandboxes."""
         return {}
 
-    def judge(self, sandbox: Sandbox) -> Judge:
+    def judge(self, sandbox: Sandbox) -> SubmissionJudge:
         """Who judges submissions."""
-        from palaestra.research.judge.evaluation import Judge
+        from palaestra.research.judge.evaluation import SubmissionJudge
 
-        return Judge(self, sandbox)
+        return SubmissionJudge(self, sandbox)
 
-    def collect(self, shell: Shell) -> dict[str, bytes] | Unusable:
+    def collect(self, shell: Shell) -> dict[str, bytes] | InvalidSubmission:
         """A copy of what would be handed in now, of what is there, or why there is none. Links are not followed."""
         # A byte over the limit is enough to know that it is broken.
         return shell.read_files((*self.submission.files, *self.submission.optional), self.submission.largest + 1)
 
-    def recorded(self) -> float | None:
+    def baseline_score(self) -> float | None:
         """The baseline's score where the task says it and it need not be measured."""
         return None
 

@@ -16,18 +16,17 @@ from palaestra.core.errors import EnvError, SandboxError
 from palaestra.core.prompts import Prompts
 from palaestra.core.records import Failure, FailureCause, Message, ToolCall
 from palaestra.core.text import clean_text
-from palaestra.envs.turn.base import TurnEnv, failed
-from palaestra.envs.turn.records import Conversation, Reply, StopReason
+from palaestra.envs.turn.base import TurnEnv, to_failure
+from palaestra.envs.turn.records import Conversation, Reply, TurnStopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
-from palaestra.research.judge.baseline import Measured, baseline_of
-from palaestra.research.judge.evaluation import EvaluationSplit, Judge
+from palaestra.research.judge.baseline import MeasuredSolution, load_baseline
+from palaestra.research.judge.evaluation import EvaluationSplit, SubmissionJudge
 from palaestra.research.judge.sandboxing import sandbox_for
-from palaestra.research.tasks.records import Grade, Unusable
-from palaestra.research.tasks.records import Outcome as Judged
+from palaestra.research.tasks.records import Grade, InvalidSubmission, JudgeResult
 from palaestra.research.tasks.task import ResearchTask, load_task
 from palaestra.research.workspace.commands import (
     BrokenCommandError,
-    Outcome,
+    CommandResult,
     Session,
     documentation,
     load_commands,
@@ -39,7 +38,7 @@ from palaestra.research.workspace.templates import check_prompts
 from palaestra.research.workspace.workspace import Workspace
 
 PROMPTS = Path(__file__).parent / "prompts"
-EMPTY_HANDED = (StopReason.FAILED, StopReason.GAVE_UP)
+EMPTY_HANDED = (TurnStopReason.FAILED, TurnStopReason.GAVE_UP)
 """Ends at which nothing is handed in: there is to be no score."""
 MOST_CALLS = 16
 """Calls of tools that one message may have."""
@@ -127,7 +126,7 @@ class ResearchEnv(TurnEnv):
         if self._memory is not None:
             check_memory(self._memory)
         self._sandbox_name = sandbox
-        self._ready: tuple[Judge, Measured] | None = None
+        self._ready: tuple[SubmissionJudge, MeasuredSolution] | None = None
         self._workspace: Workspace | None = None
         self._session: Session | None = None
         self._clear()
@@ -138,7 +137,7 @@ class ResearchEnv(TurnEnv):
         self.failures: Counter[str] = Counter()
         self.handed_in: dict[str, bytes] | None = None
         self._unreadable = 0
-        self._judged: Judged | None = None
+        self._judged: JudgeResult | None = None
         self._earned, self._interrupted = 0.0, False
         self._where: dict[str, Any] = {}
 
@@ -155,7 +154,7 @@ class ResearchEnv(TurnEnv):
         )  # fmt: skip
         shared = {"workspace": self._workspace.shell.workspace}
         system = self._render(
-            "system", **shared, tools=bool(self.tools), data=", ".join(self.task.shown(judge.data, judging=False)),
+            "system", **shared, tools=bool(self.tools), data=", ".join(self.task.mounts(judge.data, judging=False)),
             instructions=self._parser.instructions, command_seconds=f"{self.task.limits.command_seconds:g}", bash="bash" in self.commands,
         )  # fmt: skip
         told = [
@@ -175,7 +174,7 @@ class ResearchEnv(TurnEnv):
         try:
             found = self._parser(message)
         except Exception as error:  # A parser of the user's: it may raise anything.
-            return Reply(failure=failed(error, FailureCause.ENVIRONMENT), info=self._figures())
+            return Reply(failure=to_failure(error, FailureCause.ENVIRONMENT), info=self._figures())
         if isinstance(found, FormatError):
             return self._unread(found)
         if not isinstance(found, Action):
@@ -204,11 +203,11 @@ class ResearchEnv(TurnEnv):
         if isinstance(self._judged, Failure):
             return Reply(tuple(replies), failure=self._judged, info=info | self._figures())
         if self._judged is not None:
-            stop = StopReason.SUBMITTED if isinstance(self._judged, Grade) else StopReason.ATTEMPTS
+            stop = TurnStopReason.SUBMITTED if isinstance(self._judged, Grade) else TurnStopReason.ATTEMPTS
             return Reply(tuple(replies), self._earned - earned, stop, info=info | self._figures())
         return Reply(tuple(replies), self._earned - earned, info=info)
 
-    def cut(self, reason: StopReason) -> Reply:
+    def truncate(self, reason: TurnStopReason) -> Reply:
         """Hand in what is there, where it can be judged, and where there may be a score at all."""
         if reason in EMPTY_HANDED:
             return Reply(stop=reason, info=self._figures())
@@ -251,14 +250,14 @@ class ResearchEnv(TurnEnv):
 
     # What the commands of the agent call
 
-    def validate(self) -> Outcome:
+    def validate(self) -> CommandResult:
         """Score what is there on the validation split; what the agent is told, which is not `ok` where there is no score."""
         if not self._left():
             return self._missed("no_validations", limit=self.task.limits.validations)
         files = self._files()
-        outcome = files if isinstance(files, Unusable) else self.judge(files, "validation")
+        outcome = files if isinstance(files, InvalidSubmission) else self.judge(files, "validation")
         counted = self._counted(outcome)
-        if isinstance(outcome, Unusable):
+        if isinstance(outcome, InvalidSubmission):
             return self._missed("unusable", reason=outcome.reason, what="validated", over=False, **counted)
         if isinstance(outcome, Failure):
             self.failures[outcome.cause] += 1
@@ -273,27 +272,27 @@ class ResearchEnv(TurnEnv):
             "validated", metric=metric.name, score=outcome.score, baseline=baseline, best=best,
             direction=metric.direction.value, left=self._left(),
         )  # fmt: skip
-        return Outcome(told)
+        return CommandResult(told)
 
-    def submit(self) -> Outcome:
+    def submit(self) -> CommandResult:
         """Hand in what is there; what the agent is told, which is not `ok` where there is no score.
 
         The episode is over if it can be judged, and also where its code failed with hidden data before it: there are more
         ways to carry them away than words, and it would hand in again.
         """
         files = self._files()
-        outcome = files if isinstance(files, Unusable) else self.judge(files, self.split)
+        outcome = files if isinstance(files, InvalidSubmission) else self.judge(files, self.split)
         if isinstance(outcome, Failure) and outcome.cause is FailureCause.SCORER and self._judge()[0].exposed:
             self.failures[outcome.cause] += 1
             # No failure of the episode: who can break an evaluator would be rid of a bad score.
-            outcome = Unusable("the evaluator broke over it", exposed=True)
-        if isinstance(outcome, Unusable):
+            outcome = InvalidSubmission("the evaluator broke over it", exposed=True)
+        if isinstance(outcome, InvalidSubmission):
             self._judged = outcome if outcome.exposed else None
             return self._missed(
                 "unusable", reason=outcome.reason, what="handed in", over=outcome.exposed, counted=False,
                 left=self._left(),
             )  # fmt: skip
-        self._judged, self.handed_in = outcome, None if isinstance(files, Unusable) else files
+        self._judged, self.handed_in = outcome, None if isinstance(files, InvalidSubmission) else files
         if isinstance(outcome, Failure):
             return self._missed(
                 "failed", what="evaluation", cause=outcome.cause, reason=outcome.message, counted=False, left=self._left(),
@@ -304,32 +303,32 @@ class ResearchEnv(TurnEnv):
             "submitted", metric=metric.name, score=outcome.score, baseline=baseline, split=self.split,
             direction=metric.direction.value,
         )  # fmt: skip
-        return Outcome(told)
+        return CommandResult(told)
 
-    def _missed(self, template: str, **variables: Any) -> Outcome:
+    def _missed(self, template: str, **variables: Any) -> CommandResult:
         """What the agent is told of a validation or submission that gave no score."""
-        return Outcome(self._render(template, **variables), ok=False)
+        return CommandResult(self._render(template, **variables), ok=False)
 
     def _render(self, template: str, **variables: Any) -> str:
         """A template with what all of them may use, and its own variables."""
         state = variables["state"] if "state" in variables else self.state()
-        return self._prompts.given(**self.shared_variables(state)).render(template, **variables)
+        return self._prompts.given(**self.template_variables(state)).render(template, **variables)
 
-    def shared_variables(self, state: Mapping[str, Any]) -> dict[str, Any]:
+    def template_variables(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """What every template may use (`palaestra.research.workspace.templates`), where the agent stands so."""
         where = {name: state.get(name, "") for name in ("current_step", "remaining_steps", "open_file", "working_dir")}
         return {"task": self.task, "command_docs": self._command_docs, **where}
 
     @property
-    def baseline(self) -> Measured:
+    def baseline(self) -> MeasuredSolution:
         """The baseline's scores, measured now if they never were."""
         return self._judge()[1]
 
-    def judge(self, files: Mapping[str, bytes], split: EvaluationSplit) -> Judged:
-        """What a submission is worth, outside any episode; see `Judge.judge`."""
+    def judge(self, files: Mapping[str, bytes], split: EvaluationSplit) -> JudgeResult:
+        """What a submission is worth, outside any episode; see `SubmissionJudge.judge`."""
         return self._judge()[0].judge(files, split)
 
-    def _files(self) -> dict[str, bytes] | Unusable:
+    def _files(self) -> dict[str, bytes] | InvalidSubmission:
         assert self._workspace is not None
         return self._workspace.submission()
 
@@ -338,24 +337,24 @@ class ResearchEnv(TurnEnv):
         baseline = self._judge()[1]
         return (baseline.test if split == "test" else baseline.validation).score
 
-    def _judge(self) -> tuple[Judge, Measured]:
+    def _judge(self) -> tuple[SubmissionJudge, MeasuredSolution]:
         if self._ready is None:
             sandbox = sandbox_for(self.task, self._sandbox_name)
             judge = self.task.judge(sandbox)
-            self._ready = judge, baseline_of(self.task, sandbox, judge)
+            self._ready = judge, load_baseline(self.task, sandbox, judge)
         return self._ready
 
     def _left(self) -> int:
         """Validations that are left."""
         return max(0, self.task.limits.validations - self.asked)
 
-    def _counted(self, outcome: Judged) -> dict[str, Any]:
+    def _counted(self, outcome: JudgeResult) -> dict[str, Any]:
         """Count what could have told something of hidden data; what the templates say of it.
 
         An evaluator that broke may have done so by what a submission answered.
         """
         broke = isinstance(outcome, Failure) and outcome.cause is FailureCause.SCORER and self._judge()[0].exposed
-        counted = broke or isinstance(outcome, Grade) or (isinstance(outcome, Unusable) and outcome.exposed)
+        counted = broke or isinstance(outcome, Grade) or (isinstance(outcome, InvalidSubmission) and outcome.exposed)
         self.asked += counted
         return {"counted": counted, "left": self._left()}
 
@@ -366,7 +365,7 @@ class ResearchEnv(TurnEnv):
         reply = Reply((Message("user", text),), 0.0 - self.format_penalty, info=info)
         if not self.format_errors or self._unreadable < self.format_errors:
             return reply
-        end = self.cut(StopReason.FORMAT)
+        end = self.truncate(TurnStopReason.FORMAT)
         return Reply(
             (*reply.messages, *end.messages), reply.reward + end.reward, end.stop, end.failure,
             {**reply.info, **end.info},
@@ -380,7 +379,7 @@ class ResearchEnv(TurnEnv):
             why = "the task is over"
         elif place >= MOST_CALLS:
             why = f"a message has at most {MOST_CALLS} calls"
-        elif place and self._limit() is StopReason.TIME:
+        elif place and self._limit() is TurnStopReason.TIME:
             why = "the time is over"
         if why:
             return Message("tool", f"Not run: {why}.", tool_call_id=call.id)
@@ -392,7 +391,7 @@ class ResearchEnv(TurnEnv):
         left = self.max_seconds - (time.monotonic() - self._started) if self.max_seconds else math.inf
         return max(1.0, min(self.task.limits.command_seconds, left))
 
-    def _shown(self, outcome: Outcome) -> str:
+    def _shown(self, outcome: CommandResult) -> str:
         if self._judged is not None:  # It is over: nothing is left, and nothing open.
             return clean_text(outcome.text)
         shared = {"note": outcome.note, "state": self.state(), "remaining": self.max_turns - self.turn}

@@ -66,7 +66,7 @@ def check_prompts(prompts: Prompts, task: ResearchTask) -> None:
         prompts.render(name, **known)
 
 
-class ToldTask:
+class TaskText:
     """A task as it was told: in a template its text, and behind a dot its fields."""
 
     def __init__(self, text: str, task: ResearchTask | None = None) -> None:

@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Self
 
 from palaestra.core.errors import SandboxError
-from palaestra.research.judge.sandboxing import environment_of, read_only_of
+from palaestra.research.judge.sandboxing import read_only_mounts, sandbox_environment
 from palaestra.research.tasks.data import TaskData
-from palaestra.research.tasks.records import Unusable
+from palaestra.research.tasks.records import InvalidSubmission
 from palaestra.research.tasks.task import ResearchTask
 from palaestra.sandbox.base import Limits, Sandbox, Shell, ShellResult
 
@@ -41,8 +41,8 @@ class Workspace:
             processes=limit.processes, open_files=1024, file_size=1 << 30, output=OUTPUT, disk=2 << 30,
         )  # fmt: skip
         self.shell: Shell = sandbox.shell(
-            limits, {**task.starter_files(), **(files or {})}, environment_of(task),
-            read_only=read_only_of(task, data),
+            limits, {**task.starter_files(), **(files or {})}, sandbox_environment(task),
+            read_only=read_only_mounts(task, data),
         )  # fmt: skip
         self._end = weakref.finalize(self, _end, self.shell, os.getpid())
 
@@ -50,12 +50,12 @@ class Workspace:
         """Run a command in the shell; see `Shell.execute`."""
         return self.shell.execute(command, timeout)
 
-    def submission(self) -> dict[str, bytes] | Unusable:
+    def submission(self) -> dict[str, bytes] | InvalidSubmission:
         """A copy of what would be handed in now. Links are not followed: what they show is no file of the agent's."""
         try:
             return self.task.collect(self.shell)
         except SandboxError as error:
-            return Unusable(f"the workspace cannot be read any more: {error}")
+            return InvalidSubmission(f"the workspace cannot be read any more: {error}")
 
     def close(self) -> None:
         """End everything that runs in it."""

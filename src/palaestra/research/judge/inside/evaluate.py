@@ -51,7 +51,7 @@ def main() -> None:
     ours = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if path not in ("", here, ours)] + [here]
     sys.argv = [script, *arguments]
-    said, otherwise, plain = Kept(), Kept(), print
+    said, otherwise, plain = TextTail(), TextTail(), print
 
     def tell(
         *values: object, sep: str | None = " ", end: str | None = "\n", file: object = None, flush: bool = False
@@ -69,20 +69,20 @@ def main() -> None:
     module, own = ModuleType("__main__"), set[CodeType]()
 
     def heard(frame: FrameType | None) -> bool:
-        return called_by(own, frame, here, trusted)
+        return is_called_by(own, frame, here, trusted)
 
-    sys.stdout = Heard(heard, otherwise)
+    sys.stdout = EvaluatorStdout(heard, otherwise)
     watch_unpicklers()
     code = run(script, module, {"print": tell}, own)
     # A process that the submission forked may come here as well.
     if code == 0 and getpid() == process:
-        line = sealed(said.text if "{" in said.text else otherwise.text, key)
+        line = seal(said.text if "{" in said.text else otherwise.text, key)
         while line:
             line = line[write(told, line) :]
     _exit(code)  # Threads that a submission left do not keep it alive.
 
 
-class Kept:
+class TextTail:
     """The end of a text that grows."""
 
     def __init__(self) -> None:
@@ -100,10 +100,10 @@ class Kept:
         return "".join(self.parts)[-KEPT:]
 
 
-class Heard(io.TextIOWrapper):
+class EvaluatorStdout(io.TextIOWrapper):
     """Stdout: what the evaluator writes is kept, everything else goes to stderr."""
 
-    def __init__(self, ours: Callable[[FrameType | None], bool], kept: Kept) -> None:
+    def __init__(self, ours: Callable[[FrameType | None], bool], kept: TextTail) -> None:
         raw = io.FileIO(2, "wb", closefd=False)
         super().__init__(io.BufferedWriter(raw), encoding="utf-8", errors="replace", line_buffering=True)
         self._ours, self._kept = ours, kept
@@ -115,7 +115,7 @@ class Heard(io.TextIOWrapper):
         return len(text)
 
 
-def called_by(own: set[CodeType], frame: FrameType | None, workspace: str, trusted: frozenset[str]) -> bool:
+def is_called_by(own: set[CodeType], frame: FrameType | None, workspace: str, trusted: frozenset[str]) -> bool:
     """Whether all callers are this code, this file, libraries, or files of the workspace that are trusted.
 
     By the code itself, and by the module that a function belongs to: the name of its file, and the module that it is
@@ -182,7 +182,7 @@ def run(script: str, module: ModuleType, names: dict[str, object], own: set[Code
         own |= codes_in(compiled)
         exec(compiled, vars(module))
     except SystemExit as error:
-        if not error.code and raised_by(own, error.__traceback__):
+        if not error.code and is_raised_by(own, error.__traceback__):
             return 0
         traceback.print_exc()
         return error.code if isinstance(error.code, int) and 0 < error.code < 256 else 1
@@ -192,7 +192,7 @@ def run(script: str, module: ModuleType, names: dict[str, object], own: set[Code
     return 0
 
 
-def raised_by(own: set[CodeType], trace: TracebackType | None) -> bool:
+def is_raised_by(own: set[CodeType], trace: TracebackType | None) -> bool:
     """Whether something was raised in this code itself, or in the `exit` that it called."""
     codes = []
     while trace is not None:
@@ -203,7 +203,7 @@ def raised_by(own: set[CodeType], trace: TracebackType | None) -> bool:
     return bool(codes) and codes[-1] in own
 
 
-def sealed(text: str, key: bytes) -> bytes:
+def seal(text: str, key: bytes) -> bytes:
     """A line that only who has the key can write."""
     payload = text.encode("utf-8", "replace")
     seal = blake2b(payload, key=key, digest_size=32).hexdigest()

@@ -57,7 +57,7 @@ def main() -> None:
                 value = ("function", None) if callable(found) else ("value", found)
             answer = b"%d =%b\n" % (number, encode(value))
         except Exception as error:
-            answer = b"%d !%b\n" % (number, encode([name_of(error), words_of(error)]))
+            answer = b"%d !%b\n" % (number, encode([exception_name(error), exception_message(error)]))
         if forked:  # This is a process that the submission forked.
             break
         while answer:
@@ -85,7 +85,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
-def name_of(error: Exception) -> str:
+def exception_name(error: Exception) -> str:
     """The exception of Python's own that this one is, or is a kind of."""
     for kind in type(error).__mro__:
         if getattr(builtins, kind.__name__, None) is kind and issubclass(kind, Exception) and kind is not Exception:
@@ -93,7 +93,7 @@ def name_of(error: Exception) -> str:
     return "RuntimeError"
 
 
-def words_of(error: Exception) -> str:
+def exception_message(error: Exception) -> str:
     try:
         words: str = error.args[0] if len(error.args) == 1 and isinstance(error.args[0], str) else str(error)
         return str.__str__(words)[:SAID]

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from .pipe import Reader
 from .values import decode
 
-LINE = "PALAESTRA_LINE"
+PIPES = "PALAESTRA_LINE"
 """Variable of the environment: the numbers of the pipes to the submission and back, and of a core (see `pipe`)."""
 LONGEST = 8 << 20
 """Bytes of the longest answer."""
@@ -30,7 +30,7 @@ GLOBAL = pickle.STACK_GLOBAL
 """Stands in every pickle of something that is not plain."""
 
 
-class Line:
+class SubmissionPipe:
     """The pipes to the submission, by their numbers, and the core to wait on; see `Reader`."""
 
     def __init__(self, to: int, back: int, core: int = -1) -> None:
@@ -120,12 +120,12 @@ class _Pickler(pickle.Pickler):
 
 
 @cache
-def connect() -> Line:
+def connect() -> SubmissionPipe:
     """The line of this process."""
-    return Line(*map(int, os.environ[LINE].split(",")))
+    return SubmissionPipe(*map(int, os.environ[PIPES].split(",")))
 
 
-def _function(line: Line, name: str) -> Callable[..., Any]:
+def _function(line: SubmissionPipe, name: str) -> Callable[..., Any]:
     ask, place = line.ask, f".{name}"
 
     def call(*arguments: Any, **named: Any) -> Any:

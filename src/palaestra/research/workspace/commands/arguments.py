@@ -10,7 +10,7 @@ from typing import Any
 
 from palaestra.core.errors import suggest
 from palaestra.core.text import clean_text
-from palaestra.research.workspace.commands.base import Command, CommandError, Parameter
+from palaestra.research.workspace.commands.base import Command, CommandError, CommandParameter
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,15}")
 
@@ -70,7 +70,7 @@ def from_json(command: Command, arguments: Mapping[str, Any] | str) -> dict[str,
     return found
 
 
-def all_parameters(command: Command) -> tuple[Parameter, ...]:
+def all_parameters(command: Command) -> tuple[CommandParameter, ...]:
     """The parameters of a command, its body among them."""
     return command.parameters if command.body is None else (*command.parameters, command.body)
 
@@ -113,7 +113,7 @@ def _with_rest(command: Command, text: str) -> dict[str, Any]:
     return arguments
 
 
-def _converted(command: Command, parameter: Parameter, value: Any) -> Any:
+def _converted(command: Command, parameter: CommandParameter, value: Any) -> Any:
     if parameter.kind == "string":
         if isinstance(value, str):
             return clean_text(value)

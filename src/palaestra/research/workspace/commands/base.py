@@ -24,7 +24,7 @@ Kind = Literal["command", "bash", "blocked", "error"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CommandResult:
     """What became of one action.
 
     Arguments:
@@ -64,18 +64,18 @@ class BrokenCommandError(SandboxError):
 
 
 class Hooks(Protocol):
-    """What the environment does for the commands. Both give what the agent is told: a text, or an `Outcome` that is not
+    """What the environment does for the commands. Both give what the agent is told: a text, or an `CommandResult` that is not
     `ok` where nothing was scored."""
 
-    def validate(self) -> str | Outcome: ...
+    def validate(self) -> str | CommandResult: ...
 
-    def submit(self) -> str | Outcome:
+    def submit(self) -> str | CommandResult:
         """Hand the work in; the episode ends with it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class CommandParameter:
     """One argument of a command.
 
     Arguments:
@@ -98,7 +98,7 @@ class Command:
 
     Arguments:
         perform: does it, given the session and the arguments by name; what is optional and was not given is missing.
-            Gives the text to show, or a whole `Outcome`. Raises `CommandError` for a misuse, of which the agent is
+            Gives the text to show, or a whole `CommandResult`. Raises `CommandError` for a misuse, of which the agent is
             told; anything else that it raises ends the episode as a failure.
         docs: what it does, for the prompt: whole sentences.
         example: a whole message that uses it as text.
@@ -109,11 +109,11 @@ class Command:
     """
 
     name: str
-    perform: Callable[[Session, Mapping[str, Any]], str | Outcome]
+    perform: Callable[[Session, Mapping[str, Any]], str | CommandResult]
     docs: str
-    parameters: tuple[Parameter, ...] = ()
+    parameters: tuple[CommandParameter, ...] = ()
     example: str = ""
-    body: Parameter | None = None
+    body: CommandParameter | None = None
     end: str = ""
     joined: str = ""
     textual: bool = True

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from palaestra.research.workspace.commands.arguments import all_parameters
-from palaestra.research.workspace.commands.base import Command, Parameter, load_commands
+from palaestra.research.workspace.commands.base import Command, CommandParameter, load_commands
 
 WIDTH = 100
 
@@ -63,6 +63,6 @@ def _entry(command: Command) -> str:
     return "\n".join(lines)
 
 
-def _property(parameter: Parameter) -> dict[str, Any]:
+def _property(parameter: CommandParameter) -> dict[str, Any]:
     kind = parameter.kind if parameter.required else [parameter.kind, "null"]
     return {"type": kind, "description": parameter.description}

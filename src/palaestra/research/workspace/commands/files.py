@@ -13,7 +13,7 @@ from typing import Literal
 
 from palaestra.core.errors import SandboxError
 from palaestra.research.workspace.commands.base import CommandError
-from palaestra.research.workspace.commands.shell_query import Inside
+from palaestra.research.workspace.commands.shell_query import ShellQuery
 from palaestra.research.workspace.commands.text import Text
 
 WHOLE = 4 << 20
@@ -81,7 +81,7 @@ Kind = Literal["file", "folder", "missing", "dangling", "special", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FileLocation:
     """Where a path of the agent's leads.
 
     Arguments:
@@ -121,10 +121,10 @@ class Page:
 class Files:
     """The files of one shell."""
 
-    def __init__(self, inside: Inside) -> None:
+    def __init__(self, inside: ShellQuery) -> None:
         self.inside, self.shell = inside, inside.shell
 
-    def locate(self, path: str) -> Place:
+    def locate(self, path: str) -> FileLocation:
         """Where a path leads, from the shell's current folder."""
         if not path or "\0" in path or "\n" in path or len(path) > 4000:
             raise CommandError(f"a path of a file is expected; got {path[:80]!r}")
@@ -137,66 +137,66 @@ class Files:
         relative = _below(absolute, root)
         data = self._plain(relative) if kind == "file" and relative is not None and int(size) <= WHOLE else None
         known = int(size) if data is None else len(data)
-        return Place(posixpath.normpath(absolute), relative, kind, known, writable == "1", path, link, data)  # type: ignore[arg-type]
+        return FileLocation(posixpath.normpath(absolute), relative, kind, known, writable == "1", path, link, data)  # type: ignore[arg-type]
 
-    def existing(self, path: str) -> Place:
+    def existing(self, path: str) -> FileLocation:
         """Where a path leads that must be a file which can be read."""
-        place = self.locate(path)
-        if place.kind != "file":
+        location = self.locate(path)
+        if location.kind != "file":
             # What a background process prints in the middle of a long answer is the only other kind.
             problem = _PROBLEMS.get(
-                place.kind, "cannot be looked at while something else prints into the shell; try again"
+                location.kind, "cannot be looked at while something else prints into the shell; try again"
             )
             raise CommandError(f"'{path}' {problem.format(path=path)}")
-        return place
+        return location
 
-    def read(self, place: Place) -> bytes:
+    def read(self, location: FileLocation) -> bytes:
         """What a file of the workspace holds, whole."""
-        if place.data is not None:
-            return place.data
-        if place.size > WHOLE:
+        if location.data is not None:
+            return location.data
+        if location.size > WHOLE:
             raise CommandError(
-                f"'{place.given}' has {place.size} bytes; files up to {WHOLE} can be edited here. Change it by a program: sed, python"
+                f"'{location.given}' has {location.size} bytes; files up to {WHOLE} can be edited here. Change it by a program: sed, python"
             )
-        raise CommandError(f"'{place.given}' cannot be read: it changed just now. Try again")
+        raise CommandError(f"'{location.given}' cannot be read: it changed just now. Try again")
 
-    def text(self, place: Place) -> Text:
+    def text(self, location: FileLocation) -> Text:
         """A file of the workspace as lines."""
-        data = self.read(place)
+        data = self.read(location)
         if b"\0" in data:
-            raise binary(place, len(data))
+            raise binary(location, len(data))
         return Text.decode(data)
 
-    def page(self, place: Place, first: int, count: int) -> Page:
+    def page(self, location: FileLocation, first: int, count: int) -> Page:
         """Some lines of any file; where that many are not left behind `first`, the last ones."""
-        if place.data is not None:
-            lines = self.text(place).lines
+        if location.data is not None:
+            lines = self.text(location).lines
             first = _first(first, count, len(lines))
             return Page(lines[first - 1 : first - 1 + count], first, len(lines))
-        zero, lines_, bytes_ = self._asked(_MEASURE, 3, place.path)
+        zero, lines_, bytes_ = self._asked(_MEASURE, 3, location.path)
         newlines, size = int(lines_), int(bytes_)
         if zero == "1":
-            raise binary(place, size)
-        last = self._slice(place, newlines + 1, 1, size)  # a line without an end, if there is one
+            raise binary(location, size)
+        last = self._slice(location, newlines + 1, 1, size)  # a line without an end, if there is one
         total = newlines + len(last)
         first = _first(first, count, total)
-        return Page(tuple(self._slice(place, first, count, size)), first, total)
+        return Page(tuple(self._slice(location, first, count, size)), first, total)
 
-    def write(self, place: Place, data: bytes) -> None:
+    def write(self, location: FileLocation, data: bytes) -> None:
         """Put a file into the workspace. If that fails, it holds again what it held before."""
-        assert place.relative is not None
+        assert location.relative is not None
         try:
-            self.shell.write_files({place.relative: data})
+            self.shell.write_files({location.relative: data})
         except SandboxError as error:
             self.inside.ask(":")  # Where the sandbox itself broke, this raises.
-            if place.data is not None:
+            if location.data is not None:
                 try:
-                    self.shell.write_files({place.relative: place.data})
+                    self.shell.write_files({location.relative: location.data})
                 except SandboxError:
                     raise CommandError(
-                        f"'{place.given}' could not be written, and is lost: {error}. Make room and write it again"
+                        f"'{location.given}' could not be written, and is lost: {error}. Make room and write it again"
                     ) from error
-            raise CommandError(f"'{place.given}' could not be written: {error}") from error
+            raise CommandError(f"'{location.given}' could not be written: {error}") from error
 
     def remove(self, relative: str) -> None:
         """Take a file out of the workspace."""
@@ -219,22 +219,22 @@ class Files:
             raise CommandError(f"'{relative}' cannot be read: {error}") from error
         return data if data is not None and len(data) <= WHOLE else None
 
-    def _slice(self, place: Place, first: int, count: int, size: int, width: int = WIDEST) -> list[str]:
+    def _slice(self, location: FileLocation, first: int, count: int, size: int, width: int = WIDEST) -> list[str]:
         """Lines by the shell; what it does not let through at once comes in parts."""
-        answer = self.inside.ask(_SLICE, place.path, str(first), str(count), str(width), str(size))
+        answer = self.inside.ask(_SLICE, location.path, str(first), str(count), str(width), str(size))
         if answer is None and count > 1:
             half = count // 2
-            rest = self._slice(place, first + half, count - half, size, width)
-            return self._slice(place, first, half, size, width) + rest
+            rest = self._slice(location, first + half, count - half, size, width)
+            return self._slice(location, first, half, size, width) + rest
         if answer is None:
-            return self._slice(place, first, 1, size, width // 2) if width > 1 else [""]
+            return self._slice(location, first, 1, size, width // 2) if width > 1 else [""]
         return [line.decode("utf-8", "surrogateescape").removesuffix("\r") for line in answer]
 
 
-def binary(place: Place, size: int) -> CommandError:
+def binary(location: FileLocation, size: int) -> CommandError:
     return CommandError(
-        f"'{place.given}' is no text: it holds NUL bytes ({size} bytes in all). Look at it by a program, for example: "
-        f"file '{place.given}'; python -c '...'"
+        f"'{location.given}' is no text: it holds NUL bytes ({size} bytes in all). Look at it by a program, for example: "
+        f"file '{location.given}'; python -c '...'"
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import SettingsError
-from palaestra.research.workspace.commands.base import Command, Parameter
+from palaestra.research.workspace.commands.base import Command, CommandParameter
 from palaestra.runs.guard import guarded
 
 if TYPE_CHECKING:
@@ -168,8 +168,8 @@ MEMORY_WRITE = Command(
     "Write a note down under a key, to be read later, also when the conversation has grown too long to see. A note with "
     "the same key is replaced.",
     (
-        Parameter("key", "one word that names the note"),
-        Parameter("text", "the note, of any number of lines", rest=True),
+        CommandParameter("key", "one word that names the note"),
+        CommandParameter("text", "the note, of any number of lines", rest=True),
     ),
     "memory_write best_so_far two hidden layers of 64, learning rate 0.003: validation 0.871",
 )
@@ -177,6 +177,6 @@ MEMORY_READ = Command(
     "memory_read",
     _read,
     "Show the notes whose key or text shares words with the query, the best first; without a query, the newest.",
-    (Parameter("query", "words to look for", required=False, rest=True),),
+    (CommandParameter("query", "words to look for", required=False, rest=True),),
     "memory_read learning rate",
 )

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from palaestra.research.workspace.commands.base import Command, CommandError, Parameter
-from palaestra.research.workspace.commands.text import shown
+from palaestra.research.workspace.commands.base import Command, CommandError, CommandParameter
+from palaestra.research.workspace.commands.text import truncate_line
 
 if TYPE_CHECKING:
     from palaestra.research.workspace.commands.session import Session
@@ -36,17 +36,17 @@ def _search_dir(session: Session, arguments: Mapping[str, Any]) -> str:
 
 def _search_file(session: Session, arguments: Mapping[str, Any]) -> str:
     term, path = _term(SEARCH_FILE, arguments["term"]), arguments.get("file")
-    place = session.open_place("search_file") if path is None else session.files.existing(path)
+    location = session.open_place("search_file") if path is None else session.files.existing(path)
 
     def lines_with(term: str) -> list[str]:
-        if place.data is None:
-            return _asked(session, _SEARCH_FILE, term, place.path)
-        numbered = enumerate(session.files.text(place).lines, 1)
-        found = (f"{number}:{shown(line, WIDEST)}" for number, line in numbered if term in line)
+        if location.data is None:
+            return _asked(session, _SEARCH_FILE, term, location.path)
+        numbered = enumerate(session.files.text(location).lines, 1)
+        found = (f"{number}:{truncate_line(line, WIDEST)}" for number, line in numbered if term in line)
         return list(itertools.islice(found, MOST + 1))
 
     term, lines = _found(session, term, lines_with)
-    name = place.given
+    name = location.given
     if not lines:
         return f"No line of {name} holds '{term}'. Capital letters count."
     return _listing(lines, f"lines with '{term}' in {name}")
@@ -98,11 +98,11 @@ def _term(command: Command, term: str) -> str:
 
 
 def _folder(session: Session, path: str) -> str:
-    place = session.files.locate(path)
-    if place.kind != "folder":
-        kind = "does not exist" if place.kind in ("missing", "dangling") else "is no folder"
+    location = session.files.locate(path)
+    if location.kind != "folder":
+        kind = "does not exist" if location.kind in ("missing", "dangling") else "is no folder"
         raise CommandError(f"DIR is a folder to look in, and '{path}' {kind}. Look with: ls")
-    return place.path
+    return location.path
 
 
 def _shown_folder(arguments: Mapping[str, Any]) -> str:
@@ -115,8 +115,8 @@ SEARCH_DIR = Command(
     _search_dir,
     "Search the files of a folder, and of those below it, for a text as it stands. Shows file, line number and line.",
     (
-        Parameter("term", "the text", written="in quotes if it has spaces"),
-        Parameter("dir", "the folder; without it, the current one", required=False),
+        CommandParameter("term", "the text", written="in quotes if it has spaces"),
+        CommandParameter("dir", "the folder; without it, the current one", required=False),
     ),
     'search_dir "learning_rate =" src',
 )
@@ -125,8 +125,8 @@ SEARCH_FILE = Command(
     _search_file,
     "Search a file for a text as it stands. Shows line number and line.",
     (
-        Parameter("term", "the text", written="in quotes if it has spaces"),
-        Parameter("file", "the file; without it, the open one", required=False),
+        CommandParameter("term", "the text", written="in quotes if it has spaces"),
+        CommandParameter("file", "the file; without it, the open one", required=False),
     ),
     "search_file def train.py",
 )
@@ -135,8 +135,8 @@ FIND_FILE = Command(
     _find_file,
     "Find files and folders by their name in a folder and below it. * in the name stands for any letters.",
     (
-        Parameter("name", "the name", written="in quotes if it has a *"),
-        Parameter("dir", "the folder; without it, the current one", required=False),
+        CommandParameter("name", "the name", written="in quotes if it has a *"),
+        CommandParameter("dir", "the folder; without it, the current one", required=False),
     ),
     "find_file '*.csv' /data",
 )

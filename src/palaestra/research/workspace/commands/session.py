@@ -17,16 +17,16 @@ from palaestra.research.workspace.commands.base import (
     BrokenCommandError,
     Command,
     CommandError,
+    CommandResult,
     Hooks,
-    Outcome,
     load_commands,
 )
 from palaestra.research.workspace.commands.bash import run_bash
 from palaestra.research.workspace.commands.blocklist import Blocklist
 from palaestra.research.workspace.commands.editing import Changes
-from palaestra.research.workspace.commands.files import Files, Page, Place
+from palaestra.research.workspace.commands.files import FileLocation, Files, Page
 from palaestra.research.workspace.commands.memory import Memory
-from palaestra.research.workspace.commands.shell_query import Inside
+from palaestra.research.workspace.commands.shell_query import ShellQuery
 from palaestra.research.workspace.commands.window import window
 from palaestra.sandbox.base import Shell
 
@@ -46,7 +46,7 @@ class View(NamedTuple):
 class Session:
     """The commands of one episode, and what they share. One action at a time.
 
-    Whatever an agent writes gives an `Outcome`. What raises is broken around it: `SandboxError` from the shell,
+    Whatever an agent writes gives an `CommandResult`. What raises is broken around it: `SandboxError` from the shell,
     `BrokenCommandError` from the code of a command, `StorageError` from the memory's file, and other errors of ours from
     the hooks.
 
@@ -80,14 +80,14 @@ class Session:
         self.commands: dict[str, Command] = load_commands(commands)
         self.window = max(1, window)
         self.memory = Memory(memory)
-        self.inside = Inside(shell, [name for name, command in self.commands.items() if command.textual])
+        self.inside = ShellQuery(shell, [name for name, command in self.commands.items() if command.textual])
         self.files = Files(self.inside)
         self.changes = Changes()
         self.view: View | None = None
         self.ok, self.by_tool = True, False
         """Whether the last action did what it was asked for; whether it came as a call of a tool."""
 
-    def run(self, text: str) -> Outcome:
+    def run(self, text: str) -> CommandResult:
         """Do one action: one of our commands where the first word is one, else bash, if the agent has it."""
         text, self.by_tool = clean_text(text).replace("\r\n", "\n"), False
         words = text.split(None, 1)
@@ -97,15 +97,15 @@ class Session:
         if "bash" not in self.commands:
             name = clean_text(words[0][:80]) if words else ""
             said = f"there is no command '{name}', and no bash; a message is one of: {', '.join(self.commands)}"
-            return self._noted(Outcome(said, False, "error"))
+            return self._noted(CommandResult(said, False, "error"))
         return self._noted(run_bash(self, text))
 
-    def call(self, name: str, arguments: Mapping[str, Any] | str) -> Outcome:
+    def call(self, name: str, arguments: Mapping[str, Any] | str) -> CommandResult:
         """Do one action that came as a call of a tool, `bash` among them; the arguments may be JSON text."""
         command, self.by_tool = self.commands.get(name), True
         if command is None:
             said = f"there is no tool '{name[:80]}'; {suggest(name[:80], self.commands)}"
-            return self._noted(Outcome(said, False, "error"))
+            return self._noted(CommandResult(said, False, "error"))
         return self._perform(command, lambda: from_json(command, arguments))
 
     def state(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class Session:
 
     # What commands use
 
-    def open_place(self, name: str) -> Place:
+    def open_place(self, name: str) -> FileLocation:
         """The open file as it is now, for the command `name`."""
         if self.view is None:
             raise CommandError(f"{name}: no file is open. Open one first: open PATH")
@@ -135,25 +135,25 @@ class Session:
                 self.view = None
             raise
 
-    def show(self, place: Place, first: int, line: int | None = None) -> str:
+    def show(self, location: FileLocation, first: int, line: int | None = None) -> str:
         """Open a file at a line, as the agent sees it; `line` is one that must exist."""
-        page = self.files.page(place, first, self.window)
+        page = self.files.page(location, first, self.window)
         if line is not None and line > max(1, page.total):
-            raise CommandError(f"'{place.given}' has {page.total} lines; there is no line {line}")
-        self.view_from(place, page)
-        return window(place.path, page, "" if place.relative is not None else "read-only")
+            raise CommandError(f"'{location.given}' has {page.total} lines; there is no line {line}")
+        self.view_from(location, page)
+        return window(location.path, page, "" if location.relative is not None else "read-only")
 
-    def view_from(self, place: Place, page: Page) -> None:
+    def view_from(self, location: FileLocation, page: Page) -> None:
         """Take a page for the open window."""
-        self.view = View(place.path, page.first, page.first + max(0, len(page.lines) - 1), page.total)
+        self.view = View(location.path, page.first, page.first + max(0, len(page.lines) - 1), page.total)
 
-    def _perform(self, command: Command, arguments: Callable[[], Mapping[str, Any]]) -> Outcome:
+    def _perform(self, command: Command, arguments: Callable[[], Mapping[str, Any]]) -> CommandResult:
         start = time.monotonic()
         self.inside.deadline = start + min(PATIENCE, self.timeout or PATIENCE)
         try:
             done = command.perform(self, arguments())
         except CommandError as error:
-            done = Outcome(str(error), ok=False, kind="error")
+            done = CommandResult(str(error), ok=False, kind="error")
         except PalaestraError:
             raise
         except Exception as error:  # A command may be anybody's.
@@ -161,12 +161,12 @@ class Session:
             raise BrokenCommandError(command.name, told(error, Path(code.co_filename if code else "/"))) from error
         finally:
             self.inside.deadline = math.inf
-        outcome = Outcome(done) if isinstance(done, str) else done
-        if not isinstance(outcome, Outcome):
-            raise BrokenCommandError(command.name, f"it gives a text or an Outcome; got {type(done).__name__}")
+        outcome = CommandResult(done) if isinstance(done, str) else done
+        if not isinstance(outcome, CommandResult):
+            raise BrokenCommandError(command.name, f"it gives a text or an CommandResult; got {type(done).__name__}")
         seconds = outcome.seconds or time.monotonic() - start
         return self._noted(replace(outcome, name=command.name, seconds=seconds))
 
-    def _noted(self, outcome: Outcome) -> Outcome:
+    def _noted(self, outcome: CommandResult) -> CommandResult:
         self.ok = outcome.ok
         return outcome

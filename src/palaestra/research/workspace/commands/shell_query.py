@@ -40,7 +40,7 @@ builtin unset -f palaestra_question
 MOST_STRAY = 1 << 16
 
 
-class Inside:
+class ShellQuery:
     """A shell, and the talk with it that is not the agent's.
 
     What background processes print comes with the output of whatever is run next. Where that is one of our questions, it

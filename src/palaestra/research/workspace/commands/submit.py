@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from palaestra.research.workspace.commands.base import Command, Outcome
+from palaestra.research.workspace.commands.base import Command, CommandResult
 
 if TYPE_CHECKING:
     from palaestra.research.workspace.commands.session import Session
 
 
-def _validate(session: Session, arguments: Mapping[str, Any]) -> str | Outcome:
+def _validate(session: Session, arguments: Mapping[str, Any]) -> str | CommandResult:
     return session.hooks.validate()
 
 
-def _submit(session: Session, arguments: Mapping[str, Any]) -> str | Outcome:
+def _submit(session: Session, arguments: Mapping[str, Any]) -> str | CommandResult:
     return session.hooks.submit()
 
 

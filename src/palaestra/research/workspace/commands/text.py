@@ -21,7 +21,7 @@ class Text:
         >>> text = Text.decode(b"one\\r\\ntwo")
         >>> text.lines, text.newline, text.final
         (('one', 'two'), '\\r\\n', False)
-        >>> text.replaced(1, 1, ["1", "1.5"]).encode()
+        >>> text.replace_lines(1, 1, ["1", "1.5"]).encode()
         b'1\\r\\n1.5\\r\\ntwo'
     """
 
@@ -46,7 +46,7 @@ class Text:
         whole = self.newline.join(self.lines) + (self.newline if self.final and self.lines else "")
         return self.mark + whole.encode("utf-8", "surrogateescape")
 
-    def replaced(self, first: int, last: int, lines: Sequence[str]) -> Self:
+    def replace_lines(self, first: int, last: int, lines: Sequence[str]) -> Self:
         """With other lines in the place of `first` to `last`, counted from 1; `last` before `first` replaces none."""
         return replace(self, lines=(*self.lines[: first - 1], *lines, *self.lines[last:]))
 
@@ -56,10 +56,10 @@ class Text:
         return "".join(line + "\n" for line in self.lines)
 
 
-def lines_of(text: str) -> list[str]:
+def split_lines(text: str) -> list[str]:
     """The lines that an agent wrote; a final newline begins no line of its own.
 
-    >>> lines_of("a\\nb\\n"), lines_of("a\\nb"), lines_of(""), lines_of("\\n")
+    >>> split_lines("a\\nb\\n"), split_lines("a\\nb"), split_lines(""), split_lines("\\n")
     (['a', 'b'], ['a', 'b'], [], [''])
     """
     if not text:
@@ -67,7 +67,7 @@ def lines_of(text: str) -> list[str]:
     return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
-def shown(line: str, most: int) -> str:
+def truncate_line(line: str, most: int) -> str:
     """A line as it is shown: what is no UTF-8 as U+FFFD, and what is too long cut."""
     line = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     return line if len(line) <= most else f"{line[:most]}… ({len(line) - most} more characters)"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from palaestra.research.workspace.commands.files import WIDEST, Page
-from palaestra.research.workspace.commands.text import shown
+from palaestra.research.workspace.commands.text import truncate_line
 
 HEADER = re.compile(r"^\[file .+, \d+ lines?(?:, .*)?\]$", re.MULTILINE)
 """The first line of every window; whoever shortens a conversation finds windows by it."""
@@ -37,7 +37,7 @@ def _numbered(lines: Sequence[str], first: int) -> list[str]:
     width = min(WIDEST, max(80, MOST // max(1, len(lines))))
     if sum(map(len, lines)) <= MOST:
         width = WIDEST
-    return [f"{number}|{shown(line, width)}" for number, line in enumerate(lines, first)]
+    return [f"{number}|{truncate_line(line, width)}" for number, line in enumerate(lines, first)]
 
 
 def _more(count: int, where: str) -> list[str]:

@@ -55,7 +55,7 @@ def make_parser(name: str) -> Parser:
     return parser
 
 
-def divided(message: Message) -> tuple[str, str]:
+def split_thinking(message: Message) -> tuple[str, str]:
     """What a reasoning model thought before it spoke, and what it said. The tag that opens may stand in the prompt."""
     text = message.text.replace("\r\n", "\n")
     thinking, closed, said = text.partition("</think>")
@@ -66,7 +66,7 @@ def divided(message: Message) -> tuple[str, str]:
     return "", text
 
 
-def joined(*parts: str) -> str:
+def join_parts(*parts: str) -> str:
     """The parts of a thought as one."""
     return "\n\n".join(part.strip() for part in parts if part.strip())
 
@@ -87,7 +87,7 @@ def objects(text: str) -> Iterator[dict[str, Any]]:
             yield value
 
 
-def dumped(value: Any) -> str:
+def dump_json(value: Any) -> str:
     """JSON text of what was read from some; what is nested too deep for that becomes an empty object."""
     try:
         return json.dumps(value)
@@ -102,4 +102,4 @@ def call_in(value: dict[str, Any]) -> ToolCall | None:
     if not isinstance(inner, dict) or not isinstance(name, str) or not name:
         return None
     arguments = inner.get("arguments", inner.get("parameters", {}))
-    return ToolCall(name, arguments if isinstance(arguments, str) else dumped(arguments))
+    return ToolCall(name, arguments if isinstance(arguments, str) else dump_json(arguments))

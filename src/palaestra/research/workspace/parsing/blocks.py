@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from palaestra.core.records import Message
-from palaestra.research.workspace.parsing.base import Action, FormatError, divided, joined
+from palaestra.research.workspace.parsing.base import Action, FormatError, join_parts, split_thinking
 
 _HEREDOC = re.compile(r"<<-?[ \t]*+(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([A-Za-z_][A-Za-z0-9_]*+))")
 _ENDS = {"edit": "end_of_edit", "insert": "end_of_insert", "create": "end_of_file"}
@@ -21,7 +21,7 @@ class LastBlock:
     )
 
     def __call__(self, message: Message) -> Action | FormatError:
-        thinking, text = divided(message)
+        thinking, text = split_thinking(message)
         found, opened = blocks(text)
         return _action(text, thinking, found[-1:], opened)
 
@@ -35,7 +35,7 @@ class OneBlock:
     )
 
     def __call__(self, message: Message) -> Action | FormatError:
-        thinking, text = divided(message)
+        thinking, text = split_thinking(message)
         found, opened = blocks(text)
         if len(found) > 1 and not opened:
             return FormatError(
@@ -146,4 +146,4 @@ def _action(text: str, thinking: str, found: list[Block], opened: bool) -> Actio
     block = found[0]
     if not block.text.strip():
         return FormatError("The fenced block is empty. Put the command that is to be run in it.", thinking)
-    return Action(block.text, thought=joined(thinking, text[: block.start], text[block.end :]))
+    return Action(block.text, thought=join_parts(thinking, text[: block.start], text[block.end :]))

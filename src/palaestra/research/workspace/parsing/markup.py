@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 
 from palaestra.core.records import Message
-from palaestra.research.workspace.parsing.base import Action, FormatError, call_in, divided, dumped, joined, objects
+from palaestra.research.workspace.parsing.base import (
+    Action,
+    FormatError,
+    call_in,
+    dump_json,
+    join_parts,
+    objects,
+    split_thinking,
+)
 
 _TAG = re.compile(r"</?command>")
 
@@ -19,7 +27,7 @@ class Xml:
     )
 
     def __call__(self, message: Message) -> Action | FormatError:
-        thinking, text = divided(message)
+        thinking, text = split_thinking(message)
         found: list[tuple[int, int, int, int]] = []
         depth, start = 0, (0, 0)
         for tag in _TAG.finditer(text):
@@ -47,7 +55,7 @@ class Xml:
         command = text[first:last].strip("\n")
         if not command.strip():
             return FormatError("The command between the tags is empty. Give the one that is to be run.", thinking)
-        return Action(command, thought=joined(thinking, text[:before], text[behind:]))
+        return Action(command, thought=join_parts(thinking, text[:before], text[behind:]))
 
 
 class Json:
@@ -59,7 +67,7 @@ class Json:
     )
 
     def __call__(self, message: Message) -> Action | FormatError:
-        thinking, text = divided(message)
+        thinking, text = split_thinking(message)
         value = next((one for one in objects(text) if "command" in one), None)
         if value is None:
             return FormatError(
@@ -68,12 +76,12 @@ class Json:
                 thinking,
             )
         thought, command = value.get("thought", ""), value["command"]
-        thought = joined(thinking, thought if isinstance(thought, str) else dumped(thought))
+        thought = join_parts(thinking, thought if isinstance(thought, str) else dump_json(thought))
         if isinstance(command, dict) and (call := call_in(command)):
             return Action(calls=(call,), thought=thought)
         if not isinstance(command, str) or not command.strip():
             return FormatError(
-                f'"command" is a text that is not empty; got {dumped(command)[:80]}. Nothing was run.', thought
+                f'"command" is a text that is not empty; got {dump_json(command)[:80]}. Nothing was run.', thought
             )
         return Action(command.replace("\r\n", "\n").strip("\n"), thought=thought)
 

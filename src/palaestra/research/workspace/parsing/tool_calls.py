@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 
 from palaestra.core.records import Message, ToolCall
-from palaestra.research.workspace.parsing.base import Action, FormatError, call_in, divided, dumped, joined, objects
+from palaestra.research.workspace.parsing.base import (
+    Action,
+    FormatError,
+    call_in,
+    dump_json,
+    join_parts,
+    objects,
+    split_thinking,
+)
 
 _TAG = re.compile(r"</?tool_call>")
 _ENDED = re.compile(r"\s*+(?:<tool_call>|\Z)")
@@ -27,7 +35,7 @@ class ToolCalls:
     def __call__(self, message: Message) -> Action | FormatError:
         if message.tool_calls:
             return Action(calls=message.tool_calls, thought=message.text.strip())
-        thinking, text = divided(message)
+        thinking, text = split_thinking(message)
         for read in (_tagged, _functions, _marked, _bare):
             found = read(text)
             if isinstance(found, FormatError):
@@ -35,7 +43,7 @@ class ToolCalls:
             if found is not None:
                 start, calls = found
                 numbered = [ToolCall(one.name, one.arguments, f"call_{k}") for k, one in enumerate(calls, 1)]
-                return Action(calls=tuple(numbered), thought=joined(thinking, text[:start]))
+                return Action(calls=tuple(numbered), thought=join_parts(thinking, text[:start]))
         return FormatError(
             "A call of a tool is expected, and your message has none. Nothing was run. Say what you want to do, and call the tool "
             'for it, for example bash with {"command": "ls -la"}.',
@@ -92,7 +100,7 @@ def _functions(text: str) -> Found:
             if read is None and inner.strip():
                 return _not_a_call(inner)
             values = read or {}
-        calls.append(ToolCall(tag[1], dumped(values)))
+        calls.append(ToolCall(tag[1], dump_json(values)))
     return (tags[0].start(), calls) if tags else None
 
 
