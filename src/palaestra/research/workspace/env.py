@@ -188,7 +188,7 @@ class ResearchEnv(TurnEnv):
         self._session.timeout = self._patience()
         try:
             if not found.calls:
-                replies.append(Message("user", self._shown(self._session.run(found.text))))
+                replies.append(Message("user", self._render_result(self._session.run(found.text))))
             for place, call in enumerate(found.calls):
                 replies.append(self._called(call, place))
         except SandboxError as error:
@@ -384,14 +384,14 @@ class ResearchEnv(TurnEnv):
         if why:
             return Message("tool", f"Not run: {why}.", tool_call_id=call.id)
         self._session.timeout = self._patience()
-        return Message("tool", self._shown(self._session.call(call.name, call.arguments)), tool_call_id=call.id)
+        return Message("tool", self._render_result(self._session.call(call.name, call.arguments)), tool_call_id=call.id)
 
     def _patience(self) -> float:
         """Seconds that a command may take: the task's limit, and no longer than the episode has."""
         left = self.max_seconds - (time.monotonic() - self._started) if self.max_seconds else math.inf
         return max(1.0, min(self.task.limits.command_seconds, left))
 
-    def _shown(self, outcome: CommandResult) -> str:
+    def _render_result(self, outcome: CommandResult) -> str:
         if self._judged is not None:  # It is over: nothing is left, and nothing open.
             return clean_text(outcome.text)
         shared = {"note": outcome.note, "state": self.state(), "remaining": self.max_turns - self.turn}
