@@ -9,7 +9,7 @@ import pytest
 
 from palaestra.core.errors import RunError, SettingsError, TaskError
 from palaestra.envs.turn.records import Conversation, TurnStopReason
-from palaestra.recipes.research.recipe import ResearchSettings, research, settled
+from palaestra.recipes.research.recipe import ResearchSettings, research, resolve_paths
 from palaestra.research.agents.base import AgentContext, Halt, make_agent
 from palaestra.research.mlgym.agent_file import agent_settings
 from palaestra.research.mlgym.requirements import install_requirements
@@ -35,7 +35,7 @@ def test_an_agent_file_stands_for_settings_and_those_of_the_user_come_first(
     monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "agent.yaml"
     path.write_text(AGENT)
-    found = settled(ResearchSettings(agent="baseline", agent_config=str(path), history=("last:7",)))
+    found = resolve_paths(ResearchSettings(agent="baseline", agent_config=str(path), history=("last:7",)))
     assert (found.parser, found.history, found.strategy) == ("xml", ("last:7",), False)
     assert found.commands == ("bash", "open", "goto", "scroll_up", "scroll_down", "create", "edit", "submit")
     script = tmp_path / "script"
