@@ -14,7 +14,8 @@ from palaestra.core.errors import RunError, SettingsError, UnknownNameError
 from palaestra.core.records import Message
 from palaestra.recipes.research import recipe
 from palaestra.recipes.research.episode_player import read_submission
-from palaestra.recipes.research.recipe import ResearchSettings, make_context, research
+from palaestra.recipes.research.recipe import make_context, research
+from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.research.agents import AGENTS, Agent, make_agent, resolve_agent
 from palaestra.research.agents.base import count_turns
 from palaestra.research.agents.script import read_script

@@ -17,11 +17,12 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.records import FailureCause, Message, ToolCall
 from palaestra.core.seeding import Seeds
 from palaestra.envs.turn import TurnStopReason
-from palaestra.research.judge import baseline
+from palaestra.research.judge.evaluation import make_judge
 from palaestra.research.judge.tournament import play_field
 from palaestra.research.tasks import eval_seed as secret
 from palaestra.research.tasks.records import Grade, InvalidSubmission
 from palaestra.research.tasks.task import load_task
+from palaestra.research.workspace import baseline
 from palaestra.research.workspace.env import MOST_CALLS, ResearchEnv
 from palaestra.sandbox import make_sandbox
 
@@ -296,7 +297,7 @@ def test_lone_surrogates_never_get_into_a_conversation(task: Path) -> None:
 
 
 def test_a_judge_raises_nothing_and_says_what_was_exposed(task: Path) -> None:
-    judge = load_task(task).judge(make_sandbox())
+    judge = make_judge(load_task(task), make_sandbox())
 
     def judged(code: str) -> Any:
         return judge.judge({"f.py": code.encode()}, "test")
@@ -321,7 +322,7 @@ def test_what_a_command_saw_counts_as_well(task: Path, tmp_path: Path) -> None:
         "from palaestra.research.tasks.records import SubmissionError\n\n\ndef evaluate(evaluation):\n"
         "    result = evaluation.run('python3', 'f.py', '7654321')\n    raise SubmissionError(result.text)\n"
     )
-    made = load_task(folder).judge(make_sandbox()).judge({"f.py": b"import sys; print(sys.argv)"}, "test")
+    made = make_judge(load_task(folder), make_sandbox()).judge({"f.py": b"import sys; print(sys.argv)"}, "test")
     assert isinstance(made, InvalidSubmission)
     assert made.exposed
     assert "7654321" not in made.reason

@@ -9,7 +9,8 @@ import pytest
 
 from palaestra.core.errors import RunError, SettingsError, TaskError
 from palaestra.envs.turn.records import Conversation, TurnStopReason
-from palaestra.recipes.research.recipe import ResearchSettings, research, resolve_paths
+from palaestra.recipes.research.recipe import research, resolve_paths
+from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.research.agents.base import AgentContext, Halt, make_agent
 from palaestra.research.mlgym.agent_file import agent_settings
 from palaestra.research.mlgym.requirements import install_requirements

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from palaestra.research.judge.evaluation import make_judge
 from palaestra.research.judge.inside.stub import SubmissionPipe, _error
 from palaestra.research.judge.inside.values import BUILDERS, decode, encode
 from palaestra.research.judge.sandboxing import sandbox_for
@@ -69,7 +70,7 @@ def task_of(
 
 def judged(task: MLGymTask, target: str, **more: str) -> JudgeResult:
     files = {"target.py": target, **{f"{name}.py": text for name, text in more.items()}}
-    judge = task.judge(sandbox_for(task))
+    judge = make_judge(task, sandbox_for(task))
     outcome = judge.judge({name: text.encode() for name, text in files.items()}, "test")
     assert judge.exposed
     return outcome
@@ -319,7 +320,7 @@ def test_a_task_without_a_file_of_its_own_is_judged_in_one_process(tmp_path: Pat
 )  # fmt: skip
 def test_where_time_counts_no_messages_are_measured(tmp_path: Path, metric: str, together: bool) -> None:
     task = task_of(tmp_path, metric=metric)
-    assert task.judge(sandbox_for(task)).together is together
+    assert make_judge(task, sandbox_for(task)).together is together
 
 
 # What submissions do.

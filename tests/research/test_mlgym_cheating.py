@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from palaestra.core.records import Failure, FailureCause
+from palaestra.research.judge.evaluation import make_judge
 from palaestra.research.judge.inside.evaluate import KEPT, MARK, seal
 from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.mlgym import MLGymTask, load_mlgym
@@ -111,12 +112,12 @@ def game(checkout: Path) -> MLGymTask:
 def judged(task: MLGymTask, target: str, **more: str) -> JudgeResult:
     """What is judged of a target.py, and of other files by their stems."""
     files = {"target.py": target, **{f"{name}.py": text for name, text in more.items()}}
-    return task.judge(sandbox_for(task)).judge({name: text.encode() for name, text in files.items()}, "test")
+    return make_judge(task, sandbox_for(task)).judge({name: text.encode() for name, text in files.items()}, "test")
 
 
 def judged_together(task: MLGymTask, target: str, **more: str) -> JudgeResult:
     """The same, in one process with the evaluator, as where the evaluator cannot do without."""
-    judge = task.judge(sandbox_for(task))
+    judge = make_judge(task, sandbox_for(task))
     judge.together = True
     files = {"target.py": target, **{f"{name}.py": text for name, text in more.items()}}
     return judge.judge({name: text.encode() for name, text in files.items()}, "test")
@@ -124,7 +125,7 @@ def judged_together(task: MLGymTask, target: str, **more: str) -> JudgeResult:
 
 def handed_in(task: MLGymTask, command: str) -> JudgeResult:
     """What is judged after a command in a fresh workspace."""
-    judge = task.judge(sandbox_for(task))
+    judge = make_judge(task, sandbox_for(task))
     with Workspace(task, judge.sandbox, judge.data) as workspace:
         result = workspace.execute(command)
         assert result.ok, result.text
@@ -133,7 +134,7 @@ def handed_in(task: MLGymTask, command: str) -> JudgeResult:
 
 
 def test_no_secret_file_is_seen_wherever_it_lies_and_judging_sees_all(game: MLGymTask) -> None:
-    judge = game.judge(sandbox_for(game))
+    judge = make_judge(game, sandbox_for(game))
     with Workspace(game, judge.sandbox, judge.data) as workspace:
         seen = workspace.execute("find . | sort").text
         assert "5417" not in workspace.execute("cat $(find . -type f -o -type l)").text
@@ -159,7 +160,7 @@ def test_a_crowd_around_a_secret_file_is_shown_as_it_is_with_nothing_in_its_plac
     monkeypatch.setattr(checkout_files, "CROWD", crowd)
     for name in ("a.txt", "b.txt"):
         (game.checkout / "data/game/public/below/further" / name).write_text("rows")
-    judge = game.judge(sandbox_for(game))
+    judge = make_judge(game, sandbox_for(game))
     with Workspace(game, judge.sandbox, judge.data) as workspace:
         seen = workspace.execute("cat data/below/further/[abr]*.txt data/open/rows.txt data/below/rows.txt").text
         assert seen == "rows" * 5
@@ -196,11 +197,11 @@ def test_what_the_code_of_the_agent_says_while_it_is_judged_is_not_told_and_it_c
 
 
 def test_what_is_unusable_before_any_code_ran_does_not_count(checkout: Path, game: MLGymTask) -> None:
-    assert game.judge(sandbox_for(game)).judge({}, "test") == InvalidSubmission(
+    assert make_judge(game, sandbox_for(game)).judge({}, "test") == InvalidSubmission(
         "the submission needs target.py; missing, or no plain files: target.py"
     )
     table = load_mlgym(checkout, "table")
-    judge = table.judge(sandbox_for(table))
+    judge = make_judge(table, sandbox_for(table))
     made = judge.judge({"submission.csv": b"1\nno number\n", "helper.py": b"print('{\"loss\": 0}')"}, "test")
     assert isinstance(made, InvalidSubmission)
     assert not made.exposed
@@ -305,7 +306,7 @@ def play(k):
 
 def test_language_models_are_judged_by_what_the_evaluator_said_at_its_end(checkout: Path) -> None:
     task = load_mlgym(checkout, "model")
-    judge = task.judge(sandbox_for(task))
+    judge = make_judge(task, sandbox_for(task))
     forged = FORGED.replace("Score", "loss")
     wrong = f"{ALL_FILES}def load():\n    everywhere(b'\\n{forged}\\n')\n    os._exit(0)\n"
     made = judge.judge({"model.py": wrong.encode()}, "test")
@@ -345,7 +346,7 @@ def test_a_checkpoint_that_prints_while_it_is_read_says_nothing(
     file = checkout / "configs/tasks/model.yaml"
     file.write_text(file.read_text().replace("LMSubmissionTasks", "ModelSubmissionTasks"))
     task = load_mlgym(checkout, "model")
-    judge = task.judge(sandbox_for(task))
+    judge = make_judge(task, sandbox_for(task))
     honest = judge.judge({"weights": pickle.dumps(2.5), "config.yaml": b""}, "test")
     assert honest == Grade(2.5, {"loss": 2.5}, pytest.approx(0, abs=60))
     made = judge.judge({"weights": pickle.dumps(Hostile()), "config.yaml": b""}, "test")
@@ -360,7 +361,7 @@ def test_a_helper_that_was_left_as_it_was_is_heard_and_one_that_was_changed_is_n
     file.write_text(text.replace("LMSubmissionTasks", "ModelSubmissionTasks"))
     task = load_mlgym(checkout, "model")
     own = (checkout / "data/model/tell.py").read_bytes()
-    judge = task.judge(sandbox_for(task))
+    judge = make_judge(task, sandbox_for(task))
     assert isinstance(judge.judge({"tell.py": own, "config.yaml": b""}, "test"), Grade)
     changed = own.replace(b"x}", b"0.0}")
     assert isinstance(judge.judge({"tell.py": changed, "config.yaml": b""}, "test"), InvalidSubmission)
@@ -377,7 +378,7 @@ def test_a_secret_hides_the_file_that_it_names_and_takes_no_place_of_a_submissio
     more = "data/game/public/test/labels.csv, data/game/solution/target.py"
     file.write_text(file.read_text().replace("data/game/vault]", f"data/game/vault, {more}]"))
     task = load_mlgym(checkout, "game")
-    judge = task.judge(sandbox_for(task))
+    judge = make_judge(task, sandbox_for(task))
     with Workspace(task, judge.sandbox, judge.data) as workspace:
         assert workspace.execute("cat data/*/labels.csv").text == "5417 train"
         files = workspace.submission()
@@ -468,7 +469,7 @@ def test_a_score_that_is_no_number_is_the_fault_of_the_submission_and_counts(gam
 
 def test_answers_are_not_guessed_by_tables_that_give_no_number(checkout: Path) -> None:
     table = load_mlgym(checkout, "table")
-    made = table.judge(sandbox_for(table)).judge({"submission.csv": b"inf\n"}, "test")
+    made = make_judge(table, sandbox_for(table)).judge({"submission.csv": b"inf\n"}, "test")
     assert made == InvalidSubmission("its loss is inf, which is no score", exposed=True)
 
 

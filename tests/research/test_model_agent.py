@@ -13,7 +13,8 @@ from chat_server import Call, Reply, Server, calling, error
 from palaestra.core.records import Completion, Failure, Message, ToolCall
 from palaestra.engines.base import Request, Sampling
 from palaestra.envs.turn.records import Conversation, TurnStopReason
-from palaestra.recipes.research.recipe import ResearchSettings, make_context, research
+from palaestra.recipes.research.recipe import make_context, research
+from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.research.agents import Halt
 from palaestra.research.agents.model import ModelAgent
 from palaestra.research.tasks.task import load_task

@@ -12,12 +12,12 @@ import yaml
 
 from palaestra.core.errors import TaskError, UnknownNameError
 from palaestra.core.records import Failure, FailureCause
-from palaestra.research.judge.baseline import MeasuredSolution, load_baseline, measure, read_baseline
 from palaestra.research.judge.evaluation import Evaluation, SubmissionJudge
 from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.tasks.data import load_data
 from palaestra.research.tasks.records import Grade, InvalidSubmission
 from palaestra.research.tasks.task import RESEARCH_TASKS, Direction, ResearchTask, load_task
+from palaestra.research.workspace.baseline import MeasuredSolution, load_baseline, measure, read_baseline
 from palaestra.research.workspace.env import ResearchEnv
 from palaestra.research.workspace.workspace import Workspace
 

@@ -55,7 +55,7 @@ class ResearchProgress(RunProgress):
     """Draws the steps of an episode: a bar, and a line for every step."""
 
     def __call__(self, event: Event) -> None:
-        from palaestra.recipes.research.recipe import NOTE
+        from palaestra.recipes.research.settings import NOTE
         from palaestra.recipes.research.summary import is_silent
 
         if event.phase == NOTE:
@@ -224,8 +224,8 @@ def tasks(
     ] = "",
 ) -> None:
     """The research tasks: what is measured, and the baseline where this machine has measured it."""
-    from palaestra.research.judge.baseline import read_baseline
     from palaestra.research.tasks.task import load_task, task_names
+    from palaestra.research.workspace.baseline import read_baseline
 
     if mlgym and (measure or only):
         raise SettingsError("--measure and --only are for our own tasks; leave --mlgym out")
@@ -282,7 +282,7 @@ def _mcp(settings: Any, out: Out = "") -> None:
 
 def register(parent: typer.Typer) -> None:
     """Put the commands below `palaestra research`."""
-    from palaestra.recipes.research.recipe import ResearchSettings
+    from palaestra.recipes.research.settings import ResearchSettings
 
     app.callback(invoke_without_command=True)(from_settings(ResearchSettings, _research))
     app.command("bench")(from_settings(ResearchSettings, _bench, without=NAMED))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from palaestra.recipes.research.bench import BenchEpisode, BenchResult
-from palaestra.recipes.research.recipe import ResearchSettings
+from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.recipes.research.summary import is_silent
 from palaestra.report.appendix import SettingRow, setting_rows
 from palaestra.report.profiles import ProfilesPart, profiles_part

@@ -344,7 +344,7 @@ def test_a_broken_task_is_said_before_there_is_a_run(
 def test_a_baseline_is_measured_once_and_not_at_all_for_a_folder_that_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from palaestra.research.judge import baseline
+    from palaestra.research.workspace import baseline
 
     task, measured = number_task(tmp_path), 0
     monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / "cache"))

@@ -15,7 +15,9 @@ from palaestra.core.errors import MissingExtraError
 if TYPE_CHECKING:
     from palaestra.integrations.torchrl.base import MLGymEnv, MLGymWrapper
     from palaestra.integrations.torchrl.chat_template import TemplateTransform
-    from palaestra.integrations.torchrl.make import ConditionalSkip, make_mlgym
+    from torchrl.envs import ConditionalSkip
+
+    from palaestra.integrations.torchrl.make import make_mlgym
     from palaestra.integrations.torchrl.pool import MLGymPool
     from palaestra.integrations.torchrl.transforms import (
         IsolateCodeBlock,

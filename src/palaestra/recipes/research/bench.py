@@ -30,7 +30,8 @@ from palaestra.recipes.metered_engines import CALL_TIMEOUT, SharedEngines, open_
 from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.research import recipe as research
 from palaestra.recipes.research.episode_player import EpisodeStopped
-from palaestra.recipes.research.recipe import ResearchSettings
+from palaestra.recipes.research.settings import NOTE, ResearchSettings
+from palaestra.recipes.research.settings import RECIPE as RESEARCH
 from palaestra.recipes.research.summary import is_silent
 from palaestra.recipes.settings import build, require, to_plain
 from palaestra.research.standings.scores import RunScore, Standings, TaskScale
@@ -151,7 +152,7 @@ def bench(
         folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / PLAN, plan)
     for note in notes:
-        listener(Event(research.NOTE, data={"text": note}))
+        listener(Event(NOTE, data={"text": note}))
     return _play(folder, listener)
 
 
@@ -367,7 +368,7 @@ def _summary(folder: Path) -> dict[str, Any] | None:
     if not (folder / "summary.json").exists():
         return None
     summary = read_json(folder / "summary.json")
-    if not isinstance(summary, dict) or summary.get("recipe") != research.RECIPE:
+    if not isinstance(summary, dict) or summary.get("recipe") != RESEARCH:
         raise RunError(f"the run folder is damaged: {folder / 'summary.json'} is no summary of a run of research")
     return summary
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.events import Listener, ignore
-from palaestra.recipes.research.recipe import ResearchResult, ResearchSettings, research, resolve_paths
+from palaestra.recipes.research.recipe import ResearchResult, research, resolve_paths
+from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.recipes.settings import resolve_settings
 from palaestra.research.agents.mcp import AGENT, CHANNEL, EpisodeChannel, make_server, serve
 from palaestra.research.workspace.commands import CommandResult

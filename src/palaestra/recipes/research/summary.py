@@ -13,7 +13,7 @@ from palaestra.core.records import Failure, Message
 from palaestra.engines.openai_format import chat_call
 from palaestra.envs.turn.records import TurnStopReason
 from palaestra.recipes.research.episode_player import WORKSPACE, read_submission
-from palaestra.recipes.research.recipe import RECIPE, ResearchSettings
+from palaestra.recipes.research.settings import RECIPE, ResearchSettings
 from palaestra.research.agents import Agent
 from palaestra.research.tasks.records import Grade
 from palaestra.research.workspace.env import ResearchEnv

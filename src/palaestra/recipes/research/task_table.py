@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from palaestra.core.errors import SettingsError
-from palaestra.research.judge.baseline import MeasuredSolution, measure
+from palaestra.research.judge.evaluation import make_judge
 from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.tasks.task import ResearchTask, load_task
+from palaestra.research.workspace.baseline import MeasuredSolution, measure
 from palaestra.runs.guard import guarded
 
 BEGIN, END = "<!-- research tasks: begin -->", "<!-- research tasks: end -->"
@@ -34,7 +35,7 @@ def measure_tasks(names: Sequence[str], tell: Callable[[MeasuredTask], None] = l
     for name in names:
         task = load_task(name)
         sandbox = sandbox_for(task)
-        judge = task.judge(sandbox)
+        judge = make_judge(task, sandbox)
         baseline = measure(task, sandbox, judge, task.baseline, {})
         reference = measure(task, sandbox, judge, task.reference, task.reference_files())
         found.append(MeasuredTask(task, baseline, reference))

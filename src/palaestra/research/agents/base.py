@@ -15,8 +15,8 @@ from palaestra.core.records import Failure, Message
 from palaestra.core.registry import Registry
 from palaestra.engines.base import Engine, Sampling
 from palaestra.envs.turn.records import Conversation, TurnStopReason
-from palaestra.research.judge.baseline import MeasuredSolution
 from palaestra.research.tasks.task import ResearchTask
+from palaestra.research.workspace.baseline import MeasuredSolution
 
 AGENTS = Registry("agent", "palaestra.agents")
 

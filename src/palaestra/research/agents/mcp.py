@@ -34,7 +34,7 @@ class CommandProvider(Protocol):
     """What can be served: a `Session`, or a `EpisodeChannel`."""
 
     @property
-    def commands(self) -> Mapping[str, Command]: ...
+    def commands(self) -> Mapping[str, Command[Any]]: ...
 
     def call(self, name: str, arguments: Mapping[str, Any] | str) -> CommandResult: ...
 
@@ -47,7 +47,7 @@ class EpisodeChannel:
     """
 
     def __init__(self, commands: Iterable[str] = ()) -> None:
-        self.commands: Mapping[str, Command] = load_commands(commands)
+        self.commands: Mapping[str, Command[Any]] = load_commands(commands)
         self.opening, self.over = "", False
         self.opened = threading.Event()
         """Set once the episode has begun, with its first messages in `opening`, or is over before it could."""

@@ -13,7 +13,7 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.records import Message
 from palaestra.envs.turn.records import Conversation, TurnStopReason
 from palaestra.research.agents.base import Agent, AgentContext, Halt, count_turns
-from palaestra.research.judge.baseline import submission_files
+from palaestra.research.workspace.baseline import submission_files
 
 LARGEST = 1 << 20
 """Bytes of files that are written by commands; larger ones are made anew by the task's own command."""

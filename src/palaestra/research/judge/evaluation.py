@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import singledispatch
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,9 +19,9 @@ from palaestra.core.seeding import Seeds
 from palaestra.research.judge.deadline import OverdueError, within
 from palaestra.research.judge.program import Program
 from palaestra.research.judge.sandboxing import read_only_mounts, sandbox_environment
-from palaestra.research.tasks.data import TaskData, load_data, load_function
+from palaestra.research.tasks.data import load_data, load_function
 from palaestra.research.tasks.eval_seed import eval_seed
-from palaestra.research.tasks.records import Grade, InvalidSubmission, JudgeResult, SubmissionError
+from palaestra.research.tasks.records import Grade, InvalidSubmission, JudgeResult, SubmissionError, TaskData
 from palaestra.research.tasks.task import ResearchTask
 from palaestra.sandbox.base import Limits, Result, Sandbox
 
@@ -211,6 +212,16 @@ class SubmissionJudge:
         if total > wanted.largest:
             return f"the submission has more than {wanted.largest} bytes, which are the most"
         return ""
+
+
+@singledispatch
+def make_judge(task: ResearchTask, sandbox: Sandbox) -> SubmissionJudge:
+    """Make the judge of a task. Task types with a judge of their own register it here.
+
+    Raises:
+        TaskError: the evaluator or the data of the task cannot be loaded.
+    """
+    return SubmissionJudge(task, sandbox)
 
 
 class _NoScoresError(Exception):

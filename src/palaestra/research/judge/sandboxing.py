@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import TaskError
-from palaestra.research.tasks.data import TaskData
 from palaestra.research.tasks.plugins import is_installed, missing_package
+from palaestra.research.tasks.records import TaskData
 from palaestra.research.tasks.task import ResearchTask
 from palaestra.sandbox.base import Sandbox, make_sandbox
 

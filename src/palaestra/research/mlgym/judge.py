@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from palaestra.core.errors import SandboxError, TaskError
 from palaestra.core.records import Failure, FailureCause
-from palaestra.research.judge.evaluation import EvaluationSplit, SubmissionJudge
+from palaestra.research.judge.evaluation import EvaluationSplit, SubmissionJudge, make_judge
 from palaestra.research.judge.inside import evaluate
 from palaestra.research.judge.inside.evaluate import KEY_BYTES
 from palaestra.research.judge.sandboxing import read_only_mounts
@@ -27,8 +27,7 @@ from palaestra.research.mlgym.files import EntryPoint
 from palaestra.research.mlgym.roles import public_names
 from palaestra.research.mlgym.scores import exception_in, scores_in, unseal
 from palaestra.research.mlgym.task import TORCHRUN, UNNAMED, WORKSPACE, MLGymTask
-from palaestra.research.tasks.data import TaskData
-from palaestra.research.tasks.records import Grade, InvalidSubmission, Isolation, JudgeResult
+from palaestra.research.tasks.records import Grade, InvalidSubmission, Isolation, JudgeResult, TaskData
 from palaestra.sandbox.base import Limits, Result, Sandbox
 
 RUNNER = "/opt/runner/evaluate.py"
@@ -202,6 +201,11 @@ class MLGymJudge(SubmissionJudge):
         ended = f"did not come to its end (exit code {result.exit_code}{raised and f', {raised}'})"
         said = "what was printed there is not told, as it may hold hidden data. More is told by a trial of your own"
         return f"the evaluator {limit or ended}; {said}"
+
+
+@make_judge.register
+def _make_mlgym_judge(task: MLGymTask, sandbox: Sandbox) -> MLGymJudge:
+    return MLGymJudge(task, sandbox)
 
 
 def workspace_names(shown: Collection[str]) -> set[str]:

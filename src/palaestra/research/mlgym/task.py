@@ -8,23 +8,22 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field, PrivateAttr
 
 from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
+from palaestra.research.judge.evaluation import make_judge
+from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.mlgym.checkout import Secrets, below, files_below
 from palaestra.research.mlgym.directions import guess_direction
 from palaestra.research.mlgym.files import DatasetFile, EntryPoint, TaskFile
 from palaestra.research.mlgym.requirements import install_requirements, variables
 from palaestra.research.mlgym.roles import find_answers, find_submission
-from palaestra.research.tasks.data import TaskData
-from palaestra.research.tasks.records import InvalidSubmission
+from palaestra.research.tasks.records import InvalidSubmission, TaskData
 from palaestra.research.tasks.task import CACHES, Direction, Metric, ResearchTask, Submission, TaskLimits, read_yaml
-from palaestra.sandbox.base import Sandbox, Shell
-
-if TYPE_CHECKING:
-    from palaestra.research.mlgym.judge import MLGymJudge
+from palaestra.research.workspace.baseline import load_baseline
+from palaestra.sandbox.base import Shell
 
 TORCHRUN = ("--nproc_per_node=1", "--standalone")
 WORKSPACE = "/home/agent/workspace"
@@ -90,11 +89,6 @@ class MLGymTask(ResearchTask):
 
     def variables(self) -> Mapping[str, str]:
         return {} if self._packages is None else variables(self._packages)
-
-    def judge(self, sandbox: Sandbox) -> MLGymJudge:
-        from palaestra.research.mlgym.judge import MLGymJudge
-
-        return MLGymJudge(self, sandbox)
 
     def collect(self, shell: Shell) -> dict[str, bytes] | InvalidSubmission:
         """The workspace without the data. For a task whose evaluator reads one file, that file.
@@ -352,11 +346,9 @@ def _described(task: MLGymTask) -> str:
 
 def _only_score(task: MLGymTask) -> str:
     """The name of the score that the evaluator gives the baseline, which is measured if it never was."""
-    from palaestra.research.judge.baseline import load_baseline
-    from palaestra.research.judge.sandboxing import sandbox_for
 
     sandbox = sandbox_for(task)
-    scores = load_baseline(task, sandbox, task.judge(sandbox)).test.scores
+    scores = load_baseline(task, sandbox, make_judge(task, sandbox)).test.scores
     names = [name for name in scores if name != UNNAMED]
     if len(names) > 1:
         raise SettingsError(

@@ -6,7 +6,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,9 @@ from palaestra.core.plugins import load_file
 from palaestra.core.seeding import Seeds
 from palaestra.engines.models import cache_folder
 from palaestra.research.tasks.plugins import task_error
+from palaestra.research.tasks.records import TaskData
 from palaestra.research.tasks.task import ResearchTask
 from palaestra.runs.guard import guarded
-
-
-@dataclass(frozen=True, slots=True)
-class TaskData:
-    """Two folders of the host: what the agent sees, and what only the evaluator does."""
-
-    public: Path | None = None
-    hidden: Path | None = None
 
 
 def load_data(task: ResearchTask) -> TaskData:

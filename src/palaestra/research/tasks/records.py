@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 from palaestra.core.records import Failure
+
+
+@dataclass(frozen=True, slots=True)
+class TaskData:
+    """The data folders of a task on the host: one that the agent sees, and one for the evaluator only."""
+
+    public: Path | None = None
+    hidden: Path | None = None
 
 
 class Isolation(StrEnum):

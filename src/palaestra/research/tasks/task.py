@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from pydantic import (
     BaseModel,
@@ -29,12 +29,8 @@ from pydantic import (
 from palaestra.core.checks import short
 from palaestra.core.errors import EnvError, TaskError, UnknownNameError, suggest
 from palaestra.core.registry import Registry
-
-if TYPE_CHECKING:
-    from palaestra.research.judge.evaluation import SubmissionJudge
-    from palaestra.research.tasks.data import TaskData
-    from palaestra.research.tasks.records import InvalidSubmission
-    from palaestra.sandbox.base import Sandbox, Shell
+from palaestra.research.tasks.records import InvalidSubmission, TaskData
+from palaestra.sandbox.base import Shell
 
 DATA = "/data"
 """Where the agent finds the public part of the data, read-only."""
@@ -225,12 +221,6 @@ class ResearchTask(Strict):
     def variables(self) -> Mapping[str, str]:
         """Environment variables of the task's sandboxes."""
         return {}
-
-    def judge(self, sandbox: Sandbox) -> SubmissionJudge:
-        """Who judges submissions."""
-        from palaestra.research.judge.evaluation import SubmissionJudge
-
-        return SubmissionJudge(self, sandbox)
 
     def collect(self, shell: Shell) -> dict[str, bytes] | InvalidSubmission:
         """A copy of what would be handed in now, of what is there, or why there is none. Links are not followed."""

@@ -19,11 +19,11 @@ from palaestra.core.text import clean_text
 from palaestra.envs.turn.base import TurnEnv, to_failure
 from palaestra.envs.turn.records import Conversation, Reply, TurnStopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
-from palaestra.research.judge.baseline import MeasuredSolution, load_baseline
-from palaestra.research.judge.evaluation import EvaluationSplit, SubmissionJudge
+from palaestra.research.judge.evaluation import EvaluationSplit, SubmissionJudge, make_judge
 from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.tasks.records import Grade, InvalidSubmission, JudgeResult
 from palaestra.research.tasks.task import ResearchTask, load_task
+from palaestra.research.workspace.baseline import MeasuredSolution, load_baseline
 from palaestra.research.workspace.commands import (
     BrokenCommandError,
     CommandResult,
@@ -340,7 +340,7 @@ class ResearchEnv(TurnEnv):
     def _judge(self) -> tuple[SubmissionJudge, MeasuredSolution]:
         if self._ready is None:
             sandbox = sandbox_for(self.task, self._sandbox_name)
-            judge = self.task.judge(sandbox)
+            judge = make_judge(self.task, sandbox)
             self._ready = judge, load_baseline(self.task, sandbox, judge)
         return self._ready
 

@@ -10,8 +10,7 @@ from typing import Self
 
 from palaestra.core.errors import SandboxError
 from palaestra.research.judge.sandboxing import read_only_mounts, sandbox_environment
-from palaestra.research.tasks.data import TaskData
-from palaestra.research.tasks.records import InvalidSubmission
+from palaestra.research.tasks.records import InvalidSubmission, TaskData
 from palaestra.research.tasks.task import ResearchTask
 from palaestra.sandbox.base import Limits, Sandbox, Shell, ShellResult
 

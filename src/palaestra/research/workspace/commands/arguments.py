@@ -15,7 +15,7 @@ from palaestra.research.workspace.commands.base import Command, CommandError, Co
 _INTEGER = re.compile(r"[+-]?[0-9]{1,15}")
 
 
-def from_text(command: Command, text: str) -> dict[str, Any]:
+def from_text(command: Command[Any], text: str) -> dict[str, Any]:
     """The arguments of a message that starts with the command's name.
 
     Words are divided as a shell does it, so that quotes hold a word with spaces together.
@@ -43,7 +43,7 @@ def from_text(command: Command, text: str) -> dict[str, Any]:
     return arguments
 
 
-def from_json(command: Command, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
+def from_json(command: Command[Any], arguments: Mapping[str, Any] | str) -> dict[str, Any]:
     """The arguments of a tool call; null stands for one that is not given.
 
     Raises:
@@ -70,12 +70,12 @@ def from_json(command: Command, arguments: Mapping[str, Any] | str) -> dict[str,
     return found
 
 
-def all_parameters(command: Command) -> tuple[CommandParameter, ...]:
+def all_parameters(command: Command[Any]) -> tuple[CommandParameter, ...]:
     """The parameters of a command, its body among them."""
     return command.parameters if command.body is None else (*command.parameters, command.body)
 
 
-def _words(command: Command, line: str) -> list[str]:
+def _words(command: Command[Any], line: str) -> list[str]:
     try:
         words = shlex.split(line)
     except ValueError as error:
@@ -87,7 +87,7 @@ def _words(command: Command, line: str) -> list[str]:
     raise command.error(f"expected {command.usage.splitlines()[0]} on the first line; got {_short(line) or 'nothing'}")
 
 
-def _body(command: Command, below: str) -> str:
+def _body(command: Command[Any], below: str) -> str:
     """The lines down to the one that ends the body, each with its newline."""
     lines = below.split("\n")
     place = next((k for k, line in enumerate(lines) if line.strip() == command.end), None)
@@ -103,7 +103,7 @@ def _body(command: Command, below: str) -> str:
     return "".join(line + "\n" for line in lines[:place])
 
 
-def _with_rest(command: Command, text: str) -> dict[str, Any]:
+def _with_rest(command: Command[Any], text: str) -> dict[str, Any]:
     *first, last = command.parameters
     words = text.split(None, len(first))
     arguments = {one.name: _converted(command, one, word) for one, word in zip(first, words, strict=False)}
@@ -113,7 +113,7 @@ def _with_rest(command: Command, text: str) -> dict[str, Any]:
     return arguments
 
 
-def _converted(command: Command, parameter: CommandParameter, value: Any) -> Any:
+def _converted(command: Command[Any], parameter: CommandParameter, value: Any) -> Any:
     if parameter.kind == "string":
         if isinstance(value, str):
             return clean_text(value)
@@ -127,13 +127,13 @@ def _converted(command: Command, parameter: CommandParameter, value: Any) -> Any
     raise command.error(f"{parameter.name.upper()} is a whole number; got {_short(str(value))}")
 
 
-def _check_complete(command: Command, arguments: Mapping[str, Any], body: bool = False) -> None:
+def _check_complete(command: Command[Any], arguments: Mapping[str, Any], body: bool = False) -> None:
     for one in all_parameters(command) if body else command.parameters:
         if one.required and one.name not in arguments:
             raise command.error(f"{one.name.upper()} is missing ({one.description})")
 
 
-def _too_many(command: Command, words: list[str]) -> str:
+def _too_many(command: Command[Any], words: list[str]) -> str:
     took = len(command.parameters)
     more = _short(" ".join(words[took:]))
     if not took:

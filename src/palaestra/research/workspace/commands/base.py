@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from palaestra.core.errors import PalaestraError, SandboxError, SettingsError
 from palaestra.core.registry import Registry
-
-if TYPE_CHECKING:
-    from palaestra.research.workspace.commands.session import Session
 
 COMMANDS = Registry("command", "palaestra.commands")
 
@@ -20,6 +17,7 @@ ORDER = (
 )  # fmt: skip
 """In which the agent is told of them: others come behind, and last of all bash, which is everything else."""
 
+SessionT = TypeVar("SessionT")
 Kind = Literal["command", "bash", "blocked", "error"]
 
 
@@ -93,7 +91,7 @@ class CommandParameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class Command(Generic[SessionT]):
     """A command of the agent.
 
     Arguments:
@@ -109,7 +107,7 @@ class Command:
     """
 
     name: str
-    perform: Callable[[Session, Mapping[str, Any]], str | CommandResult]
+    perform: Callable[[SessionT, Mapping[str, Any]], str | CommandResult]
     docs: str
     parameters: tuple[CommandParameter, ...] = ()
     example: str = ""
@@ -134,7 +132,7 @@ class Command:
         return CommandError(f"{self.name}: {problem}. Usage: {usage}")
 
 
-def load_commands(names: Iterable[str] = ()) -> dict[str, Command]:
+def load_commands(names: Iterable[str] = ()) -> dict[str, Command[Any]]:
     """The commands of these names, in this order; all that are registered, without names.
 
     Raises:

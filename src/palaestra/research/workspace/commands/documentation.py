@@ -11,7 +11,7 @@ from palaestra.research.workspace.commands.base import Command, CommandParameter
 
 WIDTH = 100
 
-Commands = Iterable[str | Command] | Mapping[str, Command]
+Commands = Iterable[str | Command[Any]] | Mapping[str, Command[Any]]
 """Commands or their names; none means all that are registered."""
 
 
@@ -41,14 +41,14 @@ def tool_schemas(commands: Commands = ()) -> list[dict[str, Any]]:
     ]
 
 
-def _listed(commands: Commands) -> list[Command]:
+def _listed(commands: Commands) -> list[Command[Any]]:
     if isinstance(commands, Mapping):
         return list(commands.values())
     given = list(commands) or list(load_commands().values())
     return [load_commands([one])[one] if isinstance(one, str) else one for one in given]
 
 
-def _entry(command: Command) -> str:
+def _entry(command: Command[Any]) -> str:
     lines = [command.usage if command.textual else "any other text: bash"]
     docs = command.docs
     if command.body is not None:

@@ -3,50 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from palaestra.research.workspace.commands.base import Command, CommandError, CommandParameter, CommandResult
-from palaestra.research.workspace.commands.files import WHOLE, FileLocation
+from palaestra.research.workspace.commands.files import WHOLE, Change, FileLocation
 from palaestra.research.workspace.commands.lint import LINTER, Finding, new_errors
+from palaestra.research.workspace.commands.session import Session
 from palaestra.research.workspace.commands.text import Text, split_lines
 from palaestra.research.workspace.commands.window import around, window
 
-if TYPE_CHECKING:
-    from palaestra.research.workspace.commands.session import Session
-
-LEVELS, UNDO_BYTES = 100, 32 << 20
-"""How many changes can be undone, and how many bytes are kept for that."""
 ERRORS_SHOWN = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What a command did to a file of the workspace; `before` is `None` where there was no file."""
-
-    relative: str
-    before: bytes | None
-    after: bytes
-    what: str
-
-    @property
-    def size(self) -> int:
-        return len(self.before or b"") + len(self.after)
-
-
-@dataclass(slots=True)
-class Changes:
-    """The changes of an episode that can be undone."""
-
-    done: list[Change] = field(default_factory=list)
-
-    def add(self, change: Change) -> None:
-        self.done.append(change)
-        while len(self.done) > LEVELS or (len(self.done) > 1 and sum(one.size for one in self.done) > UNDO_BYTES):
-            del self.done[0]
-
-    def forget(self, relative: str) -> None:
-        self.done = [one for one in self.done if one.relative != relative]
 
 
 def _create(session: Session, arguments: Mapping[str, Any]) -> str:

@@ -18,6 +18,8 @@ from palaestra.research.workspace.commands.text import Text
 
 WHOLE = 4 << 20
 """Bytes of the largest file that is read whole, and so of the largest that can be edited."""
+LEVELS, UNDO_BYTES = 100, 32 << 20
+"""How many changes can be undone, and how many bytes are kept for that."""
 WIDEST = 2000
 """Characters of a line that are shown."""
 
@@ -102,6 +104,35 @@ class FileLocation:
     given: str
     link: bool = False
     data: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a command did to a file of the workspace; `before` is `None` where there was no file."""
+
+    relative: str
+    before: bytes | None
+    after: bytes
+    what: str
+
+    @property
+    def size(self) -> int:
+        return len(self.before or b"") + len(self.after)
+
+
+@dataclass(slots=True)
+class Changes:
+    """The changes of an episode that can be undone."""
+
+    done: list[Change] = field(default_factory=list)
+
+    def add(self, change: Change) -> None:
+        self.done.append(change)
+        while len(self.done) > LEVELS or (len(self.done) > 1 and sum(one.size for one in self.done) > UNDO_BYTES):
+            del self.done[0]
+
+    def forget(self, relative: str) -> None:
+        self.done = [one for one in self.done if one.relative != relative]
 
 
 @dataclass(frozen=True, slots=True)

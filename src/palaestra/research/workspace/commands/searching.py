@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from palaestra.research.workspace.commands.base import Command, CommandError, CommandParameter
+from palaestra.research.workspace.commands.session import Session
 from palaestra.research.workspace.commands.text import truncate_line
-
-if TYPE_CHECKING:
-    from palaestra.research.workspace.commands.session import Session
 
 MOST, WIDEST = 50, 200
 """Matches that are shown, and how much of each line."""
@@ -91,7 +89,7 @@ def _listing(lines: list[str], what: str) -> str:
     return "\n".join([f"[{len(lines)} {what}]", *lines])
 
 
-def _term(command: Command, term: str) -> str:
+def _term(command: Command[Session], term: str) -> str:
     if not term or "\n" in term or "\0" in term:
         raise command.error(f"what to look for is a text of one line; got {term[:80]!r}")
     return term

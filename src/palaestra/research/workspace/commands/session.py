@@ -21,10 +21,8 @@ from palaestra.research.workspace.commands.base import (
     Hooks,
     load_commands,
 )
-from palaestra.research.workspace.commands.bash import run_bash
 from palaestra.research.workspace.commands.blocklist import Blocklist
-from palaestra.research.workspace.commands.editing import Changes
-from palaestra.research.workspace.commands.files import FileLocation, Files, Page
+from palaestra.research.workspace.commands.files import Changes, FileLocation, Files, Page
 from palaestra.research.workspace.commands.memory import Memory
 from palaestra.research.workspace.commands.shell_query import ShellQuery
 from palaestra.research.workspace.commands.window import window
@@ -77,7 +75,7 @@ class Session:
         timeout: float | None = None,
     ) -> None:
         self.shell, self.hooks, self.blocklist, self.timeout = shell, hooks, blocklist, timeout
-        self.commands: dict[str, Command] = load_commands(commands)
+        self.commands: dict[str, Command[Session]] = load_commands(commands)
         self.window = max(1, window)
         self.memory = Memory(memory)
         self.inside = ShellQuery(shell, [name for name, command in self.commands.items() if command.textual])
@@ -98,7 +96,7 @@ class Session:
             name = clean_text(words[0][:80]) if words else ""
             said = f"there is no command '{name}', and no bash; a message is one of: {', '.join(self.commands)}"
             return self._noted(CommandResult(said, False, "error"))
-        return self._noted(run_bash(self, text))
+        return self._noted(self.run_bash(text))
 
     def call(self, name: str, arguments: Mapping[str, Any] | str) -> CommandResult:
         """Do one action that came as a call of a tool, `bash` among them; the arguments may be JSON text."""
@@ -107,6 +105,16 @@ class Session:
             said = f"there is no tool '{name[:80]}'; {suggest(name[:80], self.commands)}"
             return self._noted(CommandResult(said, False, "error"))
         return self._perform(command, lambda: from_json(command, arguments))
+
+    def run_bash(self, text: str) -> CommandResult:
+        """Run a text in the agent's shell, unless the blocklist refuses it."""
+        refusal = self.blocklist.refusal(text)
+        if refusal is not None:
+            return CommandResult(refusal, ok=False, kind="blocked")
+        result = self.inside.execute(text, self.timeout)
+        output = (self.inside.take_stray() + result.output).decode("utf-8", "replace").rstrip("\n")
+        note = result.note or ("" if result.ok else f"exit code {result.exit_code}")
+        return CommandResult(output, result.ok, "bash", note, result.exit_code, result.seconds)
 
     def state(self) -> dict[str, Any]:
         """Where the agent stands, for templates: `open_file`, `working_dir`, the `window` as `FIRST-LAST of TOTAL`, and
@@ -147,7 +155,7 @@ class Session:
         """Take a page for the open window."""
         self.view = View(location.path, page.first, page.first + max(0, len(page.lines) - 1), page.total)
 
-    def _perform(self, command: Command, arguments: Callable[[], Mapping[str, Any]]) -> CommandResult:
+    def _perform(self, command: Command[Session], arguments: Callable[[], Mapping[str, Any]]) -> CommandResult:
         start = time.monotonic()
         self.inside.deadline = start + min(PATIENCE, self.timeout or PATIENCE)
         try:

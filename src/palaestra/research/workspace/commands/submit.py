@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from palaestra.research.workspace.commands.base import Command, CommandResult
-
-if TYPE_CHECKING:
-    from palaestra.research.workspace.commands.session import Session
+from palaestra.research.workspace.commands.session import Session
 
 
 def _validate(session: Session, arguments: Mapping[str, Any]) -> str | CommandResult:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from palaestra.research.workspace.commands.base import Command, CommandParameter
-
-if TYPE_CHECKING:
-    from palaestra.research.workspace.commands.session import Session
+from palaestra.research.workspace.commands.session import Session
 
 OVERLAP = 2
 """Lines that two windows share when one scrolls."""
