@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from palaestra.research.standings.scores import Area, Cell, Standings
+    from palaestra.research.standings.scores import Area, MethodCell, Standings
 
 GAP = 2
 """Columns of the terminal between two of a table."""
@@ -86,7 +86,7 @@ def _groups(widths: dict[str, int], room: int) -> list[list[str]]:
     return groups
 
 
-def _score(cell: Cell, silent: bool) -> str:
+def _score(cell: MethodCell, silent: bool) -> str:
     return figure(cell.score) + ("*" if cell.ratio == 1.0 else "") + (SILENT if silent else "")
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from palaestra.core.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from palaestra.integrations.torchrl.base import MLGymEnv, MLGymWrapper
-    from palaestra.integrations.torchrl.chat_template import TemplateTransform
     from torchrl.envs import ConditionalSkip
 
+    from palaestra.integrations.torchrl.base import MLGymEnv, MLGymWrapper
+    from palaestra.integrations.torchrl.chat_template import TemplateTransform
     from palaestra.integrations.torchrl.make import make_mlgym
     from palaestra.integrations.torchrl.pool import MLGymPool
     from palaestra.integrations.torchrl.transforms import (

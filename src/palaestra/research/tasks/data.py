@@ -1,4 +1,4 @@
-"""The data of research tasks: made by the task's own `data.py`, once for each machine."""
+"""The data of research tasks, generated once per machine by the task's `data.py`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from palaestra.runs.guard import guarded
 
 
 def load_data(task: ResearchTask) -> TaskData:
-    """The data of a task, made now if this machine has none yet. Several processes may ask at once.
+    """Return the data of a task and generate it if this machine has none yet. Safe for concurrent processes.
 
     Raises:
-        TaskError: the task's `data.py` broke.
+        TaskError: the task's `data.py` raised.
     """
     if not task.data:
         return TaskData()
@@ -38,8 +38,8 @@ def load_data(task: ResearchTask) -> TaskData:
         try:
             for part in ("public", "hidden"):
                 (partial / part).mkdir()
-            _made(task, make, partial)
-            # Whoever is first has made it; the same data, as it comes from the same seed.
+            _generate(task, make, partial)
+            # Concurrent processes generate the same data from the same seed; the first one wins.
             try:
                 os.rename(partial, home)
             except OSError:
@@ -50,7 +50,7 @@ def load_data(task: ResearchTask) -> TaskData:
     return TaskData(home / "public", home / "hidden")
 
 
-def _made(task: ResearchTask, make: Callable[..., Any], folder: Path) -> None:
+def _generate(task: ResearchTask, make: Callable[..., Any], folder: Path) -> None:
     rng: np.random.Generator = Seeds(0).derive("research", task.name).generator()
     try:
         make(folder / "public", folder / "hidden", rng)
@@ -59,16 +59,16 @@ def _made(task: ResearchTask, make: Callable[..., Any], folder: Path) -> None:
 
 
 def load_function(path: Path, name: str) -> Callable[..., Any]:
-    """A function of a file of a task, imported afresh.
+    """Import a file of a task anew and return one of its functions.
 
     Raises:
-        TaskError: the file breaks, or has no such function.
+        TaskError: the file cannot be imported or lacks the function.
     """
     try:
         module = load_file(path, f"palaestra_research_{path.parent.name}_{path.stem}")
     except (Exception, SystemExit) as error:
         raise task_error(str(path), "cannot be imported", error, path.parent) from error
-    found = getattr(module, name, None)
-    if not callable(found):
+    function = getattr(module, name, None)
+    if not callable(function):
         raise TaskError(f"{path} must define the function {name}; it does not")
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
