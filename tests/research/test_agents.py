@@ -19,7 +19,7 @@ from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.research.agents import AGENTS, Agent, make_agent, resolve_agent
 from palaestra.research.agents.base import count_turns
 from palaestra.research.agents.script import read_script
-from palaestra.research.agents.solutions import writing
+from palaestra.research.agents.solutions import write_command
 from palaestra.research.judge.evaluation import SubmissionJudge
 from palaestra.research.tasks.task import load_task
 from palaestra.research.workspace.env import ResearchEnv
@@ -160,14 +160,14 @@ def test_files_of_any_bytes_are_written_by_one_command(number: Path) -> None:
     env = ResearchEnv(number, parser="identity")
     try:
         env.reset(seed=0)
-        (command,) = writing(content)
+        (command,) = write_command(content)
         said = env.step(command)[0].messages[-1].text
         assert "ended well" in said, said
         assert env._workspace is not None
         assert env._workspace.shell.read_files(list(content)) == content
     finally:
         env.close()
-    assert writing({}) == []
+    assert write_command({}) == []
 
 
 class Guesses(Agent):

@@ -7,7 +7,7 @@ import pytest
 from palaestra.core.errors import RunError, SettingsError, UnknownNameError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
-from palaestra.research.standings.scores import BASELINE, MethodCell, Measure, RunScore, Standings, TaskScale
+from palaestra.research.standings.scores import BASELINE, Measure, MethodCell, RunScore, Standings, TaskScale
 from palaestra.research.standings.standings import compare_methods
 from palaestra.research.tasks.task import Direction
 

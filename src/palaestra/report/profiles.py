@@ -12,7 +12,7 @@ from palaestra.report.curves import RIGHT, TOP, WIDTH, frame
 from palaestra.report.figures import NOTHING, causes, plural
 from palaestra.report.lines import FOOT, LEFT, PLOT, plain, share, tick_words
 from palaestra.report.svg import Point, Scale, drawing, polyline, ticks
-from palaestra.research.standings.scores import BASELINE, Area, MethodCell, Measure, Profile, Standings
+from palaestra.research.standings.scores import BASELINE, Area, Measure, MethodCell, Profile, Standings
 from palaestra.research.tasks.task import Direction
 
 COLOURS = 5

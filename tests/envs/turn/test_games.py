@@ -37,7 +37,7 @@ def test_halving_finds_every_number_and_not_listening_few() -> None:
         env.reset(seed=seed)
         steps = [env.step(str(guess)) for guess in (1, 2, 3) if not env.over]
         deaf.append(steps[-1][1])
-        assert steps[-1][4]["stop_reason"] is (TurnStopReason.SOLVED if deaf[-1] else TurnStopReason.ATTEMPTS)
+        assert steps[-1][4]["stop_reason"] is (TurnStopReason.SOLVED if deaf[-1] else TurnStopReason.LOST)
     assert 0.2 < sum(deaf) / 70 < 0.65
 
 

@@ -109,7 +109,7 @@ def test_what_failed_has_no_reward_whatever_stands_there() -> None:
 )
 def test_a_reply_that_is_none_is_refused_in_one_line(given: Any, said: str) -> None:
     answers, cuts = Wrong(answered=given), Wrong(answered=Reply(), end=given, max_turns=1)
-    for env, method in ((answers, "respond"), (cuts, "cut")):
+    for env, method in ((answers, "respond"), (cuts, "truncate")):
         env.reset(seed=0)
         with pytest.raises(EnvError, match=f"^Wrong.{method} gave .*{said.removeprefix('gave ')}") as caught:
             env.step("a")

@@ -1,4 +1,4 @@
-"""What an environment of somebody's own gives back, checked before anything is made of it."""
+"""Checks of the values that user-defined environments return."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ _MESSAGES = message_space()
 
 
 class NoRewardError(EnvError, RewardError):
-    """A reward that is not a finite number. It may be so in this one episode: a break of it, and no wrong use."""
+    """A reward is not a finite number. It may happen in a single episode, so it counts as a failure and not as wrong
+    use.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedReply:
-    """A `Reply` whose fields are what they should be."""
+    """A `Reply` with validated fields."""
 
     messages: tuple[Message, ...]
     reward: float
@@ -31,49 +33,49 @@ class CheckedReply:
     info: Mapping[str, Any]
 
     def before(self, then: CheckedReply) -> CheckedReply:
-        """Two replies of one turn."""
+        """Combine two replies of the same turn."""
         return CheckedReply(
             (*self.messages, *then.messages), self.reward + then.reward, then.stop, then.failure, {**self.info, **then.info}
         )  # fmt: skip
 
 
 def check_messages(where: str, given: Any) -> list[Message]:
-    """The messages that an environment said: `Message`s, OpenAI's dictionaries of them, or texts, which are a user's.
+    """Validate the messages of an environment: `Message` objects, OpenAI message dictionaries, or texts from the user.
 
     Arguments:
-        where: who gave them, for the error: the class and its method.
-        given: one, or several.
+        where: the class and method that returned them, for the error.
+        given: one message or several.
 
     Raises:
-        EnvError: it is something else.
+        EnvError: a value is something else.
     """
     if isinstance(given, (str, Message, Mapping)):
         given = (given,)
     if not isinstance(given, Iterable) or isinstance(given, (bytes, bytearray)):
         raise EnvError(f"{where} gave {short(given)}; expected messages")
-    return [_message(where, one) for one in given]
+    return [_message(where, message) for message in given]
 
 
 def check_reply(where: str, given: Any) -> CheckedReply:
-    """What an environment answered, by the same rules for its messages.
+    """Validate the reply of an environment.
 
     Raises:
-        EnvError: it is none, or one of its fields is something else.
-        NoRewardError: its reward is not a finite number.
+        EnvError: it is not a `Reply`, or a field has the wrong type.
+        NoRewardError: the reward is not a finite number.
     """
     if not isinstance(given, Reply):
         raise EnvError(f"{where} gave {short(given)}; expected a Reply")
     if not isinstance(given.failure, Failure | None):
         raise EnvError(f"{where} gave the failure {short(given.failure)}; expected a Failure, or None")
     messages = tuple(check_messages(where, given.messages))
-    # What failed has no reward, whatever stands there.
+    # The reward of a failed turn is ignored.
     reward = 0.0 if given.failure is not None else _reward(where, given.reward)
     info = check_mapping(where, given.info, "info ")
     return CheckedReply(messages, reward, _stop(where, given.stop), given.failure, info)
 
 
 def check_mapping(where: str, given: Any, what: str = "") -> dict[str, Any]:
-    """A copy of names and values.
+    """Validate and copy a mapping.
 
     Raises:
         EnvError: it is something else.
@@ -106,7 +108,7 @@ def _stop(where: str, given: Any) -> TurnStopReason | None:
 
 
 def _reward(where: str, given: Any) -> float:
-    # A text may read like a number, and is none. Arrays and tensors of one number are.
+    # A text is never a number. Arrays and tensors with one element are.
     wrong = isinstance(given, (str, bytes, bytearray))
     try:
         reward = math.nan if wrong else float(given)

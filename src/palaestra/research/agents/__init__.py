@@ -1,4 +1,4 @@
-"""Who works on a research task. An agent of your own is a class in a file of its own, and a line like these."""
+"""Agents that work on research tasks. To add one, write a class in its own file and register it like these."""
 
 from palaestra.research.agents.base import AGENTS, Agent, AgentContext, Halt, absolute_path, make_agent, resolve_agent
 

@@ -1,4 +1,4 @@
-"""What an agent is: it is given the conversation, and says the next message, or that it stops."""
+"""The agent interface: an agent receives the conversation and returns the next message, or stops."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ AGENTS = Registry("agent", "palaestra.agents")
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """An agent stops, for a reason that is not the environment's: no money, no room, nothing more to say.
+    """An agent stops for a reason of its own: no budget, no room in the context, nothing more to say.
 
     Arguments:
         note: the reason in words.
-        failure: what broke, where the reason is `TurnStopReason.FAILED`.
+        failure: what failed, if the reason is `TurnStopReason.FAILED`.
     """
 
     reason: TurnStopReason
@@ -50,20 +50,20 @@ def write_out(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AgentContext:
-    """What agents are made with; each takes what it needs.
+    """What agents are made with; each uses what it needs.
 
     Arguments:
-        task: that they work on.
-        model: the name of one, for agents that have one and were not told another; empty for none.
-        engine: opens a model by its name, with its cache and budget.
-        sampling: how a model's messages are drawn.
-        history: history processors, in this order (`palaestra.research.history`).
-        context_tokens: the most tokens of a prompt and its answer; 0 leaves it to the model.
-        prompts: the templates.
-        command_docs: the commands as templates may show them.
-        baseline: the task's baseline, measured.
-        ask: reads a line from a person, after a prompt; raises `EOFError` where there is none.
-        show: writes to that person.
+        task: the task.
+        model: the name of the default model; empty for none.
+        engine: opens a model by name, with its cache and budget.
+        sampling: how the model's messages are sampled.
+        history: history processors in order (`palaestra.research.agents.history`).
+        context_tokens: the maximum tokens of a prompt with its answer; 0 for the model's own limit.
+        prompts: the prompt templates.
+        command_docs: documentation of the commands for the templates.
+        baseline: returns the measured baseline.
+        ask: reads a line from the user after a prompt; raises `EOFError` at the end of the input.
+        show: writes to the user.
     """
 
     task: ResearchTask
@@ -80,16 +80,16 @@ class AgentContext:
 
 
 class Agent:
-    """Plays episodes. One of your own has an `act`, and a line of registration:
+    """Plays episodes. To add an agent, implement `act` and register the class:
 
         AGENTS.register("mine", "my_package.agents:Mine", "what it does")
 
-    It is made before the run, where a mistake of the user's is raised, and costs nothing until `begin`. What it knows
-    beyond the conversation is in its `state`, so that a run that was killed can go on.
+    An agent is made before the run starts, so that wrong arguments raise early, and should not use resources until
+    `begin`. Its `state` holds what it knows besides the conversation, so that a killed run can be resumed.
 
     Arguments:
-        argument: what stands behind the colon in `--agent NAME:ARGUMENT`.
-        context: what it may use.
+        argument: the text after the colon in `--agent NAME:ARGUMENT`.
+        context: what the agent may use.
 
     Example:
         >>> class Submitter(Agent):
@@ -99,18 +99,18 @@ class Agent:
     """
 
     parser: str = ""
-    """The output parser that reads its messages; empty for the one of the settings."""
+    """The output parser for its messages; empty for the one in the settings."""
     episodes: int = 1
-    """How many episodes it plays, of which the best by validation is the one that counts."""
+    """The number of episodes it plays; the best by validation counts."""
 
     model: str = ""
-    """The name of the model that it asks, if it asks one."""
+    """The name of the model it uses, if any."""
     interactive: bool = False
-    """Whether it asks a person at the keyboard, for whom the terminal is kept free."""
+    """Whether it asks a user at the keyboard; the terminal is then left to it."""
     takes: str | None = None
-    """What stands behind the colon, for errors; `None` for nothing."""
+    """What follows the colon, for error messages; `None` for nothing."""
     note: str = ""
-    """What whoever starts the run is told before it begins."""
+    """A note to the user before the run begins."""
 
     def __init__(self, argument: str, context: AgentContext) -> None:
         self.argument, self.context = argument, context
@@ -119,39 +119,39 @@ class Agent:
 
     @classmethod
     def resolve_argument(cls, argument: str) -> str:
-        """The same argument for a process that begins in another folder: the paths in it are absolute."""
+        """Return the argument with absolute paths, for a process in another folder."""
         return argument
 
     def environment(self) -> Mapping[str, Any]:
-        """Arguments of `ResearchEnv` that it needs to be other than the settings say."""
+        """Return arguments of `ResearchEnv` that override the settings."""
         return {"parser": self.parser, "tools": False} if self.parser else {}
 
     def begin(self, seed: int, tools: Sequence[Mapping[str, Any]]) -> None:
-        """An episode begins.
+        """Begin an episode.
 
         Arguments:
-            seed: of the agent's own random choices in it.
-            tools: what it may call, as OpenAI tools; empty where actions are text.
+            seed: the seed of the agent's random choices.
+            tools: the OpenAI tools it may call; empty if actions are text.
         """
 
     def act(self, conversation: Conversation) -> Message | Halt:
-        """The next message of the assistant, or why there is none."""
-        raise NotImplementedError(f"{type(self).__name__} needs `act`: what it says next")
+        """Return the next assistant message, or a `Halt`."""
+        raise NotImplementedError(f"{type(self).__name__} must implement `act`")
 
     def state(self) -> Mapping[str, Any]:
-        """What it knows beyond the conversation, as plain data."""
+        """Return what it knows besides the conversation, as plain data."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Know what `state` said; called behind `begin`, before the first `act`."""
+        """Restore a `state`; called after `begin` and before the first `act`."""
 
 
 def make_agent(spec: str, context: AgentContext) -> Agent:
-    """The agent that a text such as `model`, `script:FILE` or `best_of:4:model:nano` stands for.
+    """Make an agent from a text such as `model`, `script:FILE` or `best_of:4:model:nano`.
 
     Raises:
-        UnknownNameError: there is no such agent; names the nearest one.
-        SettingsError: it cannot be made like this.
+        UnknownNameError: there is no such agent; suggests the nearest one.
+        SettingsError: its argument is invalid.
     """
     name, argument = split_spec(spec)
     agent: Agent = AGENTS.get(name)(argument, context)
@@ -159,10 +159,10 @@ def make_agent(spec: str, context: AgentContext) -> Agent:
 
 
 def resolve_agent(spec: str) -> str:
-    """The same agent for a process that begins in another folder, as `Agent.settled` says it.
+    """Return the agent's text with absolute paths; see `Agent.resolve_argument`.
 
     Raises:
-        UnknownNameError: there is no such agent; names the nearest one.
+        UnknownNameError: there is no such agent; suggests the nearest one.
     """
     name, argument = split_spec(spec)
     kind = AGENTS.get(name)
@@ -172,7 +172,7 @@ def resolve_agent(spec: str) -> str:
 
 
 def split_spec(spec: str) -> tuple[str, str]:
-    """The name of an agent, and what stands behind its colon; a space will do as well.
+    """Split an agent's text into its name and its argument, at a colon or a space.
 
     >>> split_spec("script:my actions.txt"), split_spec("script my:actions.txt"), split_spec("human")
     (('script', 'my actions.txt'), ('script', 'my:actions.txt'), ('human', ''))
@@ -182,7 +182,7 @@ def split_spec(spec: str) -> tuple[str, str]:
 
 
 def absolute_path(path: str) -> str:
-    """A path of the user's that means the same in every folder.
+    """Return a path of the user as an absolute path.
 
     >>> absolute_path("/tmp/actions.txt")
     '/tmp/actions.txt'
@@ -191,5 +191,5 @@ def absolute_path(path: str) -> str:
 
 
 def count_turns(conversation: Conversation) -> int:
-    """Assistant messages so far."""
+    """Count the assistant messages."""
     return sum(message.role == "assistant" for message in conversation.messages)

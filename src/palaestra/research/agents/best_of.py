@@ -1,4 +1,4 @@
-"""The best of several episodes of any agent, chosen without the test split."""
+"""Selects the best of several episodes of any agent by validation."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from palaestra.research.agents.base import Agent, AgentContext, Halt, make_agent
 
 
 class BestOfAgent(Agent):
-    """Plays n episodes, each with a seed of its own.
+    """Plays n episodes with different seeds.
 
-    What each of them hands in is judged on the validation split only. The best of these is judged on the test split,
-    and its score is the agent's; the test split has no part in the choice.
+    Each submission is judged on the validation split only. The best one is judged on the test split, and that is the
+    agent's score; the test split plays no part in the selection.
 
     Raises:
         SettingsError: `argument` is not `N:AGENT`.

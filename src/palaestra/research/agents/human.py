@@ -1,4 +1,4 @@
-"""A person at the keyboard."""
+"""A user at the keyboard."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ HELP = (
 
 
 class HumanAgent(Agent):
-    """Shows what is new, and reads a command: a line, or several between two lines of ```.
+    """Shows new messages and reads a command: one line, or several between two lines of ```.
 
-    A line that is `edit ...` or `insert ...` is read on to the line that ends its text. The end of the input (Ctrl-D)
-    gives up: nothing is handed in. Ctrl-C ends the episode as `TurnStopReason.INTERRUPTED`, with what is there handed in.
+    After `edit ...` or `insert ...` it reads on to the line that ends the text. The end of the input (Ctrl-D) gives up
+    without a submission. Ctrl-C ends the episode as `TurnStopReason.INTERRUPTED` and submits the current workspace.
     """
 
     parser = "identity"

@@ -21,23 +21,22 @@ from palaestra.research.agents.base import Agent, AgentContext, Halt, absolute_p
 from palaestra.research.agents.history import make_history
 
 BYTES = 3.5
-"""Of one token, where a service has not yet shown how many it makes of them."""
+"""Bytes per token, before a service has reported token counts."""
 SMALLEST = 16
-"""Tokens that there must be room for, for an answer to be worth asking for."""
+"""The minimum tokens for an answer; below that the agent stops."""
 
 
 class ModelAgent(Agent):
     """Asks a model for every message.
 
-    It stops by itself with `TurnStopReason.COST` where the next call might pass a limit of the budget, with
-    `TurnStopReason.CONTEXT` where the conversation leaves no room for an answer, and with `TurnStopReason.FAILED` where the
-    engine broke, which is nobody's score.
+    It stops with `TurnStopReason.COST` if the next call could exceed the budget, with `TurnStopReason.CONTEXT` if the
+    conversation leaves no room for an answer, and with `TurnStopReason.FAILED` if the engine failed.
 
     Arguments:
-        argument: the model's name; empty for the context's.
+        argument: the model's name; empty for the default model.
 
     Raises:
-        UnknownNameError, SettingsError: no model is named, there is no such model, or no such history processor.
+        UnknownNameError, SettingsError: no model is named, or the model or a history processor does not exist.
     """
 
     takes = "MODEL"
@@ -86,19 +85,22 @@ class ModelAgent(Agent):
         answer = self._ask(Request(tuple(messages), self.context.sampling, seed, tools=self._tools))
         if isinstance(answer, Halt):
             return answer
-        return Message("assistant", answer.text, self._numbered(answer.tool_calls, conversation))
+        return Message("assistant", answer.text, self._unique_ids(answer.tool_calls, conversation))
 
     def state(self) -> Mapping[str, Any]:
-        return {"histories": [dict(history.state()) for history in self.histories], "tokens_per_byte": self._seen()}
+        return {
+            "histories": [dict(history.state()) for history in self.histories],
+            "tokens_per_byte": self._tokens_per_byte(),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if (estimate := getattr(self._engine, "estimate", None)) is not None:
-            # Without it a history processor could cut elsewhere than before the kill, and ask something else.
+            # Otherwise a history processor could cut elsewhere than before the kill and ask something else.
             estimate.seen = max(estimate.seen, float(state.get("tokens_per_byte", 0.0)))
         for history, known in zip(self.histories, state.get("histories", ()), strict=False):
             history.restore(known)
 
-    # What history processors use
+    # For history processors
 
     def tokens(self, messages: Sequence[Message]) -> int:
         return self._prompt_tokens(Request(tuple(messages), self.context.sampling, tools=self._tools))
@@ -119,7 +121,7 @@ class ModelAgent(Agent):
         try:
             answer = self._engine.generate([request])[0][0]
         except TotalSpentError:
-            raise  # Nothing of this episode: it waits until there is more for all of them.
+            raise  # Not a stop of this episode: it waits until the shared budget is raised.
         except BudgetSpentError as error:
             return Halt(TurnStopReason.COST, str(error))
         if isinstance(answer, Completion):
@@ -129,7 +131,7 @@ class ModelAgent(Agent):
         return Halt(TurnStopReason.FAILED, answer.message, Failure(answer.cause, answer.message))
 
     def _context(self) -> int:
-        """The most tokens of prompt and answer; 0 where only the service knows."""
+        """Return the maximum tokens of prompt and answer; 0 if only the service knows."""
         own = int(getattr(self._inner(), "context", 0))
         return (
             min(own, self.context.context_tokens)
@@ -138,29 +140,29 @@ class ModelAgent(Agent):
         )
 
     def _prompt_tokens(self, request: Request) -> int:
-        """Exactly, of weights in this process; of a service by what its answers have shown."""
+        """Count prompt tokens, exactly for local weights and by estimate for a service."""
         count = getattr(self._inner(), "prompt_tokens", None)
         if count is not None:
             return int(count(request))
-        return math.ceil(prompt_size(request) * (self._seen() or 1 / BYTES))
+        return math.ceil(prompt_size(request) * (self._tokens_per_byte() or 1 / BYTES))
 
-    def _seen(self) -> float:
-        """Tokens per byte of prompt, as the service's answers have shown so far; 0 before the first."""
+    def _tokens_per_byte(self) -> float:
+        """Return the tokens per byte of the service's prompts so far; 0 before the first answer."""
         return float(getattr(getattr(self._engine, "estimate", None), "seen", 0.0))
 
     def _inner(self) -> Any:
-        """The engine itself, without its cache and whatever else is around it."""
+        """Return the engine without its wrappers."""
         inner: Any = self._engine
         while hasattr(inner, "engine"):
             inner = inner.engine
         return inner
 
-    def _numbered(self, calls: tuple[ToolCall, ...], conversation: Conversation) -> tuple[ToolCall, ...]:
-        """The calls with ids that the conversation has not had yet; some servers count anew in every answer."""
+    def _unique_ids(self, calls: tuple[ToolCall, ...], conversation: Conversation) -> tuple[ToolCall, ...]:
+        """Give the calls ids that are new in the conversation; some servers restart their numbering in every answer."""
         used = {call.id for message in conversation.messages for call in message.tool_calls}
-        made = []
+        renumbered = []
         for place, call in enumerate(calls, 1):
             fresh = call.id if call.id and call.id not in used else f"call_{count_turns(conversation) + 1}_{place}"
             used.add(fresh)
-            made.append(replace(call, id=fresh))
-        return tuple(made)
+            renumbered.append(replace(call, id=fresh))
+        return tuple(renumbered)

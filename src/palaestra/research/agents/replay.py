@@ -1,4 +1,4 @@
-"""The actions of a run that was played before."""
+"""Replays the actions of an earlier run."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from palaestra.runs.run import Run
 INTERRUPTED = str(TurnStopReason.INTERRUPTED)
 TRAJECTORY = ".traj"
 LIMITS = {"context": TurnStopReason.CONTEXT, "format": TurnStopReason.FORMAT, "cost": TurnStopReason.COST}
-"""By a word of MLGym's exit status: the limit at which it handed in by itself."""
+"""The limit at which MLGym submitted, by a word of its exit status."""
 KEPT = ("format_errors", "format_penalty")
-"""Settings of the run that are the environment's too."""
+"""Settings of the run that are also arguments of the environment."""
 
 
 class ReplayAgent(Agent):
-    """Says what the assistant of a stored run said, message by message, and stops where it stopped.
+    """Repeats the assistant's messages of a stored run and stops where it stopped.
 
-    The environment is made as it was for that run, so that with the same task the result is the same. Of a run of
-    several episodes the one is played that counted. A command that somebody interrupted is not begun again.
+    The environment is configured as in that run, so that the same task gives the same result. Of several episodes the
+    one that counted is replayed. A command that was interrupted is not started again.
 
-    A file `.traj` is a trajectory of MLGym: the responses of its model are said one after the other, and read as that
-    project reads them, by their last fenced block. Line numbers are fitted to starter files that have changed since (see
-    `line_shift`). Where it handed in by itself at some limit, so does this.
+    A `.traj` file is an MLGym trajectory: its responses are repeated and parsed by their last fenced block, as MLGym
+    does. Line numbers are adapted to changed starter files (see `line_shift`). If MLGym submitted at a limit, so does
+    this agent.
 
     Arguments:
-        argument: the folder of the run, or a file in it such as its `trajectory.json`; or a file `.traj`.
+        argument: the run folder, a file in it such as `trajectory.json`, or a `.traj` file.
 
     Raises:
         SettingsError: no folder is named.
-        RunError: there is no run of research in it, or one that has not ended.
+        RunError: the folder holds no finished research run.
     """
 
     takes = "FOLDER"
@@ -68,7 +68,7 @@ class ReplayAgent(Agent):
             raise SettingsError(
                 f"{folder} is of the task '{summary['task']}'; its actions say nothing of '{context.task.name}'"
             )
-        # Who stopped it from outside: the agent itself, or a person, perhaps during a command.
+        # Steps that ended from outside: by the agent itself, or by a user, perhaps during a command.
         outside = [
             step for step in steps if step.stop_reason and (step.message is None or step.stop_reason == INTERRUPTED)
         ][:1]
@@ -78,10 +78,10 @@ class ReplayAgent(Agent):
 
     def _read_trajectory(self, path: Path) -> None:
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            responses = [step["response"] for step in found["trajectory"]]
-            self._published = [str(step.get("observation")) for step in found["trajectory"]]
-            status = str(found["info"].get("exit_status"))
+            data = json.loads(path.read_text(encoding="utf-8"))
+            responses = [step["response"] for step in data["trajectory"]]
+            self._published = [str(step.get("observation")) for step in data["trajectory"]]
+            status = str(data["info"].get("exit_status"))
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise RunError(
                 f"{path} cannot be read as a trajectory of MLGym: {type(error).__name__}: {error}"
@@ -91,7 +91,7 @@ class ReplayAgent(Agent):
         self._tools, self._commands = False, ()
         self.messages = [Message("assistant", str(text)) for text in responses]
         if status.startswith("autosubmission"):
-            reason = next((one for word, one in LIMITS.items() if word in status), TurnStopReason.STEPS)
+            reason = next((limit for word, limit in LIMITS.items() if word in status), TurnStopReason.STEPS)
             self._end = Halt(reason, f"the trajectory ended with: {status}")
 
     @classmethod

@@ -22,8 +22,8 @@ from palaestra.research.standings.profiles import Floats, Marks, area_under_prof
 from palaestra.research.standings.scores import (
     BASELINE,
     Area,
-    MethodCell,
     Measure,
+    MethodCell,
     Profile,
     RunScore,
     Standings,
@@ -216,7 +216,9 @@ class _ScoreTable:
         drawn = self.drawn_TM[:, m]
         return bool(drawn.any() and (drawn[drawn > 0] > 1).all())
 
-    def _cell(self, t: int, m: int, score: float, low: float, high: float, ratio: float, *, feasible: bool) -> MethodCell:
+    def _cell(
+        self, t: int, m: int, score: float, low: float, high: float, ratio: float, *, feasible: bool
+    ) -> MethodCell:
         task, method = self.tasks[t], self.methods[m]
         direction = Direction.HIGHER if self.higher_T[t] else Direction.LOWER
         runs = self.runs.get((task, method), ())

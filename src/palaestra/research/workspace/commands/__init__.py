@@ -1,4 +1,4 @@
-"""The agent's commands. One of your own is a `Command` in a file of its own, and a line like these."""
+"""The agent's commands. To add one, define a `Command` in its own file and register it like these."""
 
 from palaestra.research.workspace.commands.base import (
     COMMANDS,

@@ -1,4 +1,4 @@
-"""The command that is everything else: bash."""
+"""The bash command."""
 
 from __future__ import annotations
 

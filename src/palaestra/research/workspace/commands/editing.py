@@ -19,7 +19,7 @@ def _create(session: Session, arguments: Mapping[str, Any]) -> str:
     path, body = arguments["path"], arguments.get("text")
     location = session.files.locate(path)
     if location.kind not in ("missing", "file"):
-        location = session.files.existing(path)  # says what it is instead
+        location = session.files.existing(path)  # raises with the actual kind
     _check_writable(session, location)
     before = session.files.read(location) if location.kind == "file" else None
     if before and body is None:
@@ -29,9 +29,9 @@ def _create(session: Session, arguments: Mapping[str, Any]) -> str:
     after = Text(tuple(split_lines(body or ""))).encode()
     _check(after)
     _write(session, location, after, f"create {path}")
-    made = session.files.existing(location.path)
-    said = f"'{path}' is written anew; undo brings the old one back." if before else f"'{path}' is made."
-    return f"{said}{_remarks(made, Text.decode(after))}\n{session.show(made, 1)}"
+    created = session.files.existing(location.path)
+    summary = f"'{path}' is written anew; undo brings the old one back." if before else f"'{path}' is made."
+    return f"{summary}{_remarks(created, Text.decode(after))}\n{session.show(created, 1)}"
 
 
 def _edit(session: Session, arguments: Mapping[str, Any]) -> str | CommandResult:
@@ -39,7 +39,7 @@ def _edit(session: Session, arguments: Mapping[str, Any]) -> str | CommandResult
     location, text = _editable(session, "edit")
     total = len(text.lines)
     if not total and (first, last) in ((1, 1), (1, 0), (0, 0)):
-        first, last = 1, 0  # the lines of an empty file
+        first, last = 1, 0  # an empty file has no lines
     elif first < 1 or last < first or last > total:
         raise EDIT.error(
             f"FIRST:LAST are lines of '{location.given}', from 1 to {total}, FIRST not behind LAST; got {first}:{last}. "
@@ -78,17 +78,17 @@ def _undo(session: Session, arguments: Mapping[str, Any]) -> str:
         session.changes.done.pop()
         if session.view is not None and session.view.path == path:
             session.view = None
-        return f"Undone: {change.what}. '{change.relative}' is gone. {_left(session)}"
+        return f"Undone: {change.what}. '{change.relative}' is gone. {_undo_left(session)}"
     location = session.files.existing(path)
     session.files.write(location, change.before)
     session.changes.done.pop()
     location = session.files.existing(path)
     first = session.view.first if session.view is not None and session.view.path == location.path else 1
-    return f"Undone: {change.what}. {_left(session)}\n{session.show(location, first)}"
+    return f"Undone: {change.what}. {_undo_left(session)}\n{session.show(location, first)}"
 
 
 def _editable(session: Session, name: str) -> tuple[FileLocation, Text]:
-    """The open file, if it can be changed."""
+    """Return the open file if it can be changed."""
     location = session.open_place(name)
     _check_writable(session, location)
     return location, session.files.text(location)
@@ -118,7 +118,7 @@ def _check(data: bytes) -> None:
 def _change(
     session: Session, name: str, location: FileLocation, text: Text, first: int, last: int, new: Sequence[str]
 ) -> str | CommandResult:
-    """Replace lines and show the result; or, where that brings new errors into a Python file, show these."""
+    """Replace lines and show the result; if that adds errors to a Python file, show these instead."""
     changed = text.replace_lines(first, last, new)
     after = changed.encode()
     _check(after)
@@ -129,10 +129,10 @@ def _change(
         if was is not None and now is not None:
             if errors := new_errors(was, now):
                 return CommandResult(
-                    _rolled_back(session, name, location, text, changed, (first, last, end), errors), ok=False
+                    _report_rollback(session, name, location, text, changed, (first, last, end), errors), ok=False
                 )
-            if now.found:
-                remark = f" Errors that the file had before are still in it:\n{_listed(now.found)}"
+            if now.errors:
+                remark = f" Errors that the file had before are still in it:\n{_list_errors(now.errors)}"
     _write(session, location, after, f"{name} {location.given}")
     page = around(changed.lines, first, end, session.window)
     session.view_from(location, page)
@@ -141,7 +141,7 @@ def _change(
     return f"{did}. If that is not what you meant: undo.{remark}\n{window(location.path, page)}"
 
 
-def _rolled_back(
+def _report_rollback(
     session: Session,
     name: str,
     location: FileLocation,
@@ -156,7 +156,7 @@ def _rolled_back(
     session.view_from(location, had)
     return (
         f"The {name} was not made, because it brings {len(errors)} new error{'s' if len(errors) > 1 else ''} into the file:\n"
-        f"{_listed(errors)}\nThis is how it would have looked:\n{window(location.path, wanted, 'as you wanted it')}\n"
+        f"{_list_errors(errors)}\nThis is how it would have looked:\n{window(location.path, wanted, 'as you wanted it')}\n"
         f"This is how it is, unchanged:\n{window(location.path, had)}\n"
         f"Send the {name} again, corrected. Look at the line numbers and at the indentation; where a name is defined elsewhere, change that "
         "location first, or write the file with create."
@@ -170,12 +170,12 @@ def _write(session: Session, location: FileLocation, after: bytes, what: str) ->
 
 
 def _remarks(location: FileLocation, text: Text) -> str:
-    """The errors of a new file. It is kept with them: writing it all again would cost more than mending it."""
-    found = LINTER.check(text.source) if location.path.endswith(".py") else None
-    return f" It has errors:\n{_listed(found.found)}" if found and found.found else ""
+    """Describe the errors of a new file. The file is kept: fixing it is cheaper than writing it again."""
+    findings = LINTER.check(text.source) if location.path.endswith(".py") else None
+    return f" It has errors:\n{_list_errors(findings.errors)}" if findings and findings.errors else ""
 
 
-def _listed(errors: Sequence[Finding]) -> str:
+def _list_errors(errors: Sequence[Finding]) -> str:
     lines = [f"- {error}" for error in errors[:ERRORS_SHOWN]]
     if len(errors) > ERRORS_SHOWN:
         lines.append(f"- and {len(errors) - ERRORS_SHOWN} more")
@@ -186,7 +186,7 @@ def _lines(count: int) -> str:
     return "1 line" if count == 1 else f"{count} lines"
 
 
-def _left(session: Session) -> str:
+def _undo_left(session: Session) -> str:
     left = len(session.changes.done)
     return f"{left} more can be undone." if left else "Nothing more can be undone."
 

@@ -1,4 +1,4 @@
-"""What an agent writes down for later: within the episode, and beyond it where the memory has a file."""
+"""The agent's notes, for one episode or, with a file, across episodes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from palaestra.runs.guard import guarded
 
 LONGEST_KEY, LONGEST_TEXT, MOST = 200, 20_000, 1000
 SHOWN = 10
-"""Notes that one reading gives."""
+"""The maximum number of notes in one answer."""
 BEGINNING = b'{"key": '
-"""Of every line of a memory's file."""
+"""The beginning of every line of a memory file."""
 _WORD = re.compile(r"\w+")
 
 
 class Memory:
-    """Notes by key; a new one takes the place of an old one with the same key.
+    """Notes by key; a new note replaces the one with the same key.
 
     Arguments:
-        path: a file of JSON lines that holds them; several sessions may share it. `None` keeps them in memory.
+        path: a JSON Lines file for the notes, which several sessions may share. `None` keeps them in memory.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -33,10 +33,10 @@ class Memory:
         self._own: dict[str, str] = {}
 
     def write(self, key: str, text: str) -> None:
-        """Keep a note.
+        """Store a note.
 
         Raises:
-            StorageError: the disk refused it.
+            StorageError: the file cannot be written.
         """
         if self.path is None:
             self._own.pop(key, None)
@@ -46,26 +46,28 @@ class Memory:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with open(self.path, "ab") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX)
-                # A line that was cut by a kill is ended first, so that it takes none with it.
-                start = b"" if _ended(self.path) else b"\n"
+                # A line that was cut by a kill is ended first, so that it does not swallow this one.
+                start = b"" if _ends_with_newline(self.path) else b"\n"
                 stream.write(start + json.dumps({"key": key, "text": text}).encode() + b"\n")
 
     def notes(self) -> dict[str, str]:
-        """All notes, the oldest first."""
+        """Return all notes, the oldest first."""
         if self.path is None:
             return dict(self._own)
-        found: dict[str, str] = {}
+        notes: dict[str, str] = {}
         if not self.path.exists():
-            return found
+            return notes
         for line in self.path.read_bytes().splitlines():
             note = _note(line)
             if note is not None:
-                found.pop(note[0], None)
-                found[note[0]] = note[1]
-        return found
+                notes.pop(note[0], None)
+                notes[note[0]] = note[1]
+        return notes
 
     def search(self, query: str) -> list[tuple[str, str]]:
-        """The notes that share words with `query`, those with more and rarer ones first; the newest, without a query."""
+        """Return the notes that share words with `query`, those with more and rarer ones first; without a query, the
+        newest first.
+        """
         notes = self.notes()
         if not query.strip():
             return list(reversed(notes.items()))
@@ -87,10 +89,10 @@ class Memory:
 
 
 def check_memory(path: Path) -> None:
-    """Raise where notes cannot be kept, as what is there is something else.
+    """Raise if notes cannot be stored at a path.
 
     Raises:
-        SettingsError: a folder is named, or a file that holds no note.
+        SettingsError: it is a folder, or a file without notes.
         StorageError: it cannot be read.
     """
     if path.is_dir():
@@ -101,13 +103,13 @@ def check_memory(path: Path) -> None:
     with guarded(path, "reading an agent's memory"):
         lines = [line for line in path.read_bytes().splitlines() if line.strip()] if path.exists() else []
     # The only line may have been cut by a kill.
-    cut = len(lines) == 1 and lines[0].startswith(BEGINNING) and not _ended(path)
+    cut = len(lines) == 1 and lines[0].startswith(BEGINNING) and not _ends_with_newline(path)
     if lines and not cut and all(_note(line) is None for line in lines):
         raise SettingsError(f"the memory {path} is a file of something else: no line of it is a note")
 
 
 def _note(line: bytes) -> tuple[str, str] | None:
-    """Key and text of a note; `None` of a line that is none."""
+    """Return key and text of a note; `None` if the line is not a note."""
     try:
         note = json.loads(line)
         return str(note["key"]), str(note["text"])
@@ -115,7 +117,7 @@ def _note(line: bytes) -> tuple[str, str] | None:
         return None
 
 
-def _ended(path: Path) -> bool:
+def _ends_with_newline(path: Path) -> bool:
     with open(path, "rb") as stream:
         if stream.seek(0, os.SEEK_END) == 0:
             return True

@@ -25,15 +25,15 @@ def _write(session: Session, arguments: Mapping[str, Any]) -> str:
 
 def _read(session: Session, arguments: Mapping[str, Any]) -> str:
     query = arguments.get("query", "")
-    found = session.memory.search(query)
-    if not found:
+    notes = session.memory.search(query)
+    if not notes:
         total = len(session.memory.notes())
         if not total:
             return "The memory is empty. Write to it with: memory_write KEY TEXT"
         return f"None of the {total} notes shares a word with '{query}'. Without a query memory_read shows the newest."
-    lines = [f"[{key}]\n{text}" for key, text in found[:SHOWN]]
-    if len(found) > SHOWN:
-        more = [key for key, _ in found[SHOWN:]]
+    lines = [f"[{key}]\n{text}" for key, text in notes[:SHOWN]]
+    if len(notes) > SHOWN:
+        more = [key for key, _ in notes[SHOWN:]]
         names = ", ".join(more[:50]) + (", ..." if len(more) > 50 else "")
         lines.append(f"({len(more)} more: {names})")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What the commands of one episode share, and the one way in: an action as text, or as a call of a tool."""
+"""The session of one episode: its shared state, and the entry points for actions as text or as tool calls."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from palaestra.research.workspace.commands.window import window
 from palaestra.sandbox.base import Shell
 
 PATIENCE = 40.0
-"""Seconds that the questions of one of our commands may take together."""
+"""Seconds that the shell queries of one command may take together."""
 
 
 class View(NamedTuple):
-    """Which lines of which file the agent has before it."""
+    """The lines of a file that the agent sees."""
 
     path: str
     first: int
@@ -42,20 +42,20 @@ class View(NamedTuple):
 
 
 class Session:
-    """The commands of one episode, and what they share. One action at a time.
+    """The commands of one episode and their shared state. One action at a time.
 
-    Whatever an agent writes gives an `CommandResult`. What raises is broken around it: `SandboxError` from the shell,
-    `BrokenCommandError` from the code of a command, `StorageError` from the memory's file, and other errors of ours from
-    the hooks.
+    Any input of an agent gives a `CommandResult`. Exceptions mean that something around the agent failed:
+    `SandboxError` from the shell, `BrokenCommandError` from the code of a command, `StorageError` from the memory file,
+    and other errors from the hooks.
 
     Arguments:
-        shell: the agent's.
+        shell: the agent's shell.
         hooks: what validate and submit do.
-        commands: the names of those that the agent has; all that are registered, without any.
+        commands: the names of the agent's commands; all registered ones if empty.
         blocklist: programs that are refused.
-        window: lines that a window shows.
-        memory: the file in which notes outlive the episode; without it they do not.
-        timeout: seconds that a bash command may take; without it, the shell's own limit holds.
+        window: the lines of a window.
+        memory: a file that keeps notes across episodes.
+        timeout: the maximum seconds of a bash command; by default the shell's own limit.
 
     Example:
         >>> from palaestra.sandbox import make_sandbox
@@ -83,10 +83,10 @@ class Session:
         self.changes = Changes()
         self.view: View | None = None
         self.ok, self.by_tool = True, False
-        """Whether the last action did what it was asked for; whether it came as a call of a tool."""
+        """Whether the last action succeeded; whether it was a tool call."""
 
     def run(self, text: str) -> CommandResult:
-        """Do one action: one of our commands where the first word is one, else bash, if the agent has it."""
+        """Perform an action given as text: a command if the first word is one, else bash if the agent has it."""
         text, self.by_tool = clean_text(text).replace("\r\n", "\n"), False
         words = text.split(None, 1)
         command = self.commands.get(words[0]) if words else None
@@ -94,16 +94,16 @@ class Session:
             return self._perform(command, lambda: from_text(command, text))
         if "bash" not in self.commands:
             name = clean_text(words[0][:80]) if words else ""
-            said = f"there is no command '{name}', and no bash; a message is one of: {', '.join(self.commands)}"
-            return self._noted(CommandResult(said, False, "error"))
-        return self._noted(self.run_bash(text))
+            message = f"there is no command '{name}', and no bash; a message is one of: {', '.join(self.commands)}"
+            return self._record(CommandResult(message, False, "error"))
+        return self._record(self.run_bash(text))
 
     def call(self, name: str, arguments: Mapping[str, Any] | str) -> CommandResult:
-        """Do one action that came as a call of a tool, `bash` among them; the arguments may be JSON text."""
+        """Perform an action given as a tool call, including `bash`; the arguments may be JSON text."""
         command, self.by_tool = self.commands.get(name), True
         if command is None:
-            said = f"there is no tool '{name[:80]}'; {suggest(name[:80], self.commands)}"
-            return self._noted(CommandResult(said, False, "error"))
+            message = f"there is no tool '{name[:80]}'; {suggest(name[:80], self.commands)}"
+            return self._record(CommandResult(message, False, "error"))
         return self._perform(command, lambda: from_json(command, arguments))
 
     def run_bash(self, text: str) -> CommandResult:
@@ -117,10 +117,10 @@ class Session:
         return CommandResult(output, result.ok, "bash", note, result.exit_code, result.seconds)
 
     def state(self) -> dict[str, Any]:
-        """Where the agent stands, for templates: `open_file`, `working_dir`, the `window` as `FIRST-LAST of TOTAL`, and
-        whether the last action was `ok`: did what it was asked for.
+        """Return the state for templates: `open_file`, `working_dir`, the `window` as `FIRST-LAST of TOTAL`, and `ok`,
+        whether the last action succeeded.
 
-        File and window are empty where no file is open.
+        File and window are empty if no file is open.
         """
         view = self.view
         return {
@@ -130,10 +130,10 @@ class Session:
             "ok": self.ok,
         }
 
-    # What commands use
+    # For commands
 
     def open_place(self, name: str) -> FileLocation:
-        """The open file as it is now, for the command `name`."""
+        """Return the open file, for the command `name`."""
         if self.view is None:
             raise CommandError(f"{name}: no file is open. Open one first: open PATH")
         try:
@@ -144,7 +144,7 @@ class Session:
             raise
 
     def show(self, location: FileLocation, first: int, line: int | None = None) -> str:
-        """Open a file at a line, as the agent sees it; `line` is one that must exist."""
+        """Open a file at a line and return its window; `line` must exist."""
         page = self.files.page(location, first, self.window)
         if line is not None and line > max(1, page.total):
             raise CommandError(f"'{location.given}' has {page.total} lines; there is no line {line}")
@@ -152,7 +152,7 @@ class Session:
         return window(location.path, page, "" if location.relative is not None else "read-only")
 
     def view_from(self, location: FileLocation, page: Page) -> None:
-        """Take a page for the open window."""
+        """Set the open window."""
         self.view = View(location.path, page.first, page.first + max(0, len(page.lines) - 1), page.total)
 
     def _perform(self, command: Command[Session], arguments: Callable[[], Mapping[str, Any]]) -> CommandResult:
@@ -164,7 +164,7 @@ class Session:
             done = CommandResult(str(error), ok=False, kind="error")
         except PalaestraError:
             raise
-        except Exception as error:  # A command may be anybody's.
+        except Exception as error:  # A user-defined command may raise anything.
             code = getattr(command.perform, "__code__", None)
             raise BrokenCommandError(command.name, told(error, Path(code.co_filename if code else "/"))) from error
         finally:
@@ -173,8 +173,8 @@ class Session:
         if not isinstance(outcome, CommandResult):
             raise BrokenCommandError(command.name, f"it gives a text or an CommandResult; got {type(done).__name__}")
         seconds = outcome.seconds or time.monotonic() - start
-        return self._noted(replace(outcome, name=command.name, seconds=seconds))
+        return self._record(replace(outcome, name=command.name, seconds=seconds))
 
-    def _noted(self, outcome: CommandResult) -> CommandResult:
+    def _record(self, outcome: CommandResult) -> CommandResult:
         self.ok = outcome.ok
         return outcome

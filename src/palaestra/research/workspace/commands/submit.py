@@ -1,4 +1,4 @@
-"""Commands whose work the environment does: validate and submit."""
+"""Commands that the environment performs: validate and submit."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from palaestra.research.workspace.commands.base import Command, CommandParameter
 from palaestra.research.workspace.commands.session import Session
 
 OVERLAP = 2
-"""Lines that two windows share when one scrolls."""
+"""The lines that two windows share when scrolling."""
 
 
 def _open(session: Session, arguments: Mapping[str, Any]) -> str:
@@ -47,7 +47,7 @@ def _scroll_down(session: Session, arguments: Mapping[str, Any]) -> str:
 
 
 def _above(session: Session, line: int) -> int:
-    """Where a window begins in which a line is to be seen with some lines above it."""
+    """Return the first line of a window that shows a line with some lines above it."""
     return max(1, line - session.window // 4)
 
 

@@ -1,4 +1,4 @@
-"""Actions in XML tags or in JSON, and messages that are nothing but an action."""
+"""Actions in XML tags or JSON, and messages that are an action as a whole."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TAG = re.compile(r"</?command>")
 
 
 class Xml:
-    """The action stands between `<command>` and `</command>`."""
+    """The action is between `<command>` and `</command>`."""
 
     instructions = (
         "Think first, then give one command between tags, as it is to be run, with nothing in it escaped:\n"
@@ -28,7 +28,7 @@ class Xml:
 
     def __call__(self, message: Message) -> Action | FormatError:
         thinking, text = split_thinking(message)
-        found: list[tuple[int, int, int, int]] = []
+        spans: list[tuple[int, int, int, int]] = []
         depth, start = 0, (0, 0)
         for tag in _TAG.finditer(text):
             if tag[0] == "<command>":
@@ -38,20 +38,20 @@ class Xml:
             elif depth:
                 depth -= 1
                 if depth == 0:
-                    found.append((*start, *tag.span()))
+                    spans.append((*start, *tag.span()))
         if depth:
             return FormatError(
                 "There is a <command> without its </command>, so nothing was run. Send the whole command again; shorter, if your "
                 "message was cut off.",
                 thinking,
             )
-        if len(found) != 1:
+        if len(spans) != 1:
             return FormatError(
-                f"Exactly one command between <command> and </command> is expected, and your message has {len(found) or 'none'}. Nothing "
+                f"Exactly one command between <command> and </command> is expected, and your message has {len(spans) or 'none'}. Nothing "
                 "was run. For example:\n<command>\nls -la\n</command>",
                 thinking,
             )
-        before, first, last, behind = found[0]
+        before, first, last, behind = spans[0]
         command = text[first:last].strip("\n")
         if not command.strip():
             return FormatError("The command between the tags is empty. Give the one that is to be run.", thinking)
@@ -68,7 +68,7 @@ class Json:
 
     def __call__(self, message: Message) -> Action | FormatError:
         thinking, text = split_thinking(message)
-        value = next((one for one in objects(text) if "command" in one), None)
+        value = next((item for item in objects(text) if "command" in item), None)
         if value is None:
             return FormatError(
                 'One JSON object with a "command" is expected, and your message holds none that can be read. Nothing was run. For '
