@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palaestra.core.seeding import Seeds
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.engines.slots import SlotStepper
 from palaestra.envs.token import Prompt, TokenVectorEnv
 from palaestra.learn.collect import collect_responses
@@ -87,7 +87,7 @@ def worst_ratio(policy: LanguageModelPolicy, rollout: Rollout) -> float:
 
 @settings(max_examples=15, deadline=None)
 @given(st.data())
-def test_the_ratio_is_one_before_the_first_gradient_step(model: Any, nano: Model, data: st.DataObject) -> None:
+def test_the_ratio_is_one_before_the_first_gradient_step(model: Any, nano: LoadedModel, data: st.DataObject) -> None:
     slots = data.draw(st.integers(1, 7), "slots")
     episodes = data.draw(st.integers(1, 15), "episodes")
     generator = np.random.default_rng(data.draw(st.integers(0, 10**6), "seed"))
@@ -129,7 +129,7 @@ def test_stepping_gives_the_logits_of_one_full_pass(model: Any, seed: int) -> No
             logits_SV = stepper.start({s: sequences[s] for s in fresh}, logits_SV)
 
 
-def test_an_episode_says_the_same_in_any_company(model: Any, nano: Model) -> None:
+def test_an_episode_says_the_same_in_any_company(model: Any, nano: LoadedModel) -> None:
     """The choices of an episode belong to its number: slots, order and neighbours change nothing."""
     generator = np.random.default_rng(5)
     prompts = [generator.integers(2, VOCABULARY, n).tolist() for n in (3, 9, 5, 14, 4, 8)]
@@ -141,7 +141,7 @@ def test_an_episode_says_the_same_in_any_company(model: Any, nano: Model) -> Non
     assert found[0] == found[1] == found[2]
 
 
-def test_the_ratio_is_one_with_an_adapter_and_the_reference_is_the_adapter_off(model: Any, nano: Model) -> None:
+def test_the_ratio_is_one_with_an_adapter_and_the_reference_is_the_adapter_off(model: Any, nano: LoadedModel) -> None:
     pytest.importorskip("peft")
     import copy
 
@@ -168,7 +168,7 @@ def test_the_ratio_is_one_with_an_adapter_and_the_reference_is_the_adapter_off(m
     assert abs(divergence - float(expected.sum(-1).mean())) < 1e-5
 
 
-def test_dropout_stays_off_while_learning(model: Any, nano: Model) -> None:
+def test_dropout_stays_off_while_learning(model: Any, nano: LoadedModel) -> None:
     """GPT-2's configuration has dropout; the first update must still find every ratio at 1."""
     import copy
 
@@ -189,7 +189,7 @@ def test_dropout_stays_off_while_learning(model: Any, nano: Model) -> None:
         assert metrics["clip_fraction"] == 0
 
 
-def test_the_divergence_of_a_policy_from_itself_is_zero(model: Any, nano: Model) -> None:
+def test_the_divergence_of_a_policy_from_itself_is_zero(model: Any, nano: LoadedModel) -> None:
     from palaestra.learn.reference import Reference, penalise
 
     policy = LanguageModelPolicy(model, vocabulary=VOCABULARY)
@@ -198,7 +198,7 @@ def test_the_divergence_of_a_policy_from_itself_is_zero(model: Any, nano: Model)
     assert abs(penalise(rollout, Reference(policy).logprobs_BT(rollout), 1.0)) < 1e-4
 
 
-def test_values_follow_the_states_with_a_head_and_with_a_critic_of_its_own(model: Any, nano: Model) -> None:
+def test_values_follow_the_states_with_a_head_and_with_a_critic_of_its_own(model: Any, nano: LoadedModel) -> None:
     """The value of a decision is that of the state before it; its next value, of the state after it."""
     import copy
 

@@ -24,7 +24,7 @@ from palaestra.core.records import Completion, Example, Failure, Problem
 from palaestra.core.seeding import Seeds
 from palaestra.engines.chat import end_ids
 from palaestra.engines.families import context_length
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.learn.batches import encode
 from palaestra.learn.collect import collect_responses
 from palaestra.learn.grpo import GRPO, GRPOConfig, Variant, variant
@@ -104,7 +104,7 @@ class PractisingStudent(ModelStudent):
 
     def __init__(
         self,
-        model: Model,
+        model: LoadedModel,
         supervision: Supervision = Supervision(),
         settings: Practice | None = None,
         *,

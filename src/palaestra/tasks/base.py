@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from palaestra.core.checks import short
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import SettingsError, TaskError, TooFewProblemsError, UnknownNameError
 from palaestra.core.records import Attempt, Completion, Example, Failure, Problem, Score, Split
 from palaestra.core.registry import Registry
@@ -248,7 +248,7 @@ def task_signature(name: str) -> inspect.Signature:
     """The options of a registered task; raises `TaskError` if the registered object is not a class."""
     kind = TASKS.get(name)
     if not callable(kind):
-        raise TaskError(f"task '{name}' is registered as {short(kind)}; register its class")
+        raise TaskError(f"task '{name}' is registered as {short_repr(kind)}; register its class")
     return inspect.signature(kind)
 
 
@@ -269,7 +269,7 @@ def _check_task(task: Any, name: str) -> None:
         )
     ):
         raise TaskError(
-            f"{kind}.skills returned {short(skills)}{describe_location(task.skills)}; "
+            f"{kind}.skills returned {short_repr(skills)}{describe_location(task.skills)}; "
             "expected a mapping of each skill to a tuple of its subskills"
         )
 

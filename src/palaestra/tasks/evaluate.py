@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from palaestra.core.checks import short
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import TaskError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Attempt, Completion, Failure, Problem, Score, Split, Usage
 from palaestra.core.seeding import Seeds
-from palaestra.core.statistics import Mean, by_problem, cluster_of, mean_pass_at_k
+from palaestra.core.statistics import Mean, count_by_problem, get_cluster, mean_pass_at_k
 from palaestra.core.user_code import describe_location
 from palaestra.engines.base import Answer, Engine, Request, Sampling
 from palaestra.runs.ledger import LedgerEntry
@@ -118,8 +118,8 @@ def measures(task: Task | None, attempts: Sequence[Attempt], samples: int) -> di
     """Figures beside the accuracy: pass@k where there are several answers a problem, and the task's own, if given."""
     found: dict[str, Mean] = {}
     if samples > 1:
-        owners = {attempt.problem.id: cluster_of(attempt.problem) for attempt in attempts}
-        scored = by_problem(attempts)
+        owners = {attempt.problem.id: get_cluster(attempt.problem) for attempt in attempts}
+        scored = count_by_problem(attempts)
         counts, clusters = list(scored.values()), [owners[name] for name in scored]
         powers = [2**power for power in range(samples.bit_length()) if 2**power < samples]
         found |= {f"pass@{k}": mean_pass_at_k(counts, k, clusters) for k in (*powers, samples)}
@@ -130,7 +130,7 @@ def measures(task: Task | None, attempts: Sequence[Attempt], samples: int) -> di
     if isinstance(figures, Mapping) and all(isinstance(n, str) and isinstance(m, Mean) for n, m in figures.items()):
         return found | dict(figures)
     raise TaskError(
-        f"{type(task).__name__}.metrics returned {short(figures)}{describe_location(own)}; "
+        f"{type(task).__name__}.metrics returned {short_repr(figures)}{describe_location(own)}; "
         "expected a mapping of names to palaestra.core.statistics.Mean"
     )
 

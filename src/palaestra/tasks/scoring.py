@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import BoundedSemaphore
 
-from palaestra.core.checks import short
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Completion, Failure, FailureCause, Problem, Score
 from palaestra.core.user_code import describe_location, describe_origin
@@ -30,7 +30,7 @@ def score(task: Task, problem: Problem, completion: Completion) -> Score | Failu
     if isinstance(outcome, Score | Failure):
         return outcome
     raise TaskError(
-        f"{type(task).__name__}.score returned {short(outcome)}{describe_location(task.score)}; "
+        f"{type(task).__name__}.score returned {short_repr(outcome)}{describe_location(task.score)}; "
         "expected a Score or a Failure"
     )
 

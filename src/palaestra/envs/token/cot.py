@@ -8,7 +8,7 @@ from typing import Any
 
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Completion, Failure, Problem, Score
-from palaestra.envs.problems import problems_of, task_of
+from palaestra.envs.problems import resolve_task, select_problems
 from palaestra.envs.token.base import TokenVectorEnv
 from palaestra.envs.token.prompts import Response
 from palaestra.envs.token.single import TokenEnv
@@ -57,9 +57,9 @@ class CoTVectorEnv(TokenVectorEnv):
     ) -> None:
         if not 0.0 <= format_reward <= 1.0:
             raise EnvError(f"format_reward is a share from 0 to 1; got {format_reward}")
-        self.task = task_of(task, task_options)
+        self.task = resolve_task(task, task_options)
         get_hooks(self.task).check_scoring()
-        drawn = problems_of(self.task, split, problems, skills, problem_seed)
+        drawn = select_problems(self.task, split, problems, skills, problem_seed)
         self.format_reward = format_reward
         try:
             self._format = re.compile(FORMATS.get(format, format))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from palaestra.core.checks import short
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Failure, Message
 from palaestra.engines.openai_format import message_of
@@ -52,7 +52,7 @@ def check_messages(where: str, given: Any) -> list[Message]:
     if isinstance(given, (str, Message, Mapping)):
         given = (given,)
     if not isinstance(given, Iterable) or isinstance(given, (bytes, bytearray)):
-        raise EnvError(f"{where} gave {short(given)}; expected messages")
+        raise EnvError(f"{where} gave {short_repr(given)}; expected messages")
     return [_message(where, message) for message in given]
 
 
@@ -64,9 +64,9 @@ def check_reply(where: str, given: Any) -> CheckedReply:
         NoRewardError: the reward is not a finite number.
     """
     if not isinstance(given, Reply):
-        raise EnvError(f"{where} gave {short(given)}; expected a Reply")
+        raise EnvError(f"{where} gave {short_repr(given)}; expected a Reply")
     if not isinstance(given.failure, Failure | None):
-        raise EnvError(f"{where} gave the failure {short(given.failure)}; expected a Failure, or None")
+        raise EnvError(f"{where} gave the failure {short_repr(given.failure)}; expected a Failure, or None")
     messages = tuple(check_messages(where, given.messages))
     # The reward of a failed turn is ignored.
     reward = 0.0 if given.failure is not None else _reward(where, given.reward)
@@ -81,7 +81,9 @@ def check_mapping(where: str, given: Any, what: str = "") -> dict[str, Any]:
         EnvError: it is something else.
     """
     if not isinstance(given, Mapping):
-        raise EnvError(f"{where} gave {f'the {what}' if what else ''}{short(given)}; expected names and their values")
+        raise EnvError(
+            f"{where} gave {f'the {what}' if what else ''}{short_repr(given)}; expected names and their values"
+        )
     return dict(given)
 
 
@@ -92,9 +94,9 @@ def _message(where: str, given: Any) -> Message:
         try:
             given = message_of(given)
         except ValueError as error:
-            raise EnvError(f"{where} gave {short(given)} as a message; {error}") from error
+            raise EnvError(f"{where} gave {short_repr(given)} as a message; {error}") from error
     if not isinstance(given, Message) or given not in _MESSAGES:
-        raise EnvError(f"{where} gave {short(given)} as a message; expected a Message, its dictionary or a text")
+        raise EnvError(f"{where} gave {short_repr(given)} as a message; expected a Message, its dictionary or a text")
     return given
 
 
@@ -104,7 +106,9 @@ def _stop(where: str, given: Any) -> TurnStopReason | None:
     try:
         return TurnStopReason(given)
     except ValueError as error:
-        raise EnvError(f"{where} gave the stop {short(given)}; expected one of {', '.join(TurnStopReason)}") from error
+        raise EnvError(
+            f"{where} gave the stop {short_repr(given)}; expected one of {', '.join(TurnStopReason)}"
+        ) from error
 
 
 def _reward(where: str, given: Any) -> float:
@@ -116,4 +120,6 @@ def _reward(where: str, given: Any) -> float:
         wrong, reward = True, math.nan
     if math.isfinite(reward):
         return reward
-    raise (EnvError if wrong else NoRewardError)(f"{where} gave the reward {short(given)}; expected a finite number")
+    raise (EnvError if wrong else NoRewardError)(
+        f"{where} gave the reward {short_repr(given)}; expected a finite number"
+    )

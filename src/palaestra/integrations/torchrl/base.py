@@ -16,7 +16,7 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase, TransformedEnv
 
-from palaestra.core.checks import short, whole
+from palaestra.core.checks import check_integer, short_repr
 from palaestra.core.errors import EnvError, SettingsError, UnknownNameError
 from palaestra.core.records import Message
 from palaestra.core.seeding import Seeds
@@ -67,7 +67,7 @@ def _several(tasks: Any) -> list[Any]:
     if isinstance(tasks, TaskName):
         return [tasks]
     if not isinstance(tasks, Iterable):
-        raise EnvError(f"tasks are names, folders or ResearchTasks; got {short(tasks)}")
+        raise EnvError(f"tasks are names, folders or ResearchTasks; got {short_repr(tasks)}")
     return list(tasks)
 
 
@@ -75,7 +75,7 @@ def _task(given: Any, mlgym: str | Path | None) -> tuple[str, ResearchTask]:
     if isinstance(given, ResearchTask):
         return given.name, given
     if not isinstance(given, (str, Path)) or not str(given).strip():
-        raise EnvError(f"a task is the name of one, its folder or a ResearchTask; got {short(given)}")
+        raise EnvError(f"a task is the name of one, its folder or a ResearchTask; got {short_repr(given)}")
     if mlgym is not None:
         return str(given), load_mlgym(mlgym, str(given))
     task = load_task(given)
@@ -277,7 +277,7 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         seed: int | None = None,
         **arguments: Any,
     ) -> None:
-        num_envs = whole("num_envs", num_envs, least=1)
+        num_envs = check_integer("num_envs", num_envs, minimum=1)
         check_arguments("MLGymWrapper", MLGymWrapper.__init__, arguments)
         loaded = load_tasks(tasks, mlgym)
         super().__init__(device=_check_device(device), batch_size=torch.Size((num_envs,)))
@@ -332,7 +332,7 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         return self._tensordict(rows)
 
     def _set_seed(self, seed: int | None) -> None:
-        root = secrets.randbits(63) if seed is None else whole("seed", seed, least=0)
+        root = secrets.randbits(63) if seed is None else check_integer("seed", seed, minimum=0)
         self.seeds, self._episodes = Seeds(root), 0
 
     def close(self, *, raise_if_closed: bool = True) -> None:
@@ -411,7 +411,7 @@ def _check_device(device: torch.device | str | None) -> torch.device | str | Non
         AssertionError,
         NotImplementedError,
     ) as error:  # torch raises a different type for each problem.
-        raise EnvError(f"device must be one that torch has here, such as 'cpu'; got {short(device)}") from error
+        raise EnvError(f"device must be one that torch has here, such as 'cpu'; got {short_repr(device)}") from error
     return device
 
 

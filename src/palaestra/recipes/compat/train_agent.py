@@ -188,10 +188,10 @@ class _LanguagePlay:
         self.kl = float(getattr(self.env, "kl_coefficient", 0.0))
         self.reference = None
         if self.kl:
-            from palaestra.engines import models as shelf
+            from palaestra.engines import models
 
             name = str(getattr(self.env, "reference", ""))
-            self.reference = Reference(self.policy, shelf.load(name).weights if name else None)
+            self.reference = Reference(self.policy, models.load(name).weights if name else None)
             if hasattr(config, "kl_coefficient") and not config.kl_coefficient:
                 config = dataclasses.replace(config, kl_coefficient=self.kl)
         self.algorithm = make_algorithm(config, self.policy, self.seeds)

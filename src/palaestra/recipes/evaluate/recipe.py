@@ -13,7 +13,7 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.plugins import load_plugins
 from palaestra.core.records import Attempt, Problem, Report, Split, StopReason
-from palaestra.core.statistics import cuts_of, first_failures, report_on
+from palaestra.core.statistics import first_failures, report_on, slice_by_metadata
 from palaestra.recipes.metered_engines import (
     CALL_TIMEOUT,
     CALL_TIMEOUT_HELP,
@@ -24,6 +24,7 @@ from palaestra.recipes.metered_engines import (
     open_cache,
     service_options,
 )  # fmt: skip
+from palaestra.recipes.progress import RunProgress, show_progress
 from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import (
     build,
@@ -56,7 +57,7 @@ class EvaluateSettings:
     task_options: tuple[str, ...] = setting((), "Options of the task, each as name=value, for example path=FOLDER.")
     model: str = setting(
         "nano",
-        "Who is asked: a name of the shelf, a folder, a hub id, or a service such as openai:MODEL or ADDRESS#MODEL.",
+        "The model: a registered name, a folder, a hub id, or a service such as openai:MODEL or ADDRESS#MODEL.",
     )
     split: Literal["train", "validation", "test"] = setting("test", "Which problems.")
     problems: int = setting(0, "Problems a skill; 0: all of a published data set, 25 of a task that draws its own.")
@@ -107,9 +108,20 @@ class EvaluateResult:
 
 
 def evaluate(
-    settings: EvaluateSettings | None = None, *, out: str | Path = "", listener: Listener = ignore, **values: Any
+    settings: EvaluateSettings | None = None,
+    *,
+    out: str | Path = "",
+    listener: Listener | None = None,
+    progress: bool = True,
+    **values: Any,
 ) -> EvaluateResult:
     """Evaluate a model on a task; the attempts go to a run folder.
+
+    Arguments:
+        settings: all of them at once, or give single ones as keywords.
+        out: the run folder; a new one below `runs/` if empty.
+        listener: receives the progress events, instead of the display on stderr.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
 
     Example:
         >>> from palaestra import evaluate                              # doctest: +SKIP
@@ -119,9 +131,10 @@ def evaluate(
     folder = Path(out) if out else new_folder(RECIPE)
     check(settings)
     Run.check_new(folder)
-    engine = _load(settings, listener)
-    with Run.create(folder, RECIPE, to_plain(settings)) as run:
-        return _play(run, settings, lambda: engine, listener)
+    with show_progress(listener, progress, RunProgress) as listener:
+        engine = _load(settings, listener)
+        with Run.create(folder, RECIPE, to_plain(settings)) as run:
+            return _play(run, settings, lambda: engine, listener)
 
 
 def resume(run: Run, *, listener: Listener = ignore, max_cost: float | None = None) -> EvaluateResult:
@@ -169,14 +182,14 @@ def _asked(settings: EvaluateSettings) -> tuple[Task, list[Problem]]:
 
 
 def _load(settings: EvaluateSettings, listener: Listener) -> Engine:
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
     from palaestra.engines.endpoints import is_remote
     from palaestra.engines.factory import open_engine
 
     listener(Event("load"))
     if is_remote(settings.model):
         return open_engine(settings.model, listener=listener, **service_options(settings.call_timeout))
-    model = shelf.load(settings.model, device=settings.device, listener=listener)
+    model = models.load(settings.model, device=settings.device, listener=listener)
     return model.engine(settings.engine_batch, plain=settings.prompt == "plain")
 
 
@@ -227,7 +240,7 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
         "shots": settings.shots,
         "max_tokens": longest,
         "report": to_data(report),
-        "cuts": {cut: [to_data(part) for part in parts] for cut, parts in cuts_of(attempts).items()},
+        "cuts": {cut: [to_data(part) for part in parts] for cut, parts in slice_by_metadata(attempts).items()},
         "measures": {name: to_data(mean) for name, mean in measures(task, attempts, settings.samples).items()},
         "outcomes": outcomes(attempts),
         "truncated": sum(a.completion.stop_reason is StopReason.LENGTH for a in attempts if a.completion),

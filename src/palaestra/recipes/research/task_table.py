@@ -11,7 +11,7 @@ from palaestra.research.judge.evaluation import make_judge
 from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.tasks.task import ResearchTask, load_task
 from palaestra.research.workspace.baseline import MeasuredSolution, measure
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import storage_errors
 
 BEGIN, END = "<!-- research tasks: begin -->", "<!-- research tasks: end -->"
 
@@ -65,7 +65,7 @@ def replace_table(path: Path, table: str) -> None:
     Raises:
         SettingsError: the page has no such marks.
     """
-    with guarded(path, "writing the table of tasks"):
+    with storage_errors(path, "writing the table of tasks"):
         text = path.read_text(encoding="utf-8")
         before, begin, rest = text.partition(BEGIN)
         _, end, after = rest.partition(END)

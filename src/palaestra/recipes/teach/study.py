@@ -31,7 +31,7 @@ from palaestra.recipes.teach import recipe as teach
 from palaestra.recipes.teach.delivery import Delivery, add_up
 from palaestra.recipes.teach.recipe import TeachSettings
 from palaestra.runs.files import read_json, write_json
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import storage_errors
 from palaestra.runs.provenance import record_provenance
 from palaestra.runs.run import Run, new_folder
 
@@ -182,7 +182,7 @@ def study(
     for name, one in zip(names, made, strict=True):
         for seed in every:
             _check(replace(one, seed=seed), folder / f"{name}-seed{seed}")
-    with guarded(folder, "making the study's folder"):
+    with storage_errors(folder, "making the study's folder"):
         folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / PLAN, {"recipe": "study", "seeds": list(every), "arms": arms, "settings": common})
     record_provenance(folder, hash_models(settings.student), ended=(folder / "summary.json").exists())

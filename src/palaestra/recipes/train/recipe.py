@@ -14,6 +14,7 @@ from palaestra.core.events import Event, Listener, ignore, notice
 from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.plugins import load_plugins
 from palaestra.learn.algorithms import ALGORITHMS
+from palaestra.recipes.progress import TrainProgress, announce_start, show_progress
 from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import (
     check_finite,
@@ -59,7 +60,7 @@ class TrainSettings:
     policy: Literal["", "lm", "mlp", "transformer"] = setting(
         "", "Who acts: a language model, a perceptron, or a transformer over the history of observations."
     )
-    model: str = setting("nano", "The language model: a name of the shelf, a folder, or a hub id.")
+    model: str = setting("nano", "The language model: a registered name, a folder or a hub id.")
     method: Literal["auto", "full", "lora"] = setting(
         "auto", "Train all weights or a LoRA adapter; auto: all up to 20 M parameters."
     )
@@ -174,7 +175,8 @@ def train(
     settings: TrainSettings | None = None,
     *,
     out: str | Path = "",
-    listener: Listener = ignore,
+    listener: Listener | None = None,
+    progress: bool = True,
     callbacks: Sequence[Callback] = (),
     **values: Any,
 ) -> TrainResult:
@@ -183,8 +185,9 @@ def train(
     Arguments:
         settings: all of them at once, or give single ones as keywords.
         out: the run folder; a new one below `runs/` if empty.
-        listener: is told of the progress.
-        callbacks: are told each iteration's metrics; they may add metrics, and may stop the run.
+        listener: receives the progress events, instead of the display on stderr.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
+        callbacks: receive each iteration's metrics; they may add metrics, and may stop the run.
 
     Example:
         >>> from palaestra import train                                       # doctest: +SKIP
@@ -197,10 +200,12 @@ def train(
     check(settings)
     Run.check_new(folder)
     started = time.perf_counter()
-    loop = _build(settings, listener)
-    settings = loop.settings
-    with closing(loop), Run.create(folder, RECIPE, to_plain(settings)) as run:
-        return _play(run, settings, loop, started, listener, callbacks)
+    with show_progress(listener, progress, TrainProgress) as listener:
+        listener(_announce(settings, folder))
+        loop = _build(settings, listener)
+        settings = loop.settings
+        with closing(loop), Run.create(folder, RECIPE, to_plain(settings)) as run:
+            return _play(run, settings, loop, started, listener, callbacks)
 
 
 def resume(run: Run, *, listener: Listener = ignore, callbacks: Sequence[Callback] = ()) -> TrainResult:
@@ -208,16 +213,17 @@ def resume(run: Run, *, listener: Listener = ignore, callbacks: Sequence[Callbac
     settings = load_run_settings(TrainSettings, run)
     check(settings)
     started = time.perf_counter()
+    listener(_announce(settings, run.folder))
     with closing(_build(settings, listener)) as loop:
         return _play(run, settings, loop, started, listener, callbacks)
 
 
 def filled(settings: TrainSettings) -> TrainSettings:
     """The settings with everything that was left open set to what suits the environment."""
-    from palaestra.envs.factory import kind_of
+    from palaestra.envs.factory import detect_kind
 
     load_plugins(settings.plugins)
-    kind = kind_of(settings.env, settings.options)
+    kind = detect_kind(settings.env, settings.options)
     language = kind != "control"
     policy = settings.policy or ("lm" if language else "mlp")
     if (policy == "lm") != language:
@@ -256,17 +262,22 @@ def filled(settings: TrainSettings) -> TrainSettings:
 
 def check(settings: TrainSettings) -> None:
     """Raise for every name that does not exist, before anything is loaded or written."""
-    from palaestra.engines import models as shelf
-    from palaestra.envs.factory import check_options, spec_of
+    from palaestra.engines import models
+    from palaestra.envs.factory import check_options, get_spec
     from palaestra.recipes.train.trackers import check_trackers
 
     load_plugins(settings.plugins)
-    spec_of(settings.env)
+    get_spec(settings.env)
     check_options(settings.env, settings.options)
-    shelf.check_device(settings.device)
+    models.check_device(settings.device)
     if settings.policy in ("", "lm"):
-        shelf.check(settings.model)
+        models.check(settings.model)
     check_trackers(settings.tensorboard, settings.wandb)
+
+
+def _announce(settings: TrainSettings, folder: Path) -> Event:
+    model = settings.model if settings.policy == "lm" else settings.policy
+    return announce_start(RECIPE, folder, model=model, algorithm=settings.algorithm, environment=settings.env)
 
 
 def _build(settings: TrainSettings, listener: Listener) -> Loop:

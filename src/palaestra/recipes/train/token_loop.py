@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from palaestra.core.events import Event, Listener
 from palaestra.core.records import Segment, Split, Trajectory, Usage
-from palaestra.core.statistics import gain_between, report_on
+from palaestra.core.statistics import measure_gain, report_on
 from palaestra.learn.collect import collect_responses
 from palaestra.learn.policies.language_model import LanguageModelPolicy
 from palaestra.learn.reference import Reference, penalise
@@ -143,7 +143,7 @@ class TokenLoop(Loop):
         if not hasattr(self.env, "task"):
             return before_after(store.metrics(), iterations)
         before, after = store.attempts(f"0/{Split.TEST}"), store.attempts(f"{iterations}/{Split.TEST}")
-        first, second, gain = report_on(before), report_on(after), gain_between(before, after)
+        first, second, gain = report_on(before), report_on(after), measure_gain(before, after)
         found: dict[str, Any] = {}
         for name, report in (("test_before", first), ("test_after", second)):
             found[name] = None if report.accuracy is None else round(100 * report.accuracy, 2)

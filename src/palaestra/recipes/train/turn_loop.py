@@ -96,13 +96,13 @@ class TurnLoop(TokenLoop):
     def outcome(self, store: Store, iterations: int) -> dict[str, Any]:
         if not self.settings.evaluation:
             return {}
-        gain = self.paired_gain(iterations)
+        gain = self.compute_paired_gain(iterations)
         # JSON knows neither the gain of no episode nor the endless interval of one.
         values = {"test_gain": gain.value, "test_gain_low": gain.low, "test_gain_high": gain.high}
         known = {name: value if math.isfinite(value) else None for name, value in values.items()}
         return before_after(store.metrics(), iterations) | known | {"test_gain_episodes": gain.count}
 
-    def paired_gain(self, iteration: int) -> Mean:
+    def compute_paired_gain(self, iteration: int) -> Mean:
         """How much more reward an episode had after `iteration` than before the first, over those known both times."""
         pairs = zip(self._returns.get(0, ()), self._returns.get(iteration, ()), strict=True)
         return mean_interval([after - before for before, after in pairs if before is not None and after is not None])

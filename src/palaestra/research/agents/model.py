@@ -15,7 +15,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Engine, Request
 from palaestra.engines.cached import prompt_size
 from palaestra.engines.factory import check_model
-from palaestra.engines.models import SHELF
+from palaestra.engines.models import MODELS
 from palaestra.envs.turn.records import Conversation, TurnStopReason
 from palaestra.research.agents.base import Agent, AgentContext, Halt, absolute_path, count_turns
 from palaestra.research.agents.history import make_history
@@ -56,7 +56,7 @@ class ModelAgent(Agent):
 
     @classmethod
     def resolve_argument(cls, argument: str) -> str:
-        here = argument not in ("", *SHELF) and Path(argument).expanduser().is_dir()
+        here = argument not in ("", *MODELS) and Path(argument).expanduser().is_dir()
         return absolute_path(argument) if here else argument
 
     def begin(self, seed: int, tools: Sequence[Mapping[str, Any]]) -> None:

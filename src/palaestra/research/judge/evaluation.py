@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from palaestra.core.errors import PalaestraError, SandboxError
-from palaestra.core.plugins import told
+from palaestra.core.plugins import locate_error
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
 from palaestra.research.judge.deadline import OverdueError, within
@@ -23,7 +23,7 @@ from palaestra.research.tasks.data import load_data, load_function
 from palaestra.research.tasks.eval_seed import eval_seed
 from palaestra.research.tasks.records import Grade, InvalidSubmission, JudgeResult, SubmissionError, TaskData
 from palaestra.research.tasks.task import ResearchTask
-from palaestra.sandbox.base import Limits, Result, Sandbox
+from palaestra.sandbox.base import Limits, Sandbox
 
 EvaluationSplit = Literal["validation", "test"]
 TOLD = 300
@@ -103,7 +103,7 @@ class Evaluation:
         self._programs.append(program)
         return program
 
-    def run(self, *argv: str, seconds: float | None = None, read_back: tuple[str, ...] = ()) -> Result:
+    def run(self, *argv: str, seconds: float | None = None, read_back: tuple[str, ...] = ()) -> SandboxResult:
         """Run a command on the submission's files in its own sandbox."""
         self._runs.append(argv[0] if argv else "")
         return self.sandbox.run(
@@ -173,7 +173,7 @@ class SubmissionJudge:
                 # It accepted the baseline's values, so these are the submission's.
                 why = f"the evaluator cannot use what it returned ({type(error).__name__})"
                 return self._reject(SubmissionError(why, why), split)
-            message = told(error, self.task.folder)
+            message = locate_error(error, self.task.folder)
             return Failure(FailureCause.SCORER, f"the evaluator of {self.task.name} broke: {message[: 2 * TOLD]}")
         finally:
             self.exposed = evaluation.exposed

@@ -20,7 +20,7 @@ from palaestra.research.judge import inside
 from palaestra.research.judge.deadline import interrupt
 from palaestra.research.judge.inside.serve import CHANGED
 from palaestra.research.judge.inside.stub import PIPES
-from palaestra.sandbox.base import Limits, Result, Sandbox
+from palaestra.sandbox.base import Limits, Sandbox, SandboxResult
 from palaestra.sandbox.bubblewrap import Bubblewrap
 from palaestra.sandbox.spawn import high_number
 
@@ -52,7 +52,7 @@ class ApartResult:
         changed: the submission modified an argument. The evaluator did not see that, because the argument was a copy.
     """
 
-    result: Result
+    result: SandboxResult
     changed: bool
 
 
@@ -94,7 +94,7 @@ def run_apart(
     requests, answers = _pipe(), _pipe()
     cores = sorted(os.sched_getaffinity(0))
     own, theirs = random.SystemRandom().sample(cores, 2) if len(cores) > 1 else (-1, -1)
-    outcome: list[Result | BaseException] = []
+    outcome: list[SandboxResult | BaseException] = []
     dotted = ".".join(PurePosixPath(module).with_suffix("").parts)
 
     def serve() -> None:
@@ -124,7 +124,7 @@ def run_apart(
         thread.join()
     if isinstance(outcome[0], SandboxError):
         raise outcome[0]
-    return ApartResult(result, isinstance(outcome[0], Result) and outcome[0].exit_code == CHANGED)
+    return ApartResult(result, isinstance(outcome[0], SandboxResult) and outcome[0].exit_code == CHANGED)
 
 
 def _pipe() -> tuple[int, int]:

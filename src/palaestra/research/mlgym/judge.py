@@ -28,7 +28,7 @@ from palaestra.research.mlgym.roles import public_names
 from palaestra.research.mlgym.scores import exception_in, scores_in, unseal
 from palaestra.research.mlgym.task import TORCHRUN, UNNAMED, WORKSPACE, MLGymTask
 from palaestra.research.tasks.records import Grade, InvalidSubmission, Isolation, JudgeResult, TaskData
-from palaestra.sandbox.base import Limits, Result, Sandbox
+from palaestra.sandbox.base import Limits, Sandbox, SandboxResult
 
 RUNNER = "/opt/runner/evaluate.py"
 """Where the runner lies: in its own folder, because Python searches that folder for modules first."""
@@ -168,7 +168,7 @@ class MLGymJudge(SubmissionJudge):
             processes=limit.processes, open_files=1024, file_size=4 << 30, output=1 << 22, disk=8 << 30,
         )  # fmt: skip
 
-    def _read(self, result: Result, text: str | None, seconds: float, isolation: Isolation) -> JudgeResult:
+    def _read(self, result: SandboxResult, text: str | None, seconds: float, isolation: Isolation) -> JudgeResult:
         """Convert the evaluator's output to a result. `text` is `None` if it did not finish."""
         if text is None:
             return InvalidSubmission(self._describe_end(result), self.exposed)
@@ -192,7 +192,7 @@ class MLGymJudge(SubmissionJudge):
         finite_scores = {key: score for key, score in scores.items() if math.isfinite(score)}
         return Grade(value, {**finite_scores, name: value}, seconds, isolation)
 
-    def _describe_end(self, result: Result) -> str:
+    def _describe_end(self, result: SandboxResult) -> str:
         """Describe how an evaluator without scores ended. Output of the agent's code is left out: it could be hidden
         data.
         """

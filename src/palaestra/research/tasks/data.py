@@ -18,7 +18,7 @@ from palaestra.engines.models import cache_folder
 from palaestra.research.tasks.plugins import task_error
 from palaestra.research.tasks.records import TaskData
 from palaestra.research.tasks.task import ResearchTask
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import storage_errors
 
 
 def load_data(task: ResearchTask) -> TaskData:
@@ -32,7 +32,7 @@ def load_data(task: ResearchTask) -> TaskData:
     home = cache_folder() / "research" / f"{task.name}-{task.digest()}"
     if not home.is_dir():
         make = load_function(task.folder / task.data, "make")
-        with guarded(home, "keeping the data of a research task"):
+        with storage_errors(home, "keeping the data of a research task"):
             home.parent.mkdir(parents=True, exist_ok=True)
             partial = Path(tempfile.mkdtemp(prefix=f".{task.name}-", dir=home.parent))
         try:

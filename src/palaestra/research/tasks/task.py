@@ -26,7 +26,7 @@ from pydantic import (
     model_validator,
 )
 
-from palaestra.core.checks import short
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError, TaskError, UnknownNameError, suggest
 from palaestra.core.registry import Registry
 from palaestra.research.tasks.records import InvalidSubmission, TaskData
@@ -249,7 +249,7 @@ def load_task(name: str | Path) -> ResearchTask:
         TaskError: the task file is missing or invalid.
     """
     if not isinstance(name, (str, Path)):
-        raise EnvError(f"a research task is the name of one, its folder or a ResearchTask; got {short(name)}")
+        raise EnvError(f"a research task is the name of one, its folder or a ResearchTask; got {short_repr(name)}")
     folder = Path(name)
     if isinstance(name, str) and "/" not in name and not (folder / FILE).is_file():
         folder = _locate(name)

@@ -16,8 +16,8 @@ from palaestra.core.records import Completion, Example, Failure, Problem, Score
 from palaestra.tasks.base import TaskHooks
 from palaestra.tasks.code.extraction import extract_code
 from palaestra.tasks.code.formats import CodeProblem, Stdio
-from palaestra.tasks.code.judge import Allowance, Judge
-from palaestra.tasks.code.verdicts import Judgement, Outcome, Verdict
+from palaestra.tasks.code.judge import Allowance, ProgramJudge
+from palaestra.tasks.code.verdicts import CaseOutcome, CaseVerdict, ProgramVerdict
 from palaestra.tasks.code.writing import Form, brief_for, datum_for, datum_to_example
 
 ASKED = "{question}\n\nAnswer with Python code in a fenced code block."
@@ -42,7 +42,7 @@ class CodeTask(TaskHooks, ABC):
         from palaestra.sandbox.base import SANDBOXES, make_sandbox
 
         SANDBOXES.check(sandbox)
-        self._judge = Judge(
+        self._judge = ProgramJudge(
             None if sandbox == "bubblewrap" else make_sandbox(sandbox), Allowance(float(seconds)), trusted=True
         )
 
@@ -76,7 +76,7 @@ class CodeTask(TaskHooks, ABC):
         extracted = extract_code(completion.text, found.wanted, found.begun)
         if not extracted.code:
             missing = f"no program that defines {found.wanted}" if found.wanted else "no program"
-            judgement: Judgement | Failure = Judgement((Verdict(Outcome.NO_CODE, missing),))
+            judgement: ProgramVerdict | Failure = ProgramVerdict((CaseVerdict(CaseOutcome.NO_CODE, missing),))
         else:
             judgement = self._judge.judge(
                 found.tests, extracted.code, found.seconds, found.memory, reference=found.solution

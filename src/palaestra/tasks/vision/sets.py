@@ -76,7 +76,7 @@ class VisualSet(WrittenSet, ABC):
         instruction: a line that follows every question; `None` means the task's own.
         images: who paints the pictures of lessons that a language model writes, for example `diffusers:MODEL` (see
             `palaestra.tasks.vision.image_generators`); empty: no lessons are written.
-        images_seed: what a painter paints by.
+        images_seed: what an image generator paints by.
     """
 
     name: str

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from palaestra.core.errors import SettingsError
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import storage_errors
 
 LONGEST_KEY, LONGEST_TEXT, MOST = 200, 20_000, 1000
 SHOWN = 10
@@ -42,7 +42,7 @@ class Memory:
             self._own.pop(key, None)
             self._own[key] = text
             return
-        with guarded(self.path, "writing an agent's memory"):
+        with storage_errors(self.path, "writing an agent's memory"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with open(self.path, "ab") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX)
@@ -100,7 +100,7 @@ def check_memory(path: Path) -> None:
     above = next(folder for folder in path.parents if folder.exists())
     if not above.is_dir():
         raise SettingsError(f"the memory is a file in a folder; {above} is none")
-    with guarded(path, "reading an agent's memory"):
+    with storage_errors(path, "reading an agent's memory"):
         lines = [line for line in path.read_bytes().splitlines() if line.strip()] if path.exists() else []
     # The only line may have been cut by a kill.
     cut = len(lines) == 1 and lines[0].startswith(BEGINNING) and not _ends_with_newline(path)

@@ -19,7 +19,7 @@ import numpy as np
 from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.core.records import Attempt, Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
-from palaestra.core.statistics import Mean, cluster_of
+from palaestra.core.statistics import Mean, get_cluster
 from palaestra.tasks.base import TaskHooks, check_skills, take
 from palaestra.tasks.parts import part_by_hash
 from palaestra.tasks.sources import Source, field, has_split, locate, read_rows
@@ -131,7 +131,7 @@ class Mnms(TaskHooks):
             for one in scored
             if one.completion is not None
         ]
-        return metrics.measure(pairs, [cluster_of(one.problem) for one in scored if one.completion is not None])
+        return metrics.measure(pairs, [get_cluster(one.problem) for one in scored if one.completion is not None])
 
     def get_shots(self, skill: str, count: int) -> list[Example]:
         """The first plans of the train part."""
