@@ -17,8 +17,7 @@ from palaestra.research.workspace.commands import (
     load_commands,
     tool_schemas,
 )
-from palaestra.research.workspace.commands.editing import LEVELS
-from palaestra.research.workspace.commands.files import WHOLE
+from palaestra.research.workspace.commands.files import LEVELS, WHOLE
 from palaestra.research.workspace.commands.text import Text
 from palaestra.research.workspace.commands.window import HEADER
 from palaestra.sandbox import SHELL_LIMITS, Limits, Shell, make_sandbox

@@ -23,7 +23,7 @@ from palaestra.research.tasks.data import load_data, load_function
 from palaestra.research.tasks.eval_seed import eval_seed
 from palaestra.research.tasks.records import Grade, InvalidSubmission, JudgeResult, SubmissionError, TaskData
 from palaestra.research.tasks.task import ResearchTask
-from palaestra.sandbox.base import Limits, Sandbox
+from palaestra.sandbox.base import Limits, Sandbox, SandboxResult
 
 EvaluationSplit = Literal["validation", "test"]
 TOLD = 300
