@@ -116,7 +116,7 @@ def test_a_reply_that_is_none_is_refused_in_one_line(given: Any, said: str) -> N
         assert "\n" not in str(caught.value) and len(str(caught.value)) < 300  # noqa: PT018
         assert env.over
     cuts.reset(seed=0)
-    with pytest.raises(EnvError, match=r"^Wrong\.cut gave"):
+    with pytest.raises(EnvError, match=r"^Wrong\.truncate gave"):
         cuts.stop(TurnStopReason.COST)
 
 
