@@ -1,4 +1,4 @@
-"""`palaestra research`: an agent works on a research task in a workspace, and what it hands in is scored."""
+"""`palaestra research`: an agent works on a research task in a workspace, and its submission is scored."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ResearchResult:
-    """The outcome: the run folder, and what is in its `summary.json`."""
+    """The result of a run: its folder and the content of its `summary.json`."""
 
     folder: Path
     summary: dict[str, Any]
@@ -59,33 +59,33 @@ def research(
     within: Budget | None = None,
     **values: Any,
 ) -> ResearchResult:
-    """Let an agent work on a task, and score what it hands in.
+    """Let an agent work on a task and score its submission.
 
-    Ctrl-C ends the episode with `TurnStopReason.INTERRUPTED`; what is there is handed in, and the run has ended. A baseline
-    that was never measured on this machine is measured before the run begins.
+    Ctrl-C ends the episode with `TurnStopReason.INTERRUPTED`, submits the current workspace and completes the run. A
+    baseline that was never measured on this machine is measured before the run begins.
 
     Arguments:
-        settings: all of them at once, or give single ones as keywords.
-        out: the run folder; a new one below `runs/` if empty.
-        listener: is told of the progress.
-        engines: open models, for several runs in one process.
-        stop: whether to stop, asked between steps; then the run raises `EpisodeStopped`, and can be resumed.
-        within: the budget of several runs, of which this is one.
+        settings: all settings at once; or give single ones as keywords.
+        out: the run folder; by default a new one below `runs/`.
+        listener: receives progress events.
+        engines: opens models, shared by several runs in one process.
+        stop: asked between steps whether to stop; the run then raises `EpisodeStopped` and can be resumed.
+        within: the shared budget of several runs.
 
     Raises:
         TaskError: the task's evaluator, data or baseline is broken; nothing was written.
-        TotalSpentError: that budget is spent; the run can be resumed.
+        TotalSpentError: the shared budget is spent; the run can be resumed.
 
     Example:
-        >>> from palaestra.recipes.research.recipe import research                             # doctest: +SKIP
-        >>> result = research(task="prisoners_dilemma", agent="baseline")               # doctest: +SKIP
-        >>> result.summary["best_submission"]                                           # doctest: +SKIP
+        >>> import palaestra                                                              # doctest: +SKIP
+        >>> result = palaestra.research(task="prisoners_dilemma", agent="baseline")       # doctest: +SKIP
+        >>> result.summary["after"]                                                       # doctest: +SKIP
     """
     settings = resolve_paths(resolve_settings(ResearchSettings, settings, values))
     if out:
         Run.check_new(Path(out))
     with (
-        closing(_measured(settings, listener)) as env,
+        closing(_make_env(settings, listener)) as env,
         Run.create(Path(out) if out else new_folder(RECIPE), RECIPE, to_plain(settings)) as run,
     ):
         return _play(run, settings, env, engines, listener, stop, within)
@@ -99,25 +99,25 @@ def resume(
     stop: Callable[[], bool] = lambda: False,
     within: Budget | None = None,
 ) -> ResearchResult:
-    """Go on with a run whose process was killed; a run that has ended just gives its result.
+    """Resume a run whose process was killed. A finished run returns its result.
 
-    The workspace of an episode under way is gone, so its stored actions are played again in a fresh one; the agent is
-    not asked for them, and its model costs nothing a second time. See `palaestra.recipes.research.episode_player`.
+    The workspace of an unfinished episode is lost, so its stored actions are replayed in a fresh one without asking the
+    agent. See `palaestra.recipes.research.episode_player`.
     """
     if run.summary is not None:
         return ResearchResult(run.folder, run.summary)
     settings = load_run_settings(ResearchSettings, run)
-    with closing(_measured(settings, listener)) as env:
+    with closing(_make_env(settings, listener)) as env:
         return _play(run, settings, env, engines, listener, stop, within)
 
 
 def check(settings: ResearchSettings) -> Agent:
-    """Raise for whatever cannot be, as far as that is known without running anything; gives the agent, which cannot play."""
-    return _checked(settings)[0]
+    """Check the settings as far as possible without running anything; returns the agent, which cannot play yet."""
+    return _make_parts(settings)[0]
 
 
 def resolve_paths(settings: ResearchSettings) -> ResearchSettings:
-    """The settings with absolute paths, so that a run can go on from another folder.
+    """Return the settings with absolute paths, so that the run can be resumed from another folder.
 
     Raises:
         UnknownNameError: there is no such agent.
@@ -128,7 +128,7 @@ def resolve_paths(settings: ResearchSettings) -> ResearchSettings:
     from palaestra.research.agents.model import ModelAgent
     from palaestra.research.tasks.task import FILE
 
-    load_plugins(settings.plugins)  # One of them may be the agent's.
+    load_plugins(settings.plugins)  # One of them may define the agent.
     changes: dict[str, Any] = {
         "agent": resolve_agent(settings.agent), "model": ModelAgent.resolve_argument(settings.model),
         "plugins": [absolute_path(name) if name.endswith(".py") else name for name in settings.plugins],
@@ -139,16 +139,16 @@ def resolve_paths(settings: ResearchSettings) -> ResearchSettings:
     if settings.agent_config:
         from palaestra.research.mlgym.agent_file import agent_settings
 
-        # What the user asked for otherwise comes before the file.
-        left = {one.name: getattr(settings, one.name) == one.default for one in fields(settings)}
+        # Explicit settings take precedence over the file.
+        left = {item.name: getattr(settings, item.name) == item.default for item in fields(settings)}
         changes |= {name: value for name, value in agent_settings(changes["agent_config"]).items() if left[name]}
     if not settings.mlgym and (Path(settings.task) / FILE).is_file():
         changes["task"] = absolute_path(settings.task)
     return build(ResearchSettings, {**to_plain(settings), **changes})
 
 
-def _checked(settings: ResearchSettings) -> tuple[Agent, ResearchEnv]:
-    """The agent and the environment of a run, before either of them has begun."""
+def _make_parts(settings: ResearchSettings) -> tuple[Agent, ResearchEnv]:
+    """Make the agent and the environment of a run."""
     from palaestra.core.plugins import load_plugins
     from palaestra.research.agents import make_agent
     from palaestra.research.agents.history import make_history
@@ -168,9 +168,9 @@ def _checked(settings: ResearchSettings) -> tuple[Agent, ResearchEnv]:
     return agent, env
 
 
-def _measured(settings: ResearchSettings, listener: Listener) -> ResearchEnv:
-    """The environment of a run, whose evaluator, data and baseline are there: what is broken in them is known now."""
-    agent, env = _checked(settings)
+def _make_env(settings: ResearchSettings, listener: Listener) -> ResearchEnv:
+    """Make the environment of a run and measure its baseline, so that a broken task raises now."""
+    agent, env = _make_parts(settings)
     if agent.note:
         listener(Event(NOTE, data={"text": agent.note}))
     listener(Event("baseline"))
@@ -179,7 +179,7 @@ def _measured(settings: ResearchSettings, listener: Listener) -> ResearchEnv:
 
 
 def name_model(agent: str) -> str:
-    """The model that an agent names itself; empty if it names none.
+    """Return the model that an agent names itself; empty if none.
 
     >>> name_model("best_of:4:model:nano"), name_model("baseline")
     ('nano', '')
@@ -188,7 +188,7 @@ def name_model(agent: str) -> str:
 
 
 def make_task(settings: ResearchSettings) -> ResearchTask:
-    """The task of the settings: one of ours, of a folder, or of a checkout of MLGym."""
+    """Load the task of the settings: by name, from a folder, or from an MLGym checkout."""
     from palaestra.research.tasks.task import load_task
 
     options = parse_options(settings.task_options, "task_options")
@@ -208,7 +208,7 @@ def make_context(
     baseline: Callable[[], MeasuredSolution] | None = None,
     listener: Listener = ignore,
 ) -> AgentContext:
-    """What the agent of a run is made with; without `calls` it can be made, and not play."""
+    """Make the context of a run's agent. Without `calls` the agent can be made but cannot play."""
     from palaestra.engines.base import Sampling
     from palaestra.research.agents import AgentContext
     from palaestra.research.workspace.commands import documentation, load_commands
@@ -247,7 +247,7 @@ def _environment(settings: ResearchSettings, task: ResearchTask, agent: Agent) -
 
 
 def load_demonstration(where: str) -> str:
-    """The text of a file, or what was said in a run.
+    """Return the text of a file, or the transcript of a run.
 
     Raises:
         SettingsError: there is neither.
@@ -264,8 +264,8 @@ def load_demonstration(where: str) -> str:
     with Run.open(path, read_only=True) as run:
         steps = run.store.steps(Step, int((run.summary or {}).get("kept_episode", 0)))
     require(len(steps) > 1, f"setting 'demonstration': the run {where} holds no step of an agent")
-    said = [m for step in steps[1:] for m in (*((step.message,) if step.message else ()), *step.observation)]
-    return "\n\n".join(f"[{message.role}]\n{transcript(message)}" for message in said)
+    messages = [m for step in steps[1:] for m in (*((step.message,) if step.message else ()), *step.observation)]
+    return "\n\n".join(f"[{message.role}]\n{transcript(message)}" for message in messages)
 
 
 def _play(
@@ -277,13 +277,13 @@ def _play(
     stop: Callable[[], bool],
     within: Budget | None,
 ) -> ResearchResult:
-    """The episodes of the agent, from wherever the store is."""
+    """Play the remaining episodes of the agent."""
     from palaestra.recipes.research.episode_player import Player
     from palaestra.recipes.research.summary import TRAJECTORY, export_conversation, summarise
     from palaestra.research.agents import make_agent
 
     record_run(run, settings.model, name_model(settings.agent))
-    # What a run has spent ends its episode, and with it the run: there is nothing to go on with.
+    # A run that exceeds its budget ends its episode, and there is nothing to resume.
     with meter_engines(run, settings, within, resumable=False) as calls:
         context = make_context(settings, env.task, calls, engines, lambda: env.baseline, listener)
         agent = make_agent(settings.agent, context)

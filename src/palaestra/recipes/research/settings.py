@@ -9,63 +9,59 @@ from palaestra.recipes.settings import check_finite, check_minimum, require, set
 
 RECIPE = "research"
 NOTE = "note"
-"""The phase of an event: its data have a `text` for whoever started the run."""
+"""The phase of an event whose data have a `text` for the user."""
 PATHS = ("mlgym", "agent_config", "prompts", "memory", "demonstration", "cache")
 """Settings that are paths."""
 
 
 @dataclass(frozen=True)
 class ResearchSettings:
-    """What a run of research does. The same as the command line's options and as `settings.json`."""
+    """The settings of a research run: the command line's options and the content of `settings.json`."""
 
-    task: str = setting("prisoners_dilemma", "What is worked on: a name of `palaestra research tasks`, or a folder.")
+    task: str = setting("prisoners_dilemma", "The task: a name from `palaestra research tasks`, or a folder.")
     task_options: tuple[str, ...] = setting(
-        (), "Options of a task of a checkout, each as name=value: metric, direction, submission, install, validations."
+        (), "Options of an MLGym task, each as name=value: metric, direction, submission, install, validations."
     )
-    mlgym: str = setting("", "A checkout of MLGym; the task is then one of its.")
+    mlgym: str = setting("", "An MLGym checkout that contains the task.")
     agent: str = setting(
-        "model", "Who works: model, human, baseline, reference, script:FILE, replay:RUN, best_of:N:AGENT."
+        "model", "The agent: model, human, baseline, reference, script:FILE, replay:RUN, best_of:N:AGENT."
     )
     agent_config: str = setting(
-        "", "An agent file of MLGym (configs/agents/NAME.yaml): its templates, parser, history and tools."
+        "", "An MLGym agent file (configs/agents/NAME.yaml): its templates, parser, history and tools."
     )
     model: str = setting(
         "",
-        "The model of the agent, where it asks one: openai:MODEL, ADDRESS#MODEL, a folder, a hub id, a name of the shelf.",
+        "The agent's model, if it uses one: openai:MODEL, ADDRESS#MODEL, a folder, a hub id or a registered name.",
     )
     plugins: tuple[str, ...] = setting(
-        (), "Files (my_agent.py) or modules of one's own that register agents, commands, parsers or tasks."
+        (), "Python files (my_agent.py) or modules that register agents, commands, parsers or tasks."
     )
-    steps: int = setting(0, "Most messages of the agent; 0: as many as the task allows.")
-    seconds: float = setting(0.0, "Most seconds of an episode; 0: as many as the task allows.")
-    max_cost: float = setting(0.0, "Most dollars for the agent's model; 0: no limit.")
-    max_calls: int = setting(0, "Most calls of the agent's model; 0: no limit.")
-    max_tokens: int = setting(0, "Most tokens of these calls, in and out; 0: no limit.")
+    steps: int = setting(0, "Maximum messages of the agent; 0: the task's limit.")
+    seconds: float = setting(0.0, "Maximum seconds of an episode; 0: the task's limit.")
+    max_cost: float = setting(0.0, "Maximum dollars for the agent's model; 0: no limit.")
+    max_calls: int = setting(0, "Maximum calls of the agent's model; 0: no limit.")
+    max_tokens: int = setting(0, "Maximum tokens of these calls, in and out; 0: no limit.")
     call_timeout: float = setting(CALL_TIMEOUT, CALL_TIMEOUT_HELP)
-    context: int = setting(0, "Most tokens of a prompt and its answer; 0: as many as the model reads.")
-    answer_tokens: int = setting(1024, "Most tokens of one message of the agent.")
-    temperature: float = setting(0.0, "0 takes the likeliest token; above, messages are sampled.")
-    top_p: float = setting(1.0, "Sample from the likeliest tokens of this probability.")
-    tools: bool = setting(False, "Offer the commands as tools, instead of describing them.")
-    parser: str = setting(
-        "last_block", "How the action is found in a message; `palaestra list parsers` names the ways."
-    )
-    commands: tuple[str, ...] = setting((), "Only these commands; all if none is given.")
+    context: int = setting(0, "Maximum tokens of a prompt with its answer; 0: the model's limit.")
+    answer_tokens: int = setting(1024, "Maximum tokens of one message of the agent.")
+    temperature: float = setting(0.0, "Sampling temperature; 0: greedy decoding.")
+    top_p: float = setting(1.0, "Nucleus sampling: sample from the most likely tokens of this total probability.")
+    tools: bool = setting(False, "Offer the commands as tools instead of describing them in the prompt.")
+    parser: str = setting("last_block", "How the action is extracted from a message; see `palaestra list parsers`.")
+    commands: tuple[str, ...] = setting((), "The agent's commands; all by default.")
     history: tuple[str, ...] = setting(
-        (), "What a long conversation is shortened by, in this order: last:N, closed_windows, summary:TOKENS."
+        (), "History processors for long conversations, in order: last:N, closed_windows, summary:TOKENS."
     )
-    strategy: bool = setting(True, "Begin with advice on how to go about it.")
-    demonstration: str = setting("", "A text file, or the folder of a run, that shows the agent how others worked.")
-    format_errors: int = setting(3, "Messages in a row that cannot be read until the episode ends; 0: never.")
-    format_penalty: float = setting(0.0, "Taken from the reward for each of them.")
-    prompts: str = setting("", "A folder of prompts that come before ours, under the same names.")
-    memory: str = setting("", "A file in which the agent's notes outlive the episode.")
-    cache: str = setting(
-        "", "The file that keeps every answer of models; empty: one for all runs, in the user's cache."
-    )
-    sandbox: str = setting("bubblewrap", "Where the workspace is; `palaestra list sandboxes` names the kinds.")
-    device: str = setting("", "Where a model of one's own computes; empty means a GPU where there is one.")
-    seed: int = setting(0, "Seed of the agent's random choices.")
+    strategy: bool = setting(True, "Begin with advice on how to approach the task.")
+    demonstration: str = setting("", "A text file or a run folder to show the agent as an example.")
+    format_errors: int = setting(3, "Consecutive unreadable messages that end the episode; 0: no limit.")
+    format_penalty: float = setting(0.0, "Subtracted from the reward of each unreadable message.")
+    prompts: str = setting("", "A folder of prompt templates that override the built-in ones of the same name.")
+    memory: str = setting("", "A file that keeps the agent's notes across episodes.")
+    cache: str = setting("", "The file that caches all model answers; empty: one for all runs, in the user's cache.")
+    sandbox: str = setting("bubblewrap", "The sandbox of the workspace; see `palaestra list sandboxes`.")
+    device: str = setting("", "The device of a local model; empty: a GPU if there is one.")
+    seed: int = setting(0, "The seed of the agent's random choices.")
 
     def __post_init__(self) -> None:
         check_finite(self)
@@ -79,5 +75,5 @@ class ResearchSettings:
 
     @property
     def in_flight(self) -> int:
-        """An agent says one message at a time."""
+        """Concurrent model calls: an agent writes one message at a time."""
         return 1
