@@ -1,21 +1,21 @@
-"""Load files and modules of a user's own, and say in one line what they raise."""
+"""Load Python files and modules of the user as plugins."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import sys
-import traceback
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
 from palaestra.core.errors import SettingsError
+from palaestra.core.user_code import describe_error_within
 
 
 def load_file(path: Path, label: str) -> ModuleType:
-    """A Python file as a module of the name `label`, run now. Whatever it raises comes out."""
+    """Run a Python file and return it as a module named `label`. Its exceptions propagate."""
     spec = importlib.util.spec_from_file_location(label, path)
     assert spec is not None
     assert spec.loader is not None
@@ -30,13 +30,13 @@ def load_file(path: Path, label: str) -> ModuleType:
 
 
 def load_plugins(names: Iterable[str]) -> None:
-    """Import code of the user's own, which registers tasks, teachers, environments, agents and the like; each once.
+    """Import user code that registers tasks, teachers, engines, environments or agents. Each plugin is imported once.
 
     Arguments:
-        names: files by their paths, for example `my_task.py`, or modules that can be imported.
+        names: paths of files, for example `my_task.py`, or names of importable modules.
 
     Raises:
-        SettingsError: one of them cannot be imported; says why, and where.
+        SettingsError: a plugin cannot be imported; the message has the cause and the line.
     """
     for name in names:
         path = Path(name).expanduser().resolve()
@@ -48,16 +48,8 @@ def load_plugins(names: Iterable[str]) -> None:
                 raise FileNotFoundError("there is no such file")
             elif label not in sys.modules:
                 load_file(path, label)
-        except (Exception, SystemExit) as error:  # Code of the user's: it may raise anything.
+        except (Exception, SystemExit) as error:  # User code may raise anything.
             hint = "" if path.suffix == ".py" else "; a file is named by its path, for example my_task.py"
             raise SettingsError(
-                f"setting 'plugins': {name} cannot be imported: {locate_error(error, path)}{hint}"
+                f"setting 'plugins': {name} cannot be imported: {describe_error_within(error, path)}{hint}"
             ) from error
-
-
-def locate_error(error: BaseException, within: Path) -> str:
-    """What was raised, and the innermost place of it in the file or folder `within`, in one line."""
-    said = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
-    frames = traceback.extract_tb(error.__traceback__)
-    place = next((frame for frame in reversed(frames) if Path(frame.filename).is_relative_to(within)), None)
-    return said if place is None else f"{said} ({Path(place.filename).name}, line {place.lineno})"

@@ -14,10 +14,10 @@ from gymnasium.vector import VectorEnv
 
 from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError, PalaestraError, SettingsError, UnknownNameError, suggest
-from palaestra.core.user_code import describe_location
+from palaestra.core.user_code import describe_error, describe_location
 from palaestra.envs.problems import resolve_task
 from palaestra.envs.token.base import TokenVectorEnv
-from palaestra.envs.token.rewards import describe_error
+from palaestra.envs.token.contract import TokenEnvContract
 from palaestra.envs.token.single import TokenEnv
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.vector import TurnVectorEnv
@@ -116,7 +116,7 @@ def is_token_env(env_id: str, options: Mapping[str, Any]) -> bool:
     return detect_kind(env_id, options) == "token"
 
 
-def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own: Any) -> Any:
+def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own: Any) -> TokenEnvContract:
     """A token environment with `num_envs` slots.
 
     Arguments:
@@ -128,14 +128,15 @@ def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own
     if kind is not None and issubclass(kind, TokenEnv) and kind.__init__ is TokenEnv.__init__:
         kind = kind.vector_class
     if kind is not None and issubclass(kind, TokenVectorEnv):
-        return _call(env_id, kind, {**spec.kwargs, **own, **options}, num_envs=num_envs)
+        env: TokenEnvContract = _call(env_id, kind, {**spec.kwargs, **own, **options}, num_envs=num_envs)
+        return env
     if kind is not None or not isinstance(_loaded(spec, spec.entry_point), type):
         # The arguments of its vector environment are known to the single one alone.
-        env = _made(env_id, {**({} if kind is None else _taken(kind, own)), **options})
-        single = env.unwrapped
+        made = _made(env_id, {**({} if kind is None else _taken(kind, own)), **options})
+        single = made.unwrapped
         if isinstance(single, TokenEnv):
             return single.in_slots(num_envs, **{name: options.get(name, own[name]) for name in own})
-        env.close()
+        made.close()
     own.pop("end_ids", None)  # A plain environment says itself when an episode is over.
     return PlainTokenVectorEnv(lambda: _made(env_id, options), num_envs, **own)
 

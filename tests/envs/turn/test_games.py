@@ -47,7 +47,7 @@ def test_a_message_without_a_number_costs_an_attempt_and_may_cost_reward() -> No
     observation, reward, terminated, _, _ = env.step("I do not know.")
     assert (observation.messages[-1], reward, terminated) == (Message("user", "Say a number."), -0.5, False)
     _, reward, terminated, _, info = env.step("")
-    assert (reward, terminated, info["stop_reason"]) == (-0.5, True, TurnStopReason.ATTEMPTS)
+    assert (reward, terminated, info["stop_reason"]) == (-0.5, True, TurnStopReason.LOST)
 
 
 def test_a_guess_of_any_length_is_read() -> None:
@@ -69,7 +69,7 @@ def test_the_calculator_answers_and_the_answer_ends() -> None:
     assert (reward, terminated, info["stop_reason"]) == (1.0, True, TurnStopReason.SOLVED)
     env.reset(seed=4)
     _, reward, terminated, _, info = env.step("Answer: 1")
-    assert (reward, terminated, info["stop_reason"]) == (0.0, True, TurnStopReason.ATTEMPTS)
+    assert (reward, terminated, info["stop_reason"]) == (0.0, True, TurnStopReason.LOST)
     env.reset(seed=4)
     steps = [env.step("calc: 1+1") for _ in range(3)]
     assert (steps[-1][2:4], steps[-1][4]["stop_reason"]) == ((False, True), TurnStopReason.STEPS)

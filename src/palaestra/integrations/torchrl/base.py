@@ -101,8 +101,7 @@ class CommandEnv(ResearchEnv):
     @property
     def limit(self) -> TurnStopReason | None:
         """The limit that the episode has reached since its last command, if any. Messages without a command take time
-        as
-        well.
+        as well.
         """
         return None if self.over else self._limit()
 

@@ -270,8 +270,7 @@ def read_state(slot: Slot) -> str:
 
 class StateToMessage(MLGymBaseTransform):
     """Renders `state` and `observation` as the `message`, with the template that fits. A missing `state` is read from
-    the
-    slot.
+    the slot.
 
     After a reset the message is the task; then the templates `observation`, `no_output` for a command without output,
     and `format_error` for an unreadable message apply.

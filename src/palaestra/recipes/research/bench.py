@@ -321,8 +321,7 @@ def _places(
     settings: ResearchSettings, tasks: Sequence[str], agents: Sequence[str]
 ) -> tuple[list[str], dict[str, str], list[str]]:
     """Return the names of the tasks, the paths of tasks and agents given by path, and notes of the agents. Raises if a
-    run
-    cannot be played.
+    run cannot be played.
     """
     names: dict[str, str] = {}
     places: dict[str, str] = {}

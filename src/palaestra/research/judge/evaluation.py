@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 
 from palaestra.core.errors import PalaestraError, SandboxError
-from palaestra.core.plugins import locate_error
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
 from palaestra.research.judge.deadline import OverdueError, within
@@ -32,8 +31,7 @@ VALUES = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, R
 """Exceptions that an evaluator raises for a value it did not expect."""
 PROGRAMS, SLACK = 3.0, 30.0
 """The time limit of judging: this many times `evaluation_seconds` plus `SLACK` seconds. An evaluator that exceeds it is
-a
-failure; an episode, bench or baseline would otherwise wait for it forever.
+a failure; an episode, bench or baseline would otherwise wait for it forever.
 """
 
 
@@ -173,7 +171,7 @@ class SubmissionJudge:
                 # It accepted the baseline's values, so these are the submission's.
                 why = f"the evaluator cannot use what it returned ({type(error).__name__})"
                 return self._reject(SubmissionError(why, why), split)
-            message = locate_error(error, self.task.folder)
+            message = describe_error_within(error, self.task.folder)
             return Failure(FailureCause.SCORER, f"the evaluator of {self.task.name} broke: {message[: 2 * TOLD]}")
         finally:
             self.exposed = evaluation.exposed

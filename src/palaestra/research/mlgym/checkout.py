@@ -57,8 +57,7 @@ class Secrets:
 
     def has(self, path: Path, place: str) -> bool:
         """Whether a file or folder is secret: by its path in the checkout or the workspace, by its name if the task
-        file
-        gives only a name, or as another link to a secret file.
+        file gives only a name, or as another link to a secret file.
 
         Arguments:
             path: the path below the checkout.

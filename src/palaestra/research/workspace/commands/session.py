@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from palaestra.core.errors import PalaestraError, suggest
-from palaestra.core.plugins import locate_error
 from palaestra.core.text import clean_text
+from palaestra.core.user_code import describe_error_within
 from palaestra.research.workspace.commands.arguments import from_json, from_text
 from palaestra.research.workspace.commands.base import (
     BrokenCommandError,
@@ -167,7 +167,7 @@ class Session:
         except Exception as error:  # A user-defined command may raise anything.
             code = getattr(command.perform, "__code__", None)
             raise BrokenCommandError(
-                command.name, locate_error(error, Path(code.co_filename if code else "/"))
+                command.name, describe_error_within(error, Path(code.co_filename if code else "/"))
             ) from error
         finally:
             self.inside.deadline = math.inf
