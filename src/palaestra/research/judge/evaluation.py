@@ -15,6 +15,7 @@ import numpy as np
 from palaestra.core.errors import PalaestraError, SandboxError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
+from palaestra.core.user_code import describe_error_within
 from palaestra.research.judge.deadline import OverdueError, within
 from palaestra.research.judge.program import Program
 from palaestra.research.judge.sandboxing import read_only_mounts, sandbox_environment
