@@ -429,8 +429,8 @@ def test_a_silent_server_is_told_again_and_again_and_then_given_up() -> None:
             asked.generate([ask("a"), ask("b")])
         assert len(server.calls) == 2
     assert [event.phase for event in told] == [WAITING] * 3
-    assert all(later.figures["seconds"] >= 2 * event.figures["seconds"] for event, later in itertools.pairwise(told))
-    assert told[0].figures["seconds"] < 0.3
+    assert all(later.data["seconds"] >= 2 * event.data["seconds"] for event, later in itertools.pairwise(told))
+    assert told[0].data["seconds"] < 0.3
     assert "2 calls have had no answer for 0 s; still waiting, at most 0.6 s" in screen.export_text()
 
 

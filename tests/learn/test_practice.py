@@ -46,8 +46,8 @@ def test_a_student_gets_better_at_what_it_practises(fresh_nano: Model) -> None:
     assert len(curve) == 8
     missed = [loss for _, loss in curve]
     assert np.mean(missed[-2:]) < np.mean(missed[:2]) - 0.1
-    assert student.figures["reward_last"] > student.figures["reward_first"]
-    assert student.figures["problems"] == 8
+    assert student.metrics["reward_last"] > student.metrics["reward_first"]
+    assert student.metrics["problems"] == 8
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])
@@ -129,7 +129,7 @@ def test_what_nobody_can_judge_is_no_problem_and_a_failure_is_no_zero(fresh_nano
     curve = student.learn(EXAMPLES[:4], Seeds(0))
     assert curve == [(1, 0.0)]  # All that was scored was right.
     assert student.weights_sha256() == clean  # And so nothing was to be learned.
-    assert student.figures == {
+    assert student.metrics == {
         "problems": 3, "unverifiable": 1, "reward_first": 1, "reward_last": 1, "failed_answers": 4,
         "groups_without_variance": 1,
     }  # fmt: skip
@@ -177,12 +177,12 @@ def test_answers_to_pictures_are_judged_as_they_were_given(scenes: list[Example]
     examples = [*scenes[:2], EXAMPLES[0]]
     prompts = [encode(one, vlm.tokenizer, 1 << 20, vlm.processor) for one in examples]
     rollout = collect_answers(vlm.engine(), examples, prompts, lambda e, c: float(len(c.text) % 2), 2, 24, [1, 2, 3])
-    policy = VisualPolicy(vlm.weights, pad_id_of(vlm.tokenizer), piece=4)
+    policy = VisualPolicy(vlm.weights, pad_id_of(vlm.tokenizer), microbatch_size=4)
     found_BT = policy.logprobs_BT(rollout)
     assert torch.allclose(found_BT, rollout.logprobs_BT, atol=1e-4)
     assert rollout.group_B is not None
     assert rollout.group_B.tolist() == [0, 0, 1, 1, 2, 2]
-    assert rollout.lane_returns() == [float(len(answer.text) % 2) for answer in rollout.records]
+    assert rollout.sequence_returns() == [float(len(answer.text) % 2) for answer in rollout.records]
 
 
 def test_students_that_read_images_practise_as_well(scenes: list[Example]) -> None:

@@ -160,7 +160,7 @@ def test_its_own_rejected_answers_are_wrong_and_exactly_what_it_said(fresh_nano:
     assert student.pairs(examples, Seeds(0)) == pairs
     own = [(example, pair) for example, pair in zip(examples[:7], pairs[:7], strict=True) if pair.rejected is not None]
     assert len(own) >= 4
-    assert student.figures == {"pairs_given": 1, "pairs_own": len(own), "without_pair": 7 - len(own)}
+    assert student.metrics == {"pairs_given": 1, "pairs_own": len(own), "without_pair": 7 - len(own)}
     end = student.tokenizer.eos_token_id
     for example, pair in own:
         assert pair.rejected is not None
@@ -181,7 +181,7 @@ def test_an_answer_that_could_not_be_judged_is_not_taken_for_wrong(fresh_nano: M
     student = PreferenceStudent(fresh_nano, SMALL, Preference(sft_weight=0.0), score=broken)
     with pytest.raises(LessonError, match="none of the 8 examples has a rejected answer"):
         student.learn(EXAMPLES, Seeds(0))
-    assert student.figures["without_pair"] == 8
+    assert student.metrics["without_pair"] == 8
 
 
 def test_without_any_pair_the_responses_alone_are_learned_or_nothing_is(fresh_nano: Model) -> None:

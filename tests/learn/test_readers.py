@@ -13,7 +13,7 @@ from palaestra.learn.kernels import CHUNK, chosen_logprobs_N, gelu_tanh
 from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy
 from palaestra.learn.policies.lean_readers import lean_reader
 from palaestra.learn.policies.readers import PlainReader
-from palaestra.learn.rollouts import Rollout, TokenInputs, lane_selection
+from palaestra.learn.rollouts import Rollout, TokenInputs, select_sequences
 
 VOCABULARY = 61
 
@@ -67,23 +67,23 @@ def model(request: pytest.FixtureRequest) -> Any:
     return made.eval()
 
 
-lanes_of = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=7)
+sequence_shapes = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=7)
 prompts_of = st.lists(st.integers(1, 12), min_size=4, max_size=4)
 
 
-def inputs_of(lanes: list[tuple[int, int]], prompts: list[int]) -> TokenInputs:
-    """Lanes of a prompt and a length; lanes with the same prompt share it."""
+def inputs_of(sequences: list[tuple[int, int]], prompts: list[int]) -> TokenInputs:
+    """Sequences of a prompt and a length; sequences with the same prompt share it."""
     texts = [tuple((7 * k + 3 * t) % VOCABULARY for t in range(n)) for k, n in enumerate(prompts)]
-    responses = [tuple((11 * k + 5 * t + 2) % VOCABULARY for t in range(n)) for k, (_, n) in enumerate(lanes)]
-    return TokenInputs([texts[prompt] for prompt, _ in lanes], responses, [])
+    responses = [tuple((11 * k + 5 * t + 2) % VOCABULARY for t in range(n)) for k, (_, n) in enumerate(sequences)]
+    return TokenInputs([texts[prompt] for prompt, _ in sequences], responses, [])
 
 
 @settings(max_examples=30, deadline=None)
-@given(lanes_of, prompts_of, st.booleans())
+@given(sequence_shapes, prompts_of, st.booleans())
 def test_the_lean_way_reads_what_transformers_reads(
-    model: Any, lanes: list[tuple[int, int]], prompts: list[int], behind: bool
+    model: Any, sequences: list[tuple[int, int]], prompts: list[int], behind: bool
 ) -> None:
-    inputs, every, width = inputs_of(lanes, prompts), range(len(lanes)), max(n for _, n in lanes) + behind
+    inputs, every, width = inputs_of(sequences, prompts), range(len(sequences)), max(n for _, n in sequences) + behind
     reader = lean_reader(model)
     assert reader is not None
     with torch.no_grad():
@@ -91,7 +91,7 @@ def test_the_lean_way_reads_what_transformers_reads(
         plain = PlainReader(model).read(inputs, every, width, True, True)
     assert lean.rows_N is not None
     # Exactly the positions that are there: behind the prompt, and behind each token but perhaps the last.
-    wanted = [k * width + t for k, (_, n) in enumerate(lanes) for t in range(n + behind)]
+    wanted = [k * width + t for k, (_, n) in enumerate(sequences) for t in range(n + behind)]
     assert sorted(lean.rows_N.tolist()) == wanted
     for mine, theirs in ((lean.hidden_ND, plain.hidden_ND), (lean.logits_NV, plain.logits_NV)):
         assert mine is not None
@@ -105,9 +105,9 @@ def test_gradients_of_log_probs_and_values_are_those_of_transformers(shape: str,
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model, other = SHAPES[shape](), SHAPES[shape]()
-    lanes = [(0, 5), (0, 3), (1, 1), (2, 8), (0, 5)]
-    inputs = inputs_of(lanes, [6, 1, 9, 4])
-    mask_BT = torch.arange(8)[None] < torch.tensor([n for _, n in lanes])[:, None]
+    sequences = [(0, 5), (0, 3), (1, 1), (2, 8), (0, 5)]
+    inputs = inputs_of(sequences, [6, 1, 9, 4])
+    mask_BT = torch.arange(8)[None] < torch.tensor([n for _, n in sequences])[:, None]
     rollout = Rollout(
         rewards_BT=torch.zeros(5, 8), logprobs_BT=torch.zeros(5, 8), mask_BT=mask_BT, terminated_BT=mask_BT & False,
         ended_BT=mask_BT & False, inputs=inputs,
@@ -122,7 +122,7 @@ def test_gradients_of_log_probs_and_values_are_those_of_transformers(shape: str,
             if critic == "separate":
                 judge._lean = None
         policy.zero_grad()
-        judged = policy.judge(rollout, lane_selection(rollout, [3, 0, 1, 4, 2]))
+        judged = policy.evaluate_actions(rollout, select_sequences(rollout, [3, 0, 1, 4, 2]))
         assert judged.values is not None
         order = weights_BT[[3, 0, 1, 4, 2]]
         loss = (judged.logprobs * order).sum() + (judged.values * order).pow(2).sum()

@@ -96,7 +96,7 @@ def test_the_ratio_is_one_before_the_first_gradient_step(model: Any, nano: Model
     temperature = data.draw(st.sampled_from([1.0, 0.7, 1.6]), "temperature")
     env = Scripted(lengths, prompts, nano.tokenizer, slots)
     policy = LanguageModelPolicy(
-        model, temperature=temperature, vocabulary=VOCABULARY, piece=data.draw(st.integers(1, 5))
+        model, temperature=temperature, vocabulary=VOCABULARY, microbatch_size=data.draw(st.integers(1, 5))
     )
     rollout = collect_responses(env, policy, episodes, Seeds(1), seed=0)
     assert sorted(rollout.episode_lengths) == sorted(lengths)
@@ -184,9 +184,9 @@ def test_dropout_stays_off_while_learning(model: Any, nano: Model) -> None:
         algorithm: Any = PPO(policy, PPOConfig(update_epochs=1, minibatch_size=4))
         if kind == "grpo":
             algorithm = GRPO(policy, GRPOConfig(group_size=2))
-        figures = algorithm.update(rollout, 1)
-        assert abs(figures["kl"]) < 1e-6
-        assert figures["clip_share"] == 0
+        metrics = algorithm.update(rollout, 1)
+        assert abs(metrics["kl"]) < 1e-6
+        assert metrics["clip_fraction"] == 0
 
 
 def test_the_divergence_of_a_policy_from_itself_is_zero(model: Any, nano: Model) -> None:
@@ -214,14 +214,14 @@ def test_values_follow_the_states_with_a_head_and_with_a_critic_of_its_own(model
             head.weight.normal_(generator=torch.Generator().manual_seed(0))
         rollout = collect_responses(env, policy, 3, Seeds(2), seed=0)
         values_BT, next_BT = policy.values_BT(rollout)
-        for lane in range(3):
-            prompt, response = rollout.inputs.prompts[lane], rollout.inputs.responses[lane]
+        for sequence in range(3):
+            prompt, response = rollout.inputs.prompts[sequence], rollout.inputs.responses[sequence]
             with torch.no_grad():
                 hidden = model.base_model(input_ids=torch.tensor([prompt + response])).last_hidden_state[0]
                 expected = head(hidden)[:, 0][len(prompt) - 1 :]
             n = len(response)
-            assert torch.allclose(values_BT[lane, :n], expected[:-1], atol=1e-4)
-            assert torch.allclose(next_BT[lane, :n], expected[1:], atol=1e-4)
+            assert torch.allclose(values_BT[sequence, :n], expected[:-1], atol=1e-4)
+            assert torch.allclose(next_BT[sequence, :n], expected[1:], atol=1e-4)
 
 
 def test_known_shapes_take_the_lean_step_and_a_stranger_its_own_way(model: Any) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from palaestra.core.errors import SettingsError
 from palaestra.recipes.evaluate.recipe import EvaluateSettings
-from palaestra.recipes.settings import build, documented, read_file, to_plain
+from palaestra.recipes.settings import build, list_settings, read_file, to_plain
 from palaestra.recipes.teach.recipe import TeachSettings
 
 KINDS = [TeachSettings, EvaluateSettings]
@@ -13,7 +13,7 @@ KINDS = [TeachSettings, EvaluateSettings]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_setting_is_documented(kind: type) -> None:
-    assert all(help_text.endswith(".") for _, _, help_text in documented(kind))
+    assert all(help_text.endswith(".") for _, _, help_text in list_settings(kind))
 
 
 @pytest.mark.parametrize("kind", KINDS)

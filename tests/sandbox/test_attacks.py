@@ -409,14 +409,14 @@ def test_what_meddles_with_the_commands_of_its_shell_costs_no_more_than_their_ti
 
 
 def test_a_flood_where_a_shell_tells_its_exit_codes_ends_it_at_once(shell: BashShell) -> None:
-    results = [shell.execute(BREAKS["a flood"]), shell.execute("sleep 0.9")]
+    results = [shell.execute(BREAKS["a flood"]), shell.execute("sleep 5")]
     (result,) = (one for one in results if one.restarted)  # whichever was there when it came
     assert (result.status, result.exit_code) == (Status.SIGNAL, 137)
     assert result.note.startswith(
         "the shell was broken by its command, which wrote where the shell tells its exit codes; "
     )
     assert result.note.endswith("; the background processes were ended")
-    assert result.seconds < 0.9
+    assert result.seconds < 5
     assert shell.execute("pgrep -c yes").text == "0\n"
 
 

@@ -99,9 +99,9 @@ for _ in range({count}):
     os.close(theirs); os.read(ours, 1); os.close(ours)
 """
 CPU = {
-    "children that nobody waits for": SHORT_CHILDREN.format(count=8, seconds=0.1),
+    "children that nobody waits for": SHORT_CHILDREN.format(count=40, seconds=0.1),
     "orphans": """
-for _ in range(8):
+for _ in range(40):
     ours, theirs = os.pipe()
     if os.fork() == 0:
         if os.fork() == 0: burn(.1)
@@ -224,7 +224,7 @@ def test_a_shell_survives_folders_that_are_full_of_memory(bubblewrap: Bubblewrap
 def test_a_command_of_a_shell_has_a_limit_of_cpu_time(bubblewrap: Bubblewrap, how: str) -> None:
     with bubblewrap.shell(replace(LIMITS, cpu_seconds=0.3)) as shell:
         for _ in range(2):
-            result = shell.execute(python(SHORT_CHILDREN.format(count=8, seconds=0.06)))
+            result = shell.execute(python(SHORT_CHILDREN.format(count=40, seconds=0.06)))
             assert (result.status, result.exit_code) == (Status.CPU_TIME, 124), result
         for _ in range(3):  # each command has its own
             assert shell.execute(python("burn(.15)")).ok

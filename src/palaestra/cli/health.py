@@ -22,7 +22,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 class TrainProgress:
-    """Draws the events of a training run: a bar, and the figures of the last iteration.
+    """Draws the events of a training run: a bar, and the metrics of the last iteration.
 
     On a terminal it is one live picture. Elsewhere each iteration prints one line.
     """
@@ -39,7 +39,7 @@ class TrainProgress:
         )
         self._start = time.monotonic()
         self._rewards: list[float] = []
-        self._figures: dict[str, float] = {}
+        self._metrics: dict[str, float] = {}
         self._held_out = ""
 
     def __enter__(self) -> TrainProgress:
@@ -55,19 +55,19 @@ class TrainProgress:
 
     def __call__(self, event: Event) -> None:
         if event.phase == NOTICE:
-            self._print(event.figures["text"])
+            self._print(event.data["text"])
             return
-        report = event.figures.get("report")
+        report = event.data.get("report")
         if isinstance(report, Report):
             self._held_out = f"held-out accuracy after {event.round}: {rate(report)}"
             self._line(self._held_out)
-        elif event.phase == "evaluation" and "test_failures" in event.figures and "test_accuracy" not in event.figures:
-            self._held_out = f"held-out reward after {event.round}: {_held_out(event.figures)}"
+        elif event.phase == "evaluation" and "test_failures" in event.data and "test_accuracy" not in event.data:
+            self._held_out = f"held-out reward after {event.round}: {_held_out(event.data)}"
             self._line(self._held_out)
         elif event.phase == "iteration":
-            self._figures = dict(event.figures)
-            self._rewards.append(self._figures.get("reward", float("nan")))
-            self._line(f"iteration {event.done}/{event.total}: {_one_line(self._figures)}")
+            self._metrics = dict(event.data)
+            self._rewards.append(self._metrics.get("reward", float("nan")))
+            self._line(f"iteration {event.done}/{event.total}: {_one_line(self._metrics)}")
         if not self._live:
             return
         if event.phase in ("collect", "learn", "iteration"):
@@ -75,7 +75,7 @@ class TrainProgress:
         else:
             self._bar.update(self._task, description=event.phase.split("/")[-1])
         if event.phase in ("iteration", "evaluation"):
-            self._live.update(Group(self._bar, *([self._panel()] if self._figures else [self._held_out])))
+            self._live.update(Group(self._bar, *([self._panel()] if self._metrics else [self._held_out])))
 
     def _line(self, text: str) -> None:
         if not self._live:
@@ -85,7 +85,7 @@ class TrainProgress:
         self.console.print(text, markup=False, emoji=False, highlight=False)
 
     def _panel(self) -> Table:
-        f = self._figures
+        f = self._metrics
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
         for name, value in panel(f):
             table.add_row(name, value)
@@ -96,7 +96,7 @@ class TrainProgress:
 
 
 def panel(f: Mapping[str, float]) -> list[tuple[str, TextType]]:
-    """The rows of the panel, those that there are figures for."""
+    """The rows of the panel, those that there are metrics for."""
     rows: list[tuple[str, TextType]] = []
     if "reward" in f:
         interval = f"[{f['reward_low']:.3f}, {f['reward_high']:.3f}] of {f['reward_count']:.0f} episodes"
@@ -111,7 +111,7 @@ def panel(f: Mapping[str, float]) -> list[tuple[str, TextType]]:
     )
     rows.append(("seconds", "  ".join(f"{name} {v:.2f}" for name, v in spent.items()) + f"   {speed}"))
     moved = [("KL of the update", "kl", "{:.4f}"), ("KL to the reference", "reference_kl", "{:.3f} nats a response"),
-             ("clipped", "clip_share", "{:.1%}"), ("entropy", "entropy", "{:.3f} nats"),
+             ("clipped", "clip_fraction", "{:.1%}"), ("entropy", "entropy", "{:.3f} nats"),
              ("explained variance", "explained_variance", "{:.2f}"),
              ("groups without variance", "groups_without_variance", "{:.0%}"),
              ("length", "length", "{:.1f}"), ("cut at the limit", "truncated", "{:.0%}"),
@@ -216,7 +216,7 @@ def _one_line(f: Mapping[str, float]) -> str:
         parts.append(
             f"reward {f['reward']:.3f} [{f['reward_low']:.3f}, {f['reward_high']:.3f}] of {f['reward_count']:.0f}"
         )
-    for name, title in (("kl", "kl"), ("clip_share", "clipped"), ("entropy", "entropy"), ("length", "length")):
+    for name, title in (("kl", "kl"), ("clip_fraction", "clipped"), ("entropy", "entropy"), ("length", "length")):
         if name in f:
             parts.append(f"{title} {f[name]:.3f}")
     if f.get("truncated"):

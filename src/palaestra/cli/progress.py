@@ -28,9 +28,9 @@ class RunProgress:
         self.console, self.rounds = console, rounds
         self._bar = Progress(
             TextColumn("{task.description:<28}", markup=False), BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn(),
-            TextColumn("{task.fields[figures]}", markup=False), console=console,
+            TextColumn("{task.fields[data]}", markup=False), console=console,
         )  # fmt: skip
-        self._task = self._bar.add_task("starting", total=None, figures="")
+        self._task = self._bar.add_task("starting", total=None, data="")
         self._phase = ""
         self._reports: dict[int, Report] = {}
         self._examples = 0
@@ -52,9 +52,9 @@ class RunProgress:
 
     def __call__(self, event: Event) -> None:
         if event.phase == NOTICE:
-            self._tell(event.figures["text"])
+            self._tell(event.data["text"])
             return
-        report = event.figures.get("report")
+        report = event.data.get("report")
         if isinstance(report, Report):
             self._line(f"round {event.round}: {event.phase}: {rate(report)}")
             if report.name == "validation":
@@ -62,12 +62,12 @@ class RunProgress:
                 if self._live:  # The bar draws itself anew; the table only when there is something new in it.
                     self._live.update(Group(self._bar, self._table()))
         elif event.phase == AGAIN:
-            wait = event.figures["seconds"]
+            wait = event.data["seconds"]
             when = f"{wait:.0f} s" if wait >= 10 else f"{wait:.1f} s"
-            self._tell(f"{event.figures['reason']}; asked again in {when} (call {event.done} of at most {event.total})")
+            self._tell(f"{event.data['reason']}; asked again in {when} (call {event.done} of at most {event.total})")
             return
         elif event.phase == WAITING:
-            waiting = event.figures
+            waiting = event.data
             calls = "a call has" if waiting["calls"] == 1 else f"{waiting['calls']} calls have"
             waited = f"had no answer for {waiting['seconds']:.0f} s"
             self._tell(f"{waiting['model']}: {calls} {waited}; still waiting, at most {waiting['limit']:g} s")
@@ -77,19 +77,19 @@ class RunProgress:
             self._line(f"round {event.round}: lesson of {event.done} examples")
         elif event.phase == "train" and event.done == event.total:
             self._line(
-                f"round {event.round}: trained on {event.figures['examples']} examples, loss {event.figures['loss']:.3f}"
+                f"round {event.round}: trained on {event.data['examples']} examples, loss {event.data['loss']:.3f}"
             )
         elif event.phase == "pretrain" and event.done % 100 == 0:
-            self._line(f"step {event.done} of {event.total}, loss {event.figures.get('loss', float('nan')):.3f}")
+            self._line(f"step {event.done} of {event.total}, loss {event.data.get('loss', float('nan')):.3f}")
         if not self._live:
             return
         name = event.phase if not self.rounds else f"round {event.round}/{self.rounds}  {event.phase.split('/')[-1]}"
         if name != self._phase:
-            self._bar.reset(self._task, description=name, total=event.total or None, figures="")
+            self._bar.reset(self._task, description=name, total=event.total or None, data="")
             self._phase = name
-        loss = event.figures.get("loss")
-        figures = f"loss {loss:.3f}" if isinstance(loss, float) else ""
-        self._bar.update(self._task, completed=event.done, total=event.total or None, figures=figures)
+        loss = event.data.get("loss")
+        data = f"loss {loss:.3f}" if isinstance(loss, float) else ""
+        self._bar.update(self._task, completed=event.done, total=event.total or None, data=data)
 
     def _line(self, text: str) -> None:
         if not self._live:

@@ -88,7 +88,7 @@ class PractisingStudent(ModelStudent):
     """A student that learns by reinforcement, on problems whose answers can be verified.
 
     Its loss is the share of the reward that it missed: 1 minus the mean score of an iteration's answers. After a
-    training its `figures` are `problems` and `unverifiable` (examples that were left out), `reward_first`,
+    training its `metrics` are `problems` and `unverifiable` (examples that were left out), `reward_first`,
     `reward_last`, `failed_answers` (no score could be had) and `groups_without_variance` (the share that taught
     nothing).
 
@@ -182,7 +182,7 @@ class PractisingStudent(ModelStudent):
                     keep(TrainingState(iteration, weights, {0: algorithm.optimizer.state()}, curve))
         finally:
             self._settle()
-        self.figures = {
+        self.metrics = {
             "problems": float(len(problems)),
             "unverifiable": float(len(examples) - len(problems)),
             "reward_first": 1.0 - curve[0][1],

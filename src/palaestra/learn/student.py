@@ -39,7 +39,7 @@ class Student(Protocol):
     - `start`: `"base"` (what is meant where it is missing) or `"last"`. With `"last"` it is given only the examples
       that are new, and goes on from the weights that it has; whoever calls sees to it that those are the last
       round's, by `load` where need be. If such a training breaks off, it has the weights that it had before.
-    - `figures`: what its last training counted beside the loss, by name.
+    - `metrics`: what its last training counted beside the loss, by name.
     """
 
     name: str
@@ -107,7 +107,7 @@ class ModelStudent(ABC):
         self.settings: Any = self.Settings() if settings is None and self.Settings is not None else settings
         self.processor, self.start = model.processor, start
         self.batch_size, self.keep_every = batch_size, keep_every
-        self.figures: dict[str, float] = {}
+        self.metrics: dict[str, float] = {}
         self._model: Any = model.weights
         self._adapted: Any = None
         if supervision.method == "full":
@@ -159,7 +159,7 @@ class ModelStudent(ABC):
         mark = fingerprint_of(examples, seeds, type(self).__name__, self.weights_sha256() if before else "")
         if self.supervision.method == "lora" and self._adapted is None:
             self._adapt(seeds)
-        self.figures = {}
+        self.metrics = {}
         try:
             if progress is None:
                 return self._train(examples, seeds, on_step, None, None)

@@ -1,4 +1,4 @@
-"""The calls of a run to language models: one cache, one ledger and one budget for all of them."""
+"""The language models of a run behind one cache, one ledger and one budget."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from palaestra.runs.run import Run
 
 CALL_TIMEOUT = 600.0
-CALL_TIMEOUT_HELP = "Most seconds to wait for one answer of a service, repeated calls included."
+CALL_TIMEOUT_HELP = "Maximum seconds to wait for one answer of a service, retries included."
 CALLS = "calls.sqlite"
-"""Below the user's cache: every answer of a model, so that the same run again makes no call."""
+"""File name of the cache of model answers. The default one lies in the user's cache folder and serves all runs."""
 
 
 class CallSettings(Protocol):
-    """Settings of a recipe that calls models."""
+    """The settings of a recipe that calls models."""
 
     @property
     def cache(self) -> str: ...
@@ -44,13 +44,13 @@ class CallSettings(Protocol):
     def max_tokens(self) -> int: ...
 
 
-class Calls:
-    """Opens the models of a run. All of them draw on its budget; make one with `calls_of`.
+class MeteredEngines:
+    """Opens the models of a run. All of them share the run's cache and budget. See `meter_engines`.
 
     Arguments:
-        cache: keeps every answer.
-        owner: the run's id.
-        service: arguments of `OpenAIEngine`, for services that it opens itself.
+        cache: stores every answer.
+        owner: the id of the run.
+        service: arguments of `OpenAIEngine` for remote models.
     """
 
     def __init__(
@@ -63,89 +63,39 @@ class Calls:
     ) -> None:
         self.cache, self.owner, self.budget, self.listener, self.service = cache, owner, budget, listener, service
 
-    def engine(self, name: str, opened: Engine | None = None) -> CachedEngine:
-        """The model of that name: `openai:MODEL`, `ADDRESS#MODEL`, a folder, or what the shelf knows.
+    def open(self, name: str, engine: Engine | None = None) -> CachedEngine:
+        """Open a model: `openai:MODEL`, `ADDRESS#MODEL`, a folder, or a name of the model shelf.
 
         Arguments:
-            opened: its engine, where that is open already.
+            engine: the engine of the model, if it is open already.
         """
         from palaestra.engines.endpoints import is_remote
         from palaestra.engines.factory import open_cached
 
         service = self.service if is_remote(name) else {}
         return open_cached(
-            name, self.cache, engine=opened, budget=self.budget, owner=self.owner, listener=self.listener, **service
+            name, self.cache, engine=engine, budget=self.budget, owner=self.owner, listener=self.listener, **service
         )
 
     def spent(self) -> Spending:
-        """What the run's calls have cost so far, before a kill too."""
+        """The cost of the run's calls so far, including those of earlier processes."""
         return self.cache.spent(self.owner)
 
 
-def open_cache(path: str = "") -> Cache:
-    """The answers of models that are kept: in the file of that name, or in the one for all runs."""
-    from palaestra.engines.models import cache_folder
-    from palaestra.runs.cache import Cache
-    from palaestra.runs.guard import guarded
-
-    where = Path(path).expanduser() if path else cache_folder() / CALLS
-    with guarded(where, "opening the cache of calls"):
-        where.parent.mkdir(parents=True, exist_ok=True)
-    return Cache(where)
-
-
-def check_cache(path: str) -> None:
-    """Raise where the answers of models cannot be kept there, as far as that is known without making anything.
-
-    Raises:
-        SettingsError: a folder is named, or lies below a file.
-        RunError: it is a file of something else.
-    """
-    if path in ("", ":memory:"):
-        return
-    where = Path(path).expanduser()
-    above = next(folder for folder in where.parents if folder.exists())
-    require(not where.is_dir(), f"setting 'cache': expected a file; {where} is a folder")
-    require(above.is_dir(), f"setting 'cache': expected a file in a folder; {above} is none")
-    if where.exists():
-        open_cache(path).close()
-
-
-def check_prices(max_cost: float, *models: str) -> None:
-    """Raise if `max_cost` limits a service whose price is not known; before anything is loaded or called."""
-    from palaestra.engines.prices import check_price
-
-    if max_cost:
-        for name in models:
-            check_price(name)
-
-
-def check_call_timeout(seconds: float) -> None:
-    """Raise if the setting `call_timeout` is no limit."""
-    require(0 < seconds < math.inf, f"setting 'call_timeout': expected seconds above 0, and finite; got {seconds}")
-
-
-def service_options(call_timeout: float, **options: Any) -> dict[str, Any]:
-    """Arguments of `OpenAIEngine` for a setting `call_timeout`: the limit of a call, and of its repetitions together."""
-    from palaestra.engines.retry import Patience
-
-    return {"timeout": call_timeout, "patience": Patience(total=call_timeout), **options}
-
-
 @contextmanager
-def calls_of(
+def meter_engines(
     run: Run,
     settings: CallSettings,
     within: Budget | None = None,
     resumable: bool = True,
     listener: Listener = ignore,
-) -> Iterator[Calls]:
-    """The calls of a run, with its cache open; what the run has spent before counts.
+) -> Iterator[MeteredEngines]:
+    """Open the cache of a run and meter its models. Earlier spending of the run counts against the budget.
 
     Arguments:
-        within: the budget of several runs, of which this is one.
-        resumable: whether the run can go on with other limits, where it has reached one.
-        listener: is told of weights that are fetched, and of calls that are made again.
+        within: the budget of a group of runs that this run belongs to.
+        resumable: the run can be resumed with higher limits after it reached one.
+        listener: receives events for downloads and repeated calls.
     """
     from palaestra.engines.budget import Budget
 
@@ -157,11 +107,61 @@ def calls_of(
             resumable=resumable,
         )  # fmt: skip
         service = service_options(settings.call_timeout, in_flight=settings.in_flight)
-        yield Calls(cache, owner, budget, listener, service)
+        yield MeteredEngines(cache, owner, budget, listener, service)
 
 
-class Engines:
-    """Models that are open, by name, for all runs of this process. Those of this process answer one at a time."""
+def open_cache(path: str = "") -> Cache:
+    """Open the cache of model answers at `path`, or the user's cache if `path` is empty."""
+    from palaestra.engines.models import cache_folder
+    from palaestra.runs.cache import Cache
+    from palaestra.runs.guard import guarded
+
+    file = Path(path).expanduser() if path else cache_folder() / CALLS
+    with guarded(file, "opening the cache of calls"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    return Cache(file)
+
+
+def check_cache(path: str) -> None:
+    """Check that a cache can be opened at `path`, without creating it.
+
+    Raises:
+        SettingsError: `path` is a folder, or lies below a file.
+        RunError: the file is not a cache.
+    """
+    if path in ("", ":memory:"):
+        return
+    file = Path(path).expanduser()
+    parent = next(folder for folder in file.parents if folder.exists())
+    require(not file.is_dir(), f"setting 'cache': expected a file; {file} is a folder")
+    require(parent.is_dir(), f"setting 'cache': expected a file in a folder; {parent} is not a folder")
+    if file.exists():
+        open_cache(path).close()
+
+
+def check_prices(max_cost: float, *models: str) -> None:
+    """Raise if a cost limit is set for a model without a known price. Local models are free."""
+    from palaestra.engines.prices import check_price
+
+    if max_cost:
+        for name in models:
+            check_price(name)
+
+
+def check_call_timeout(seconds: float) -> None:
+    """Raise unless the setting `call_timeout` is positive and finite."""
+    require(0 < seconds < math.inf, f"setting 'call_timeout': expected seconds above 0, and finite; got {seconds}")
+
+
+def service_options(call_timeout: float, **options: Any) -> dict[str, Any]:
+    """Arguments of `OpenAIEngine`: `call_timeout` limits each call and all of its retries together."""
+    from palaestra.engines.retry import Patience
+
+    return {"timeout": call_timeout, "patience": Patience(total=call_timeout), **options}
+
+
+class SharedEngines:
+    """Open models by name, shared by all runs of this process. A local model serves one thread at a time."""
 
     def __init__(self, device: str = "", listener: Listener = ignore, call_timeout: float = CALL_TIMEOUT) -> None:
         self.device, self.listener, self.call_timeout = device, listener, call_timeout
@@ -169,20 +169,21 @@ class Engines:
         self._lock = threading.Lock()
 
     def get(self, name: str) -> Engine:
+        """Return the model of that name. The first call loads it."""
         from palaestra.engines.endpoints import is_remote
         from palaestra.engines.factory import open_engine
 
         with self._lock:
             if name not in self._open:
                 self.listener(Event("load"))
-                own = service_options(self.call_timeout) if is_remote(name) else {"device": self.device}
-                engine = open_engine(name, listener=self.listener, **own)
-                self._open[name] = engine if is_remote(name) else OneAtATime(engine)
+                options = service_options(self.call_timeout) if is_remote(name) else {"device": self.device}
+                engine = open_engine(name, listener=self.listener, **options)
+                self._open[name] = engine if is_remote(name) else SerialEngine(engine)
             return self._open[name]
 
 
-class OneAtATime:
-    """An engine for several threads: the others wait."""
+class SerialEngine:
+    """An engine behind a lock, so that several threads can use it."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.name, self._lock = engine, engine.name, threading.Lock()

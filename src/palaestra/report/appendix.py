@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from palaestra.recipes.settings import documented
+from palaestra.recipes.settings import list_settings
 from palaestra.report.provenance import ProvenancePart, provenance_part
 from palaestra.runs.ledger import LedgerTotal, describe_cost
 from palaestra.runs.run import Run
@@ -71,7 +71,7 @@ def appendix_of(run: Run, kind: type[Any], unpriced_phases: tuple[str, ...] = ()
 
 def setting_rows(settings: Mapping[str, Any], kind: type[Any]) -> tuple[SettingRow, ...]:
     """Settings beside what the fields of `kind` say of them."""
-    known = {name: (default, help_) for name, default, help_ in documented(kind)}
+    known = {name: (default, help_) for name, default, help_ in list_settings(kind)}
     rows = []
     for name, value in settings.items():
         default, help_ = known.get(name, (None, ""))

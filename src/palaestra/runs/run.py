@@ -24,6 +24,7 @@ from typing import Any
 from palaestra.core.errors import RunError
 from palaestra.runs.files import PARTIAL, read_json, write_json
 from palaestra.runs.guard import guarded
+from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.store import Store
 
 FORMAT = 1
@@ -216,6 +217,26 @@ class Run:
             else:
                 path.write_text("".join(format_exception(error)), encoding="utf-8")
                 error.add_note(f"traceback: {path}")
+
+
+class RunClock:
+    """Books the seconds of a run that no other ledger entry covers.
+
+    Arguments:
+        start: `time.perf_counter()` at the start of the work.
+    """
+
+    def __init__(self, run: Run, start: float) -> None:
+        self.run, self.start, self.booked = run, start, run.store.total().seconds
+
+    def book(self, phase: str) -> None:
+        """Add the seconds since the last call to the ledger, less those that were booked in the meantime."""
+        now, total = time.perf_counter(), self.run.store.total().seconds
+        rest = (now - self.start) - (total - self.booked)
+        if rest > 0 and self.run.summary is None:
+            self.run.store.add_cost(LedgerEntry(phase, seconds=rest))
+            total += rest
+        self.start, self.booked = now, total
 
 
 def check_folder(folder: Path) -> None:

@@ -35,7 +35,7 @@ CREATE TABLE deliveries (round INTEGER PRIMARY KEY, data TEXT NOT NULL);
 CREATE TABLE skills (stage TEXT PRIMARY KEY, data TEXT NOT NULL);
 CREATE TABLE trainings (round INTEGER PRIMARY KEY, weights_sha256 TEXT NOT NULL, steps INTEGER, seconds REAL);
 CREATE TABLE curves (round INTEGER, step INTEGER, loss REAL, PRIMARY KEY (round, step));
-CREATE TABLE figures (iteration INTEGER, name TEXT, value REAL, PRIMARY KEY (iteration, name));
+CREATE TABLE metrics (iteration INTEGER, name TEXT, value REAL, PRIMARY KEY (iteration, name));
 CREATE TABLE trajectories (iteration INTEGER, position INTEGER, reward REAL, data TEXT NOT NULL,
                            PRIMARY KEY (iteration, position));
 CREATE TABLE steps (episode INTEGER, position INTEGER, data TEXT NOT NULL, PRIMARY KEY (episode, position));
@@ -220,28 +220,28 @@ class Store:
     # Iterations of reinforcement learning
 
     def add_iteration(
-        self, iteration: int, figures: Mapping[str, float], trajectories: Sequence[Trajectory], cost: LedgerEntry
+        self, iteration: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory], cost: LedgerEntry
     ) -> None:
         """Record what an iteration brought; a figure that is no number is left out."""
-        known = [(iteration, name, float(value)) for name, value in figures.items() if math.isfinite(value)]
+        known = [(iteration, name, float(value)) for name, value in metrics.items() if math.isfinite(value)]
         with self._transaction("storing an iteration") as db:
-            db.executemany("INSERT INTO figures VALUES (?, ?, ?)", known)
+            db.executemany("INSERT INTO metrics VALUES (?, ?, ?)", known)
             db.executemany(
                 "INSERT INTO trajectories VALUES (?, ?, ?, ?)",
                 [(iteration, k, t.total_reward, to_json(t)) for k, t in enumerate(trajectories)],
             )
             _insert_cost(db, cost)
 
-    def add_figures(self, iteration: int, figures: Mapping[str, float]) -> None:
-        """Record further figures of an iteration, for example of an evaluation after it."""
-        known = [(iteration, name, float(value)) for name, value in figures.items() if math.isfinite(value)]
-        with self._transaction("storing figures") as db:
-            db.executemany("INSERT OR REPLACE INTO figures VALUES (?, ?, ?)", known)
+    def add_metrics(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Record further metrics of an iteration, for example of an evaluation after it."""
+        known = [(iteration, name, float(value)) for name, value in metrics.items() if math.isfinite(value)]
+        with self._transaction("storing metrics") as db:
+            db.executemany("INSERT OR REPLACE INTO metrics VALUES (?, ?, ?)", known)
 
-    def figures(self) -> dict[int, dict[str, float]]:
-        """All figures by iteration."""
+    def metrics(self) -> dict[int, dict[str, float]]:
+        """All metrics by iteration."""
         found: dict[int, dict[str, float]] = {}
-        for iteration, name, value in self._read("SELECT iteration, name, value FROM figures ORDER BY iteration"):
+        for iteration, name, value in self._read("SELECT iteration, name, value FROM metrics ORDER BY iteration"):
             found.setdefault(iteration, {})[name] = value
         return found
 
@@ -252,7 +252,7 @@ class Store:
     def forget_after(self, iteration: int) -> None:
         """Remove what came after a checkpoint: it will be done again, with the same result."""
         with self._transaction("going back to a checkpoint") as db:
-            db.execute("DELETE FROM figures WHERE iteration > ?", (iteration,))
+            db.execute("DELETE FROM metrics WHERE iteration > ?", (iteration,))
             db.execute("DELETE FROM trajectories WHERE iteration > ?", (iteration,))
             for (phase,) in db.execute("SELECT DISTINCT phase FROM attempts").fetchall():
                 if phase.split("/")[0].isdigit() and int(phase.split("/")[0]) > iteration:

@@ -189,7 +189,7 @@ def test_the_best_of_several_goes_on_after_a_kill(number: Path, tmp_path: Path, 
 
     def listener(event: Event) -> None:
         nonlocal episodes
-        episodes += event.phase == "step" and event.figures["stop_reason"] == "submitted"
+        episodes += event.phase == "step" and event.data["stop_reason"] == "submitted"
         if episodes == 2:
             raise Killed
 
@@ -290,7 +290,7 @@ def test_a_demonstration_a_strategy_and_own_prompts_are_told(number: Path, tmp_p
         ({"history": ("last:-1",)}, "got 'last:-1'"),
         ({"history": ("last:0",)}, "got 'last:0'"),
         ({"cache": "/tmp"}, "setting 'cache': expected a file; /tmp is a folder"),
-        ({"cache": f"{__file__}/calls"}, r"test_research\.py is none"),
+        ({"cache": f"{__file__}/calls"}, r"test_research\.py is not a folder"),
         ({"cache": __file__}, "is no cache, or damaged"),
         ({"memory": "/tmp"}, "the memory is a file; /tmp is a folder"),
         ({"memory": f"{__file__}/notes"}, r"test_research\.py is none"),
@@ -401,8 +401,8 @@ def test_calls_that_were_made_again_are_told_and_counted(
     assert (s["steps"], s["calls"], s["calls_again"], s["failures"]) == (2, 3, 1, {})
     (again,) = [event for event in told if event.phase == AGAIN]
     assert (again.done, again.total) == (1, 10)
-    assert "out of order" in again.figures["reason"]
-    assert again.figures["seconds"] > 0
+    assert "out of order" in again.data["reason"]
+    assert again.data["seconds"] > 0
     finish(result)
     assert "3 calls (1 made again)" in " ".join(capsys.readouterr().out.split())
     assert "1 call made again" in (tmp_path / "run" / "report.html").read_text()

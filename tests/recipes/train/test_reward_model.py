@@ -13,7 +13,7 @@ from palaestra.core.errors import ModelError, RunError, SettingsError
 from palaestra.core.events import Event
 from palaestra.learn.reward_model import load_reward_model
 from palaestra.learn.reward_training import RewardState
-from palaestra.recipes.settings import documented
+from palaestra.recipes.settings import list_settings
 from palaestra.recipes.train import reward_model as reward
 from palaestra.recipes.train.reward_model import RewardSettings, train_reward
 
@@ -234,7 +234,7 @@ def test_a_folder_of_something_else_is_not_replaced(data: Path, tmp_path: Path) 
 
 
 def test_every_setting_is_documented() -> None:
-    assert all(text.endswith(".") for _, _, text in documented(RewardSettings))
+    assert all(text.endswith(".") for _, _, text in list_settings(RewardSettings))
 
 
 def test_importing_the_recipe_loads_neither_torch_nor_transformers() -> None:

@@ -56,17 +56,17 @@ def talk_env() -> Iterator[str]:
     del gymnasium.registry["Talk-v0"]
 
 
-def test_a_run_leaves_figures_conversations_and_a_model(whole: TrainResult) -> None:
+def test_a_run_leaves_metrics_conversations_and_a_model(whole: TrainResult) -> None:
     summary = whole.summary
     assert (summary["policy"], summary["algorithm"], summary["episodes"]) == ("lm", "grpo", 24)
     with Run.open(whole.folder, read_only=True) as run:
-        figures = run.store.figures()
+        metrics = run.store.metrics()
         wanted = {"reward", "reward_low", "turns", "entropy", "length", "truncated", "groups_without_variance",
                   "seconds_model", "seconds_environment", "seconds_update", "tokens_per_second"}  # fmt: skip
-        assert wanted <= set(figures[1])
-        assert {"test_reward", "test_turns", "test_count"} <= set(figures[0]) & set(figures[3])
+        assert wanted <= set(metrics[1])
+        assert {"test_reward", "test_turns", "test_count"} <= set(metrics[0]) & set(metrics[3])
         kept = run.store.trajectories(1)
-        assert run.store.total("1/train").completion_tokens == figures[1]["decisions"]
+        assert run.store.total("1/train").completion_tokens == metrics[1]["decisions"]
     assert [t.infos[0]["episode"] for t in kept] == list(range(8))
     assert len({t.seed for t in kept[:4]}) == 1 and kept[0].seed != kept[4].seed  # noqa: PT018
     longer = [t for t in kept if t.infos[0]["turns"] == 2]
@@ -123,23 +123,23 @@ def test_every_algorithm_learns_from_turns(talk_env: str, tmp_path: Path, more: 
     }
     result = train(out=tmp_path / "run", callbacks=[told.append], **settings)
     assert result.summary["decisions"] > 8
-    assert told[0].figures["turns"] > 1
+    assert told[0].metrics["turns"] > 1
     assert {episode.turns for episode in told[0].responses} > {1}  # type: ignore[attr-defined]
     if "kl" in more:
-        assert told[0].figures["reference_kl"] == pytest.approx(0.0, abs=1e-3)
+        assert told[0].metrics["reference_kl"] == pytest.approx(0.0, abs=1e-3)
 
 
 def test_the_messages_that_the_token_limit_cut_are_counted(whole: TrainResult) -> None:
     with Run.open(whole.folder, read_only=True) as run:
-        figures, episodes = run.store.figures()[1], run.store.trajectories(1)
+        metrics, episodes = run.store.metrics()[1], run.store.trajectories(1)
     spoken = [segment.token_ids for episode in episodes for segment in episode.segments if segment.chosen[0]]
     ends = {ids[-1] for ids in spoken if len(ids) < SMALL["max_tokens"]}
     assert len(ends) == 1  # A message below the limit ended by itself.
     cut = [ids for ids in spoken if len(ids) == SMALL["max_tokens"] and ids[-1] not in ends]
     assert 0 < len(cut) < len(spoken)
-    assert figures["truncated"] == pytest.approx(len(cut) / len(spoken))
+    assert metrics["truncated"] == pytest.approx(len(cut) / len(spoken))
     assert 0 < whole.summary["truncated"] < 1
-    assert f"cut at the limit {figures['truncated']:.0%}" in _one_line(figures)
+    assert f"cut at the limit {metrics['truncated']:.0%}" in _one_line(metrics)
     assert sum(episode.infos[0]["cut_messages"] for episode in episodes) == len(cut)
 
 
@@ -148,7 +148,7 @@ def test_a_failed_episode_teaches_nothing_and_many_stop_the_run(talk_env: str, t
     told: list[Iteration] = []
     train(out=tmp_path / "some", callbacks=[told.append], **{**settings, "env_options": ("failing=0.03",)})
     failed = [episode for episode in told[0].responses if episode.failure]
-    assert failed and told[0].figures["failures"] == len(failed) and told[0].figures["episodes"] == 40 - len(failed)  # noqa: PT018
+    assert failed and told[0].metrics["failures"] == len(failed) and told[0].metrics["episodes"] == 40 - len(failed)  # noqa: PT018
     assert failed[0].failure == "sandbox: the sandbox is gone"
     with pytest.raises(EnvError, match="episodes failed in one iteration; the first: sandbox: the sandbox is gone"):
         train(out=tmp_path / "many", **{**settings, "env_options": ("failing=0.6",)})
@@ -252,7 +252,7 @@ def test_episodes_that_are_paid_alike_teach_nothing(
     result = train(out=tmp_path / "run", callbacks=[told.append], **settings)
     weights = nano.weights.state_dict()
     assert all((tensor == weights[name]).all() for name, tensor in result.policy.model.state_dict().items())
-    assert algorithm == "reinforce" or told[0].figures["groups_without_variance"] == 1.0
+    assert algorithm == "reinforce" or told[0].metrics["groups_without_variance"] == 1.0
 
 
 def test_held_out_episodes_that_fail_stop_the_run_and_name_the_cause(paying_env: str, tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_an_environment_that_breaks_is_counted_as_one(paying_env: str, tmp_path:
     summary = result.summary
     failed = int(summary["test_before_failures"])
     assert failed == summary["test_after_failures"] == 2, "the seed has failures, and no more than a tenth"
-    assert summary["failures"] == {"environment": 4} and told[0].figures["failures"] == 0  # noqa: PT018
+    assert summary["failures"] == {"environment": 4} and told[0].metrics["failures"] == 0  # noqa: PT018
     assert (summary["test_before_episodes"], summary["test_gain_episodes"]) == (22, 22)
 
 

@@ -21,13 +21,13 @@ from palaestra.engines.kernels import suited
 from palaestra.engines.sequences import SequenceStepper
 from palaestra.engines.slots import SlotStepper, make_stepper
 from palaestra.learn.kernels import chosen_logprobs_N
-from palaestra.learn.policies.base import Judgement
+from palaestra.learn.policies.base import ActionEvaluation
 from palaestra.learn.policies.lean_readers import lean_reader
 from palaestra.learn.policies.readers import PlainReader, Reading, pack, pack_right, padded
 from palaestra.learn.randomness import seeded_torch
 from palaestra.learn.rollouts import Rollout, Selection, TokenInputs, everything
 
-PIECE_LOGITS = 1 << 25
+MICROBATCH_LOGITS = 1 << 25
 """Logits that one pass of judging may hold: 128 MB in float32, and a few times that with gradients."""
 
 
@@ -44,7 +44,7 @@ class LanguageModelPolicy(nn.Module):
         seeds: of the value head's weights.
     """
 
-    by_lane = True
+    by_sequence = True
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class LanguageModelPolicy(nn.Module):
         critic: Literal["head"] | LanguageModelCritic | None = None,
         temperature: float = 1.0,
         vocabulary: int = 0,
-        piece: int = 0,
+        microbatch_size: int = 0,
         seeds: Seeds = Seeds(0),
     ) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class LanguageModelPolicy(nn.Module):
         if critic == "head":
             self.value_head = value_head(int(config.hidden_size), seeds).to(model.device)
         self.has_critic = critic is not None
-        self.piece = piece
+        self.microbatch_size = microbatch_size
         self._stepper: SlotStepper | SequenceStepper | None = None
         self._plain, self._lean, self._checked = PlainReader(model), lean_reader(model), False
         super().train(False)
@@ -174,19 +174,21 @@ class LanguageModelPolicy(nn.Module):
 
     # Learning
 
-    def judge(self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True) -> Judgement:
-        """Log-probs, entropies and values at the tokens of the selected lanes, `[lanes, width]`."""
+    def evaluate_actions(
+        self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True
+    ) -> ActionEvaluation:
+        """Log-probs, entropies and values at the tokens of the selected sequences, `[sequences, width]`."""
         inputs: TokenInputs = rollout.inputs
-        lanes = selection.index.tolist()
+        sequences = selection.index.tolist()
         valued = values and self.value_head is not None
         # Whoever wants whole distributions, or restricts them, needs logits; log-probs alone come with less.
         whole = entropy or bool(inputs.legal) or self._lean is None
-        reach = inputs.reach(lanes, selection.width)
-        reading = self._read(inputs, lanes, reach, hidden=valued or not whole, logits=whole)
-        reading = reading.at_decisions(inputs, lanes, reach, selection.width)
-        chosen_BR = padded([inputs.decisions(lane) for lane in lanes], selection.width).to(self.device)
+        reach = inputs.reach(sequences, selection.width)
+        reading = self._read(inputs, sequences, reach, hidden=valued or not whole, logits=whole)
+        reading = reading.at_decisions(inputs, sequences, reach, selection.width)
+        chosen_BR = padded([inputs.decisions(sequence) for sequence in sequences], selection.width).to(self.device)
         chosen_N = chosen_BR.flatten() if reading.rows_N is None else chosen_BR.flatten()[reading.rows_N]
-        shape = (len(lanes), selection.width)
+        shape = (len(sequences), selection.width)
         entropy_BR = None
         if reading.logits_NV is None:
             assert reading.hidden_ND is not None
@@ -197,7 +199,7 @@ class LanguageModelPolicy(nn.Module):
             if self.temperature != 1.0:
                 logits_NV = logits_NV / self.temperature
             if inputs.legal:
-                legal = [inputs.legal[lane] for lane in lanes]
+                legal = [inputs.legal[sequence] for sequence in sequences]
                 logits_NV = _restrict(logits_NV, reading.rows_N, legal, selection.width)
             logprobs_N = -nn.functional.cross_entropy(logits_NV, chosen_N, reduction="none")
             if entropy:
@@ -210,9 +212,9 @@ class LanguageModelPolicy(nn.Module):
             assert reading.hidden_ND is not None
             values_BR = reading.table(self.value_head(reading.hidden_ND.float())[..., 0], *shape)
         elif values and self.critic is not None:
-            values_BR = self.critic.values(inputs, lanes, selection.width)[:, :-1]
+            values_BR = self.critic.values(inputs, sequences, selection.width)[:, :-1]
         # The rollout lies on the CPU; what is compared with it comes there, and gradients go back.
-        return Judgement(
+        return ActionEvaluation(
             logprobs_BR.cpu(),
             entropy_BR.cpu() if entropy_BR is not None else None,
             values_BR.cpu() if values_BR is not None else None,
@@ -223,17 +225,17 @@ class LanguageModelPolicy(nn.Module):
         inputs: TokenInputs = rollout.inputs
         values_BT = torch.zeros_like(rollout.rewards_BT)
         next_BT = torch.zeros_like(rollout.rewards_BT)
-        for selection in everything(rollout, True, self._most(rollout)):
-            lanes, width = selection.index.tolist(), selection.width
+        for selection in everything(rollout, True, self.max_microbatch_size(rollout)):
+            sequences, width = selection.index.tolist(), selection.width
             if self.value_head is not None:
-                reach = inputs.reach(lanes, width)
-                reading = self._read(inputs, lanes, reach, hidden=True, logits=False, behind=True)
-                reading = reading.at_decisions(inputs, lanes, reach + 1, width + 1, behind=True)
+                reach = inputs.reach(sequences, width)
+                reading = self._read(inputs, sequences, reach, hidden=True, logits=False, behind=True)
+                reading = reading.at_decisions(inputs, sequences, reach + 1, width + 1, behind=True)
                 assert reading.hidden_ND is not None
                 found_N = self.value_head(reading.hidden_ND.float())[..., 0]
-                found_BR = reading.table(found_N, len(lanes), width + 1)
+                found_BR = reading.table(found_N, len(sequences), width + 1)
             elif self.critic is not None:
-                found_BR = self.critic.values(inputs, lanes, width)
+                found_BR = self.critic.values(inputs, sequences, width)
             else:
                 raise EnvError("this algorithm needs a critic; give the policy critic='head' or a LanguageModelCritic")
             found_BR = found_BR.to(values_BT.device)
@@ -247,8 +249,8 @@ class LanguageModelPolicy(nn.Module):
         found_BT = torch.zeros_like(rollout.rewards_BT)
         self.model.eval()
         with suited():
-            for selection in everything(rollout, True, self._most(rollout)):
-                judged = self.judge(rollout, selection, values=False)
+            for selection in everything(rollout, True, self.max_microbatch_size(rollout)):
+                judged = self.evaluate_actions(rollout, selection, values=False)
                 found_BT[selection.index, : selection.width] = judged.logprobs.to(found_BT.device)
         return found_BT * rollout.mask_BT
 
@@ -260,9 +262,13 @@ class LanguageModelPolicy(nn.Module):
         with self.model.disable_adapter():
             yield
 
-    def most_lanes(self, rollout: Rollout) -> int:
-        """How many lanes one pass with gradients takes."""
-        return self._most(rollout)
+    def max_microbatch_size(self, rollout: Rollout) -> int:
+        """The most sequences that one pass can take without holding too many logits."""
+        if self.microbatch_size:
+            return self.microbatch_size
+        inputs: TokenInputs = rollout.inputs
+        longest = inputs.reach(range(rollout.num_sequences), int(rollout.mask_BT.sum(-1).max()))
+        return max(1, MICROBATCH_LOGITS // ((longest + 1) * self.rows))
 
     def parameter_groups(self, actor_rate: float, critic_rate: float) -> list[dict[str, object]]:
         groups: list[dict[str, object]] = [
@@ -275,17 +281,10 @@ class LanguageModelPolicy(nn.Module):
 
     # Inside
 
-    def _most(self, rollout: Rollout) -> int:
-        if self.piece:
-            return self.piece
-        inputs: TokenInputs = rollout.inputs
-        longest = inputs.reach(range(rollout.lanes), int(rollout.mask_BT.sum(-1).max()))
-        return max(1, PIECE_LOGITS // ((longest + 1) * self.rows))
-
     def _read(
         self,
         inputs: TokenInputs,
-        lanes: list[int],
+        sequences: list[int],
         width: int,
         hidden: bool = False,
         logits: bool = True,
@@ -293,21 +292,23 @@ class LanguageModelPolicy(nn.Module):
     ) -> Reading:
         """Before each token of the responses and, if `behind`, behind the last."""
         width += behind
-        longest = max(len(inputs.prompts[lane]) + min(len(inputs.responses[lane]), width - 1) for lane in lanes)
+        longest = max(
+            len(inputs.prompts[sequence]) + min(len(inputs.responses[sequence]), width - 1) for sequence in sequences
+        )
         if longest > self.context:
             raise ModelError(f"a sequence has {longest} tokens; the model reads {self.context}")
         if self._lean is None:
-            return self._plain.read(inputs, lanes, width, hidden, logits)
-        reading = self._lean.read(inputs, lanes, width, hidden or not self._checked, logits, behind)
+            return self._plain.read(inputs, sequences, width, hidden, logits)
+        reading = self._lean.read(inputs, sequences, width, hidden or not self._checked, logits, behind)
         if not self._checked:
             # The first time both ways are gone; a model that only looks like a known shape keeps its own.
             self._checked = True
             with torch.no_grad():
-                plain = self._plain.read(inputs, lanes, width, True, logits)
+                plain = self._plain.read(inputs, sequences, width, True, logits)
             assert plain.hidden_ND is not None and reading.hidden_ND is not None  # noqa: PT018
             if not torch.allclose(plain.hidden_ND[reading.rows_N], reading.hidden_ND, atol=1e-3, rtol=1e-3):
                 self._lean = None
-                return self._plain.read(inputs, lanes, width, hidden, logits)
+                return self._plain.read(inputs, sequences, width, hidden, logits)
         return reading
 
 
@@ -320,17 +321,17 @@ class LanguageModelCritic(nn.Module):
         self.head = value_head(width, seeds).to(body.device)
         self._lean = lean_reader(body)
 
-    def values(self, inputs: TokenInputs, lanes: list[int], width: int) -> torch.Tensor:
-        """The values before each decision, and behind the end of the response, `[lanes, width + 1]`."""
-        reach = inputs.reach(lanes, width)
+    def values(self, inputs: TokenInputs, sequences: list[int], width: int) -> torch.Tensor:
+        """The values before each decision, and behind the end of the response, `[sequences, width + 1]`."""
+        reach = inputs.reach(sequences, width)
         if self._lean is not None:
-            reading = self._lean.read(inputs, lanes, reach + 1, hidden=True, logits=False, behind=True)
-            reading = reading.at_decisions(inputs, lanes, reach + 1, width + 1, behind=True)
+            reading = self._lean.read(inputs, sequences, reach + 1, hidden=True, logits=False, behind=True)
+            reading = reading.at_decisions(inputs, sequences, reach + 1, width + 1, behind=True)
             assert reading.hidden_ND is not None
-            return reading.table(self.head(reading.hidden_ND)[..., 0], len(lanes), width + 1)
+            return reading.table(self.head(reading.hidden_ND)[..., 0], len(sequences), width + 1)
         device = self.body.device
         if takes_slots(self.body.config):
-            ids_BL, mask_BL = (x.to(device) for x in pack(inputs, lanes, reach))
+            ids_BL, mask_BL = (x.to(device) for x in pack(inputs, sequences, reach))
             hidden_BLD = self.body(
                 input_ids=ids_BL,
                 attention_mask=mask_BL,
@@ -338,13 +339,13 @@ class LanguageModelCritic(nn.Module):
                 use_cache=False,
             ).last_hidden_state[:, -(reach + 1) :]
         else:
-            ids_BL, place_BW = (x.to(device) for x in pack_right(inputs, lanes, reach + 1))
+            ids_BL, place_BW = (x.to(device) for x in pack_right(inputs, sequences, reach + 1))
             hidden_BLD = self.body(input_ids=ids_BL).last_hidden_state
-            hidden_BLD = hidden_BLD[torch.arange(len(lanes), device=device)[:, None], place_BW]
+            hidden_BLD = hidden_BLD[torch.arange(len(sequences), device=device)[:, None], place_BW]
         reading = Reading(hidden_BLD.flatten(0, 1), None, None)
-        reading = reading.at_decisions(inputs, lanes, reach + 1, width + 1, behind=True)
+        reading = reading.at_decisions(inputs, sequences, reach + 1, width + 1, behind=True)
         assert reading.hidden_ND is not None
-        return reading.table(self.head(reading.hidden_ND.float())[..., 0], len(lanes), width + 1)
+        return reading.table(self.head(reading.hidden_ND.float())[..., 0], len(sequences), width + 1)
 
 
 def fuse_activations(model: nn.Module) -> None:
@@ -417,8 +418,8 @@ def _restrict(
     """Logits with nothing left of the tokens that were not legal."""
     legal_NV = torch.ones_like(logits_NV, dtype=torch.bool)
     for at, row in enumerate(range(len(logits_NV)) if rows_N is None else rows_N.tolist()):
-        lane, t = divmod(row, width)
-        allowed = legal[lane][t] if t < len(legal[lane]) else None
+        sequence, t = divmod(row, width)
+        allowed = legal[sequence][t] if t < len(legal[sequence]) else None
         if allowed is not None:
             legal_NV[at] = False
             legal_NV[at, torch.from_numpy(allowed)] = True

@@ -76,10 +76,16 @@ class LeanReader(ABC):
         return None
 
     def read(
-        self, inputs: TokenInputs, lanes: Sequence[int], width: int, hidden: bool, logits: bool, behind: bool = False
+        self,
+        inputs: TokenInputs,
+        sequences: Sequence[int],
+        width: int,
+        hidden: bool,
+        logits: bool,
+        behind: bool = False,
     ) -> Reading:
         """Behind the prompt and behind each token of the responses, but for the last one unless `behind`."""
-        layout = _Layout(inputs, lanes, width, behind)
+        layout = _Layout(inputs, sequences, width, behind)
         hidden_UD, hidden_RD = self._body(layout)
         hidden_ND = torch.cat([hidden_UD.index_select(0, layout.source_B), hidden_RD])
         logits_NV = None
@@ -244,11 +250,14 @@ class Gpt2Reader(LeanReader):
 
 
 class _Layout:
-    """Where the tokens of some lanes lie: distinct prompts one behind the other, then the responses."""
+    """Where the tokens of some sequences lie: distinct prompts one behind the other, then the responses."""
 
-    def __init__(self, inputs: TokenInputs, lanes: Sequence[int], width: int, behind: bool) -> None:
-        unique, source = distinct(inputs, lanes)
-        fed = [inputs.responses[lane][: min(len(inputs.responses[lane]) + behind, width) - 1] for lane in lanes]
+    def __init__(self, inputs: TokenInputs, sequences: Sequence[int], width: int, behind: bool) -> None:
+        unique, source = distinct(inputs, sequences)
+        fed = [
+            inputs.responses[sequence][: min(len(inputs.responses[sequence]) + behind, width) - 1]
+            for sequence in sequences
+        ]
         before, sizes = [len(p) for p in unique], [len(r) for r in fed]
         self.prompts, self.prompt_tokens, self.response_tokens = len(unique), sum(before), sum(sizes)
         self.ids_N = torch.tensor([*chain.from_iterable(unique), *chain.from_iterable(fed)])
@@ -259,8 +268,8 @@ class _Layout:
         self._prompt_last_U = torch.from_numpy(np.cumsum(before) - 1)
         longest, most = max(before), max(sizes)
         self._prompt_shape, self._prompt_rows = (len(unique), longest), _rows(before, longest)
-        self._response_shape, self._response_rows = (len(lanes), most), _rows(sizes, most)
-        firsts = np.arange(len(lanes)) * width
+        self._response_shape, self._response_rows = (len(sequences), most), _rows(sizes, most)
+        firsts = np.arange(len(sequences)) * width
         behind_each = [first + 1 + np.arange(n) for first, n in zip(firsts, sizes, strict=True)]
         self.rows_N = torch.from_numpy(np.concatenate([firsts, *behind_each]))
         self.prompt_mask, self.response_mask = self._masks(before, source, longest, most)

@@ -18,14 +18,24 @@ from palaestra.recipes.metered_engines import (
     CALL_TIMEOUT,
     CALL_TIMEOUT_HELP,
     CALLS,
-    Calls,
+    MeteredEngines,
     check_call_timeout,
     check_prices,
     open_cache,
     service_options,
 )  # fmt: skip
 from palaestra.recipes.provenance import record_run
-from palaestra.recipes.settings import at_least, build, finite, given, named_values, of_run, require, setting, to_plain
+from palaestra.recipes.settings import (
+    build,
+    check_finite,
+    check_minimum,
+    load_run_settings,
+    parse_options,
+    require,
+    resolve_settings,
+    setting,
+    to_plain,
+)
 from palaestra.runs.ledger import LedgerEntry, Spending
 from palaestra.runs.records import to_data
 from palaestra.runs.run import Run, new_folder
@@ -68,10 +78,10 @@ class EvaluateSettings:
     seed: int = setting(0, "Seed of problems and sampling.")
 
     def __post_init__(self) -> None:
-        finite(self)
-        at_least(self, 1, "samples", "engine_batch")
+        check_finite(self)
+        check_minimum(self, 1, "samples", "engine_batch")
         require(0 < self.top_p <= 1, f"setting 'top_p': expected above 0 and at most 1; got {self.top_p}")
-        at_least(self, 0, "problems", "limit", "shots", "max_tokens", "temperature", "max_cost", "seed")
+        check_minimum(self, 0, "problems", "limit", "shots", "max_tokens", "temperature", "max_cost", "seed")
         check_call_timeout(self.call_timeout)
         require(all(self.stop), "setting 'stop': expected texts that are not empty")
         require(
@@ -82,7 +92,7 @@ class EvaluateSettings:
     @property
     def options(self) -> dict[str, Any]:
         """The task's own options."""
-        options = named_values(self.task_options, "task_options")
+        options = parse_options(self.task_options, "task_options")
         require("shots" not in options, "setting 'task_options': give shots as the setting 'shots'")
         return {"shots": self.shots, **options}
 
@@ -105,7 +115,7 @@ def evaluate(
         >>> from palaestra import evaluate                              # doctest: +SKIP
         >>> evaluate(model="nano", problems=10).report.accuracy         # doctest: +SKIP
     """
-    settings = given(EvaluateSettings, settings, values)
+    settings = resolve_settings(EvaluateSettings, settings, values)
     folder = Path(out) if out else new_folder(RECIPE)
     check(settings)
     Run.check_new(folder)
@@ -116,7 +126,7 @@ def evaluate(
 
 def resume(run: Run, *, listener: Listener = ignore, max_cost: float | None = None) -> EvaluateResult:
     """Go on with an evaluation from wherever it was stopped, with another limit of dollars if one is given."""
-    settings = of_run(EvaluateSettings, run)
+    settings = load_run_settings(EvaluateSettings, run)
     if max_cost is not None:
         settings = build(EvaluateSettings, {**to_plain(settings), "max_cost": max_cost})
         run.write_settings(to_plain(settings))
@@ -195,7 +205,7 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
         attempts = ask(
             task,
             problems,
-            cache(engine if calls is None else lambda: calls.engine(settings.model, engine())),
+            cache(engine if calls is None else lambda: calls.open(settings.model, engine())),
             sampling=sampling,
             seed=settings.seed,
             phase=phase,
@@ -236,10 +246,10 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
 
 
 @contextmanager
-def _calls(run: Run, settings: EvaluateSettings) -> Iterator[Calls]:
+def _calls(run: Run, settings: EvaluateSettings) -> Iterator[MeteredEngines]:
     """The calls of an evaluation to a service, with a cache in the run folder: an answer that was paid for is kept."""
     from palaestra.engines.budget import Budget
 
     with open_cache(str(run.folder / CALLS)) as answers:
         budget = Budget(max_cost=settings.max_cost or None, spent=answers.spent(run.store.id))
-        yield Calls(answers, run.store.id, budget)
+        yield MeteredEngines(answers, run.store.id, budget)

@@ -26,7 +26,7 @@ from palaestra.core.errors import PalaestraError, RunError, SettingsError, Total
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
-from palaestra.recipes.metered_engines import CALL_TIMEOUT, Engines, open_cache
+from palaestra.recipes.metered_engines import CALL_TIMEOUT, SharedEngines, open_cache
 from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.research import recipe as research
 from palaestra.recipes.research.episode_player import Stopped
@@ -151,7 +151,7 @@ def bench(
         folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / PLAN, plan)
     for note in notes:
-        listener(Event(research.NOTE, figures={"text": note}))
+        listener(Event(research.NOTE, data={"text": note}))
     return _play(folder, listener)
 
 
@@ -229,7 +229,7 @@ class _Work:
         self.total, self.errors = len(found.episodes), list[BaseException]()
         self.done = self.total - len(waiting)
         self.stopping, self.lock, self.telling = threading.Event(), threading.Lock(), threading.Lock()
-        self.engines = Engines(
+        self.engines = SharedEngines(
             str(found.settings.get("device", "")), self._tell, float(found.settings.get("call_timeout", CALL_TIMEOUT))
         )
         self.budget = _budget(found)
@@ -296,8 +296,8 @@ class _Work:
             result = research.research(build(ResearchSettings, values), out=episode.folder, **own)  # type: ignore[arg-type]
         with self.lock:
             self.done += 1
-            figures = {"task": episode.task, "agent": episode.agent, "seed": episode.seed, "summary": result.summary}
-            self._tell(Event("bench", self.done, self.total, 0, figures))
+            data = {"task": episode.task, "agent": episode.agent, "seed": episode.seed, "summary": result.summary}
+            self._tell(Event("bench", self.done, self.total, 0, data))
 
 
 def _budget(found: BenchResult) -> Budget | None:

@@ -73,11 +73,11 @@ class Player:
         loaded = time.perf_counter()
         observation, info = self.env.reset(seed=seeds.derive("environment").integer() & 0x7FFFFFFF)
         measured, metric = self.env.baseline, self.env.task.metric
-        figures = {
+        info = {
             "task": self.env.task.name, "metric": info["metric"], "direction": metric.direction.value, "baseline": measured.test.score,
             "baseline_validation": measured.validation.score, "steps": self.env.max_turns,
         }  # fmt: skip
-        steps = [Step(episode, 0, observation=observation.messages, state=observation.state, info=figures)]
+        steps = [Step(episode, 0, observation=observation.messages, state=observation.state, info=info)]
         if known:
             steps[0] = _replayed(known[0], steps[0])
             observation = replace(self.env.restore_messages(0, known[0].observation), state=known[0].state)
@@ -173,7 +173,7 @@ class Player:
         return self.spent().entry_since(self.run.store.total(), AGENT, seconds=seconds)
 
     def _event(self, step: Step, phase: str) -> Event:
-        figures: dict[str, Any] = {
+        info: dict[str, Any] = {
             "action": step.action,
             "spoke": step.message is not None,
             "stop_reason": step.stop_reason,
@@ -181,8 +181,8 @@ class Player:
             "attempts": self.env.attempts,
         }
         if step.stop_reason:
-            figures["score"] = step.info.get("score")
-        return Event(phase, self.env.turn, self.env.max_turns, step.episode, figures)
+            info["score"] = step.info.get("score")
+        return Event(phase, self.env.turn, self.env.max_turns, step.episode, info)
 
 
 def _said(answer: Any) -> Message | Halt:

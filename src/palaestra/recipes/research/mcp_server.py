@@ -18,7 +18,7 @@ from typing import Any
 
 from palaestra.core.events import Listener, ignore
 from palaestra.recipes.research.recipe import ResearchResult, ResearchSettings, research, settled
-from palaestra.recipes.settings import given
+from palaestra.recipes.settings import resolve_settings
 from palaestra.research.agents.mcp import AGENT, LINE, Line, make_server, serve
 from palaestra.research.workspace.commands import Outcome
 from palaestra.research.workspace.step_record import Step
@@ -48,7 +48,7 @@ def serve_research(
     Raises:
         MissingExtraError: the package `mcp` is not installed.
     """
-    settings = given(ResearchSettings, settings, values)
+    settings = resolve_settings(ResearchSettings, settings, values)
     # The agent is none that a user names: it comes with its module, for whoever resumes the run as well.
     plugins = tuple(dict.fromkeys((*settings.plugins, Line.__module__)))
     settings = settled(replace(settings, agent=AGENT, tools=True, plugins=plugins))

@@ -14,15 +14,25 @@ from palaestra.envs.turn.records import StopReason
 from palaestra.recipes.metered_engines import (
     CALL_TIMEOUT,
     CALL_TIMEOUT_HELP,
-    Calls,
-    Engines,
-    calls_of,
+    MeteredEngines,
+    SharedEngines,
     check_cache,
     check_call_timeout,
     check_prices,
+    meter_engines,
 )  # fmt: skip
 from palaestra.recipes.provenance import record_run
-from palaestra.recipes.settings import at_least, build, finite, given, named_values, of_run, require, setting, to_plain
+from palaestra.recipes.settings import (
+    build,
+    check_finite,
+    check_minimum,
+    load_run_settings,
+    parse_options,
+    require,
+    resolve_settings,
+    setting,
+    to_plain,
+)
 from palaestra.runs.files import write_json
 from palaestra.runs.run import Run, new_folder
 
@@ -37,7 +47,7 @@ if TYPE_CHECKING:
 
 RECIPE = "research"
 NOTE = "note"
-"""The phase of an event: its figures have a `text` for whoever started the run."""
+"""The phase of an event: its data have a `text` for whoever started the run."""
 PATHS = ("mlgym", "agent_config", "prompts", "memory", "demonstration", "cache")
 """Settings that are paths."""
 
@@ -96,11 +106,13 @@ class ResearchSettings:
     seed: int = setting(0, "Seed of the agent's random choices.")
 
     def __post_init__(self) -> None:
-        finite(self)
+        check_finite(self)
         check_call_timeout(self.call_timeout)
-        at_least(self, 1, "answer_tokens")
-        at_least(self, 0, "steps", "seconds", "max_cost", "max_calls", "max_tokens", "context", "temperature", "seed")
-        at_least(self, 0, "format_errors", "format_penalty")
+        check_minimum(self, 1, "answer_tokens")
+        check_minimum(
+            self, 0, "steps", "seconds", "max_cost", "max_calls", "max_tokens", "context", "temperature", "seed"
+        )
+        check_minimum(self, 0, "format_errors", "format_penalty")
         require(0 < self.top_p <= 1, f"setting 'top_p': expected above 0 and at most 1; got {self.top_p}")
 
     @property
@@ -122,7 +134,7 @@ def research(
     *,
     out: str | Path = "",
     listener: Listener = ignore,
-    engines: Engines | None = None,
+    engines: SharedEngines | None = None,
     stop: Callable[[], bool] = lambda: False,
     within: Budget | None = None,
     **values: Any,
@@ -149,7 +161,7 @@ def research(
         >>> result = research(task="prisoners_dilemma", agent="baseline")               # doctest: +SKIP
         >>> result.summary["best_submission"]                                           # doctest: +SKIP
     """
-    settings = settled(given(ResearchSettings, settings, values))
+    settings = settled(resolve_settings(ResearchSettings, settings, values))
     if out:
         Run.check_new(Path(out))
     with (
@@ -163,7 +175,7 @@ def resume(
     run: Run,
     *,
     listener: Listener = ignore,
-    engines: Engines | None = None,
+    engines: SharedEngines | None = None,
     stop: Callable[[], bool] = lambda: False,
     within: Budget | None = None,
 ) -> ResearchResult:
@@ -174,7 +186,7 @@ def resume(
     """
     if run.summary is not None:
         return ResearchResult(run.folder, run.summary)
-    settings = of_run(ResearchSettings, run)
+    settings = load_run_settings(ResearchSettings, run)
     with closing(_measured(settings, listener)) as env:
         return _play(run, settings, env, engines, listener, stop, within)
 
@@ -240,7 +252,7 @@ def _measured(settings: ResearchSettings, listener: Listener) -> ResearchEnv:
     """The environment of a run, whose evaluator, data and baseline are there: what is broken in them is known now."""
     agent, env = _checked(settings)
     if agent.note:
-        listener(Event(NOTE, figures={"text": agent.note}))
+        listener(Event(NOTE, data={"text": agent.note}))
     listener(Event("baseline"))
     env.baseline  # noqa: B018  (measured now where it never was)
     return env
@@ -259,7 +271,7 @@ def task_of(settings: ResearchSettings) -> ResearchTask:
     """The task of the settings: one of ours, of a folder, or of a checkout of MLGym."""
     from palaestra.research.tasks.task import load_task
 
-    options = named_values(settings.task_options, "task_options")
+    options = parse_options(settings.task_options, "task_options")
     if settings.mlgym:
         from palaestra.research.mlgym import load_mlgym
 
@@ -271,8 +283,8 @@ def task_of(settings: ResearchSettings) -> ResearchTask:
 def outfit_of(
     settings: ResearchSettings,
     task: ResearchTask,
-    calls: Calls | None = None,
-    engines: Engines | None = None,
+    calls: MeteredEngines | None = None,
+    engines: SharedEngines | None = None,
     baseline: Callable[[], Measured] | None = None,
     listener: Listener = ignore,
 ) -> Outfit:
@@ -283,8 +295,8 @@ def outfit_of(
 
     own: dict[str, Any] = {} if baseline is None else {"baseline": baseline}
     if calls is not None:
-        opened = engines or Engines(settings.device, listener, settings.call_timeout)
-        own["engine"] = lambda name: calls.engine(name, opened.get(name))
+        opened = engines or SharedEngines(settings.device, listener, settings.call_timeout)
+        own["engine"] = lambda name: calls.open(name, opened.get(name))
     return Outfit(
         task, settings.model, sampling=Sampling(settings.answer_tokens, settings.temperature, settings.top_p),
         history=settings.history, context=settings.context, prompts=_prompts(settings),
@@ -340,7 +352,7 @@ def _play(
     run: Run,
     settings: ResearchSettings,
     env: ResearchEnv,
-    engines: Engines | None,
+    engines: SharedEngines | None,
     listener: Listener,
     stop: Callable[[], bool],
     within: Budget | None,
@@ -352,7 +364,7 @@ def _play(
 
     record_run(run, settings.model, name_model(settings.agent))
     # What a run has spent ends its episode, and with it the run: there is nothing to go on with.
-    with calls_of(run, settings, within, resumable=False) as calls:
+    with meter_engines(run, settings, within, resumable=False) as calls:
         outfit = outfit_of(settings, env.task, calls, engines, lambda: env.baseline, listener)
         agent = make_agent(settings.agent, outfit)
         player = Player(run, env, agent, Seeds(settings.seed).derive(RECIPE), listener, calls.spent, stop)

@@ -1,9 +1,8 @@
-"""A lesson episode's memory in a run folder, and its clock."""
+"""A lesson episode's memory in a run folder."""
 
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,18 +73,3 @@ class RunJournal:
 
     def _folder(self, round_: int) -> Path:
         return self.run.checkpoints / f"round-{round_}"
-
-
-class Clock:
-    """Puts the seconds that no other entry of the ledger covers into the ledger."""
-
-    def __init__(self, run: Run, start: float) -> None:
-        self.run, self.start, self.known = run, start, run.store.total().seconds
-
-    def lap(self, phase: str) -> None:
-        now, total = time.perf_counter(), self.run.store.total().seconds
-        rest = (now - self.start) - (total - self.known)
-        if rest > 0 and self.run.summary is None:
-            self.run.store.add_cost(LedgerEntry(phase, seconds=rest))
-            total += rest
-        self.start, self.known = now, total

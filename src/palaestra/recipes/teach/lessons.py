@@ -14,8 +14,8 @@ from palaestra.core.errors import EngineError, LessonError, PalaestraError, Sett
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Failure, FailureCause, Lesson, Usage
 from palaestra.core.user_code import describe_location
-from palaestra.recipes.metered_engines import calls_of
-from palaestra.recipes.settings import named_values
+from palaestra.recipes.metered_engines import meter_engines
+from palaestra.recipes.settings import parse_options
 from palaestra.recipes.teach.delivery import Delivery
 from palaestra.recipes.teach.lesson_order import LessonOrder
 from palaestra.runs.ledger import LedgerEntry
@@ -148,7 +148,7 @@ def lessons_of(run: Run, settings: TeachSettings, task: Task, listener: Listener
     """The lessons of a run, with its calls open as long as they may be needed."""
     from palaestra.teachers.base import make_teacher
 
-    options = named_values(settings.teacher_options, "teacher_options")
+    options = parse_options(settings.teacher_options, "teacher_options")
     checks = checks_of(settings)
     if settings.writer == OWN and not settings.planner:
         yield Lessons(run, settings, make_teacher(settings.teacher, task, settings.chosen_skills, **options), checks)
@@ -156,16 +156,16 @@ def lessons_of(run: Run, settings: TeachSettings, task: Task, listener: Listener
     from palaestra.teachers.model_writer import ModelWriter
     from palaestra.teachers.prompts import Prompts
 
-    with calls_of(run, settings, listener=listener) as calls:
+    with meter_engines(run, settings, listener=listener) as calls:
         prompts = Prompts(Path(settings.prompts) if settings.prompts else None)
         engine = planner = writer = None
         if settings.writer != OWN:
-            engine = calls.engine(settings.writer)
+            engine = calls.open(settings.writer)
             writer = ModelWriter(task, engine, prompts, settings.teacher)
         if settings.planner:
             # Of the writer's own model there need not be two.
             shared = engine if settings.planner == settings.writer else None
-            planner = shared.at("") if shared is not None else calls.engine(settings.planner)
+            planner = shared.at("") if shared is not None else calls.open(settings.planner)
             options |= planning(settings, planner, prompts)
         teacher = make_teacher(settings.teacher, task, settings.chosen_skills, writer=writer, **options)
         yield Lessons(run, settings, teacher, checks, engine, planner)
@@ -185,7 +185,7 @@ def planning(settings: TeachSettings, engine: Engine, prompts: Prompts) -> dict[
             f"teacher '{name}' asks nobody what to do; leave planner empty, or let 'skill_tree' teach with the option "
             "policy=model"
         )
-    options = named_values(settings.teacher_options, "teacher_options")
+    options = parse_options(settings.teacher_options, "teacher_options")
     if "policy" in taken and options.get("policy") != "model" and not options.get("proposals"):
         raise SettingsError(
             f"teacher '{name}' would ask the planner '{settings.planner}' nothing; give it the option policy=model, or "
@@ -214,7 +214,7 @@ def check_writer(settings: TeachSettings, task: Task) -> None:
 
     checks_of(settings)
     prompts = Prompts(Path(settings.prompts) if settings.prompts else None)
-    options = named_values(settings.teacher_options, "teacher_options")
+    options = parse_options(settings.teacher_options, "teacher_options")
     # In the place of models that are not opened before there is something to ask.
     nobody, writer = MockEngine({}), None
     if settings.writer == OWN:

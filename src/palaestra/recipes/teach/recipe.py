@@ -13,14 +13,23 @@ from palaestra.core.plugins import load_plugins
 from palaestra.core.records import Completion, Example, Failure, Score, Trajectory
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP, check_call_timeout, check_prices
 from palaestra.recipes.provenance import record_run
-from palaestra.recipes.settings import at_least, build, finite, given, named_values, of_run, setting, to_plain
+from palaestra.recipes.settings import (
+    build,
+    check_finite,
+    check_minimum,
+    load_run_settings,
+    parse_options,
+    resolve_settings,
+    setting,
+    to_plain,
+)
 from palaestra.recipes.teach.export import write_lessons
-from palaestra.recipes.teach.journal import Clock, RunJournal
+from palaestra.recipes.teach.journal import RunJournal
 from palaestra.recipes.teach.rewards import store_rewards
 from palaestra.recipes.teach.skills import check_discovery, has_skills, label_tasks, regroup
 from palaestra.recipes.teach.summary import summarize_run
 from palaestra.recipes.teach.task_groups import check_tasks, make_taught_task, make_test_task
-from palaestra.runs.run import Run, new_folder
+from palaestra.runs.run import Run, RunClock, new_folder
 
 if TYPE_CHECKING:
     from palaestra.learn.student import Scorer, Student
@@ -120,8 +129,8 @@ class TeachSettings:
     seed: int = setting(0, "Seed of problems, lessons and training.")
 
     def __post_init__(self) -> None:
-        finite(self)
-        at_least(
+        check_finite(self)
+        check_minimum(
             self,
             1,
             "rounds",
@@ -135,17 +144,17 @@ class TeachSettings:
             "accumulate",
             "in_flight",
         )
-        at_least(
+        check_minimum(
             self, 0, "answer_tokens", "max_cost", "max_calls", "max_tokens", "categories", "discover_train", "top_up"
         )
-        at_least(self, 0, "budget", "learning_rate", "threads", "checkpoint_seconds", "seed")
+        check_minimum(self, 0, "budget", "learning_rate", "threads", "checkpoint_seconds", "seed")
 
         check_call_timeout(self.call_timeout)
 
     @property
     def options(self) -> dict[str, Any]:
         """The task's own options."""
-        return named_values(self.task_options, "task_options")
+        return parse_options(self.task_options, "task_options")
 
     @property
     def chosen_skills(self) -> tuple[str, ...]:
@@ -186,7 +195,7 @@ def teach(
         >>> result = teach(teacher="skill_tree", student="nano", seed=0)      # doctest: +SKIP
         >>> result.summary["gain"]                                            # doctest: +SKIP
     """
-    settings = given(TeachSettings, settings, values)
+    settings = resolve_settings(TeachSettings, settings, values)
     folder = Path(out) if out else new_folder(RECIPE)
     check(settings)
     Run.check_new(folder)
@@ -203,7 +212,7 @@ def resume(run: Run, *, listener: Listener = ignore, categories: int | None = No
         categories: cluster the names of discovered skills to so many; only before the first lesson is written.
         limits: other limits of calls than the run has: `max_cost`, `max_calls`, `max_tokens`.
     """
-    settings = of_run(TeachSettings, run)
+    settings = load_run_settings(TeachSettings, run)
     run.forget_failure()
     changed: dict[str, Any] = {**limits, **({} if categories is None else {"categories": categories})}
     if changed:
@@ -234,7 +243,7 @@ def check(settings: TeachSettings) -> None:
     taught, tested = make_taught_task(settings), make_test_task(settings)
     shelf.check(settings.student)
     shelf.check_device(settings.device)
-    check_student(settings.learning, named_values(settings.student_options, "student_options"))
+    check_student(settings.learning, parse_options(settings.student_options, "student_options"))
     check_discovery(settings, taught, tested)
     check_writer(settings, taught)
     check_tasks(settings, taught, tested)
@@ -262,7 +271,7 @@ def _load(settings: TeachSettings, listener: Listener) -> Student:
         rank=settings.rank,
     )
     task = make_taught_task(settings)
-    options = named_values(settings.student_options, "student_options")
+    options = parse_options(settings.student_options, "student_options")
     if hasattr(getattr(STUDENTS.get(settings.learning), "Settings", None), "max_tokens"):
         options.setdefault("max_tokens", settings.answer_tokens or longest_answer(task))
     return make_student(
@@ -294,7 +303,7 @@ def _play(run: Run, settings: TeachSettings, student: Student, started: float, l
 
     writers = (settings.writer if settings.writer != OWN else "", settings.planner, settings.discover)
     record_run(run, settings.student, *writers)
-    clock, journal = Clock(run, started), RunJournal(run, keep_all=settings.checkpoints == "all")
+    clock, journal = RunClock(run, started), RunJournal(run, keep_all=settings.checkpoints == "all")
     task, test_task = label_tasks(run, settings, make_taught_task(settings), make_test_task(settings), listener)
     env = LessonEnv(
         task,
@@ -313,7 +322,7 @@ def _play(run: Run, settings: TeachSettings, student: Student, started: float, l
         journal=journal,
         listener=listener,
     )
-    clock.lap("load")
+    clock.book("load")
     state, info = env.reset(seed=settings.seed)
     rewards, infos, terminated, truncated = [], [], False, False
     try:
@@ -331,7 +340,7 @@ def _play(run: Run, settings: TeachSettings, student: Student, started: float, l
         run.write_summary(summarize_run(run, settings, state.round, state.examples, state.round, "", error))
         raise
     # Seconds are those of committed work, over all the processes that did it.
-    clock.lap("rest")
+    clock.book("rest")
     journal.tidy(env.trained_round)
     summary = summarize_run(run, settings, state.round, state.examples, env.kept_round, info["kept_sha256"])
     write_lessons(run)

@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 
 def store_rewards(run: Run, round_: int) -> None:
-    """Add a round's rewards to the figures of the store, as it is over: `reward`, and `reward/SKILL` for each skill.
+    """Add a round's rewards to the metrics of the store, as it is over: `reward`, and `reward/SKILL` for each skill.
 
     Each is the change of validation accuracy, from -1 to 1, beside it `_low`, `_high` and `_count`: its interval, and the
     problems that were scored both times. Where there are none, nothing is known and nothing stored.
     """
-    if round_ in run.store.figures():
+    if round_ in run.store.metrics():
         return
-    figures: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for skill, (gain,) in rewards_of(run, round_ - 1, round_).items():
         name = f"reward/{skill}" if skill else "reward"
         if gain.count:
-            figures |= {
+            metrics |= {
                 name: gain.points / 100, f"{name}_low": gain.low / 100, f"{name}_high": gain.high / 100,
                 f"{name}_count": gain.count,
             }  # fmt: skip
-    run.store.add_figures(round_, figures)
+    run.store.add_metrics(round_, metrics)
 
 
 def rewards_of(run: Run, first: int, last: int) -> dict[str, tuple[Gain, ...]]:
@@ -41,7 +41,7 @@ def rewards_of(run: Run, first: int, last: int) -> dict[str, tuple[Gain, ...]]:
 
 
 def plain_rewards(gains: tuple[Gain, ...]) -> list[dict[str, Any]]:
-    """Rewards for a summary: in points like a gain, without figures where no problem was scored both times."""
+    """Rewards for a summary: in points like a gain, without metrics where no problem was scored both times."""
     return [
         {
             "round": round_,

@@ -17,7 +17,7 @@ from palaestra.core.errors import PalaestraError, RunError, SettingsError, TaskE
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Split, Usage
 from palaestra.core.seeding import Seeds
-from palaestra.recipes.metered_engines import calls_of
+from palaestra.recipes.metered_engines import meter_engines
 from palaestra.runs.ledger import LedgerEntry
 
 if TYPE_CHECKING:
@@ -183,8 +183,8 @@ def _found(run: Run, settings: TeachSettings, task: Task, tested: Task | None, l
         run.store.add_skills(TEST, found)
         return found
     known = stages.get(last_stage(stages))
-    with calls_of(run, settings, listener=listener) as calls:
-        engine = calls.engine(settings.discover).at(DISCOVERY)
+    with meter_engines(run, settings, listener=listener) as calls:
+        engine = calls.open(settings.discover).at(DISCOVERY)
         return _Stages(run, settings, task, tested, engine, listener).discover(known)
 
 

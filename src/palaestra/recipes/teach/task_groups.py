@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Problem, Split
-from palaestra.recipes.settings import named_values, require
+from palaestra.recipes.settings import parse_options, require
 
 if TYPE_CHECKING:
     from palaestra.recipes.teach.recipe import TeachSettings
@@ -60,7 +60,7 @@ def parse_entries(texts: Sequence[str], setting: str) -> list[TaskEntry]:
         if len(words) == 1:
             entries += [TaskEntry(name, name, {}) for name in words[0].split(",") if name]
             continue
-        options = named_values(words[1:], setting)
+        options = parse_options(words[1:], setting)
         problems, skills = options.pop("problems", None), options.pop("skills", ())
         is_taught = options.pop("taught", True)
         require(

@@ -14,7 +14,7 @@ from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Report, Split
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import report_on
-from palaestra.recipes.settings import at_least, given, require, setting
+from palaestra.recipes.settings import check_minimum, require, resolve_settings, setting
 from palaestra.runs.files import PARTIAL, write_folder
 from palaestra.runs.guard import guarded
 from palaestra.runs.provenance import record_provenance
@@ -53,9 +53,9 @@ class PretrainSettings:
         for name in ("steps", "batch_size", "matrix_rate", "vector_rate"):
             least = 1 if name in ("steps", "batch_size") else 0
             if getattr(self, name) != -1:
-                at_least(self, least, name)
-        at_least(self, 1, "layers", "width", "problems")
-        at_least(self, 0, "seed", "workers")
+                check_minimum(self, least, name)
+        check_minimum(self, 1, "layers", "width", "problems")
+        check_minimum(self, 0, "seed", "workers")
         require(self.width % 32 == 0, f"setting 'width': expected a multiple of 32; got {self.width}")
 
     def filled(self) -> PretrainSettings:
@@ -83,7 +83,7 @@ def pretrain(settings: PretrainSettings | None = None, *, listener: Listener = i
 
     It writes a checkpoint and not a run: there is nothing to resume.
     """
-    settings = given(PretrainSettings, settings, values).filled()
+    settings = resolve_settings(PretrainSettings, settings, values).filled()
     import torch
 
     from palaestra.engines.transformers import TransformersEngine
@@ -97,7 +97,7 @@ def pretrain(settings: PretrainSettings | None = None, *, listener: Listener = i
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
     def on_step(step: int, loss: float) -> None:
-        listener(Event("pretrain", step, settings.steps, figures={"loss": loss} if loss == loss else {}))
+        listener(Event("pretrain", step, settings.steps, data={"loss": loss} if loss == loss else {}))
 
     make = {"nano": _nano, "nano-vlm": _nano_vlm}[settings.model]
     made = make(settings, Seeds(settings.seed), device, on_step)

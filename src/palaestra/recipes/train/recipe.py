@@ -15,11 +15,21 @@ from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.plugins import load_plugins
 from palaestra.learn.algorithms import ALGORITHMS
 from palaestra.recipes.provenance import record_run
-from palaestra.recipes.settings import at_least, finite, given, named_values, of_run, require, setting, to_plain, within
+from palaestra.recipes.settings import (
+    check_finite,
+    check_minimum,
+    check_range,
+    load_run_settings,
+    parse_options,
+    require,
+    resolve_settings,
+    setting,
+    to_plain,
+)
 from palaestra.recipes.train.presets import preset
 from palaestra.recipes.train.signals import describe_no_signal
 from palaestra.runs.ledger import LedgerEntry
-from palaestra.runs.run import Run, new_folder
+from palaestra.runs.run import Run, RunClock, new_folder
 
 if TYPE_CHECKING:
     from palaestra.envs.token import Response
@@ -95,31 +105,31 @@ class TrainSettings:
     stop_at: float | None = setting(None, "Stop once the mean return of the last 100 episodes has reached this.")
     checkpoint_every: int = setting(10, "Iterations between checkpoints.")
     keep_trajectories: int = setting(4, "Episodes of each iteration that are kept in the store.")
-    tensorboard: bool = setting(False, "Write the figures for TensorBoard as well (extra: tensorboard).")
+    tensorboard: bool = setting(False, "Write the metrics for TensorBoard as well (extra: tensorboard).")
     wandb: str = setting("", "Name of a Weights & Biases project to log to as well (extra: wandb).")
     device: str = setting("", "Where to compute, for example cuda; empty means a GPU where there is one.")
     threads: int = setting(0, "CPU threads; 0 leaves torch's own choice.")
     seed: int = setting(0, "Seed of everything random.")
 
     def __post_init__(self) -> None:
-        finite(self)
-        at_least(self, 1, "rank", "group_size", "max_tokens", "width", "layers", "window", "checkpoint_every")
-        at_least(self, 0, "entropy", "target_kl", "evaluate_every", "keep_trajectories", "threads", "seed")
+        check_finite(self)
+        check_minimum(self, 1, "rank", "group_size", "max_tokens", "width", "layers", "window", "checkpoint_every")
+        check_minimum(self, 0, "entropy", "target_kl", "evaluate_every", "keep_trajectories", "threads", "seed")
         require(self.temperature > 0, f"setting 'temperature': expected above 0; got {self.temperature}")
         for name in _FILLED:
             value = getattr(self, name)
             require(
                 value == -1 or value >= 0, f"setting '{name}': expected at least 0, or -1 for what suits; got {value}"
             )
-        within(self, 0, 1, *(name for name in ("gamma", "gae_lambda") if getattr(self, name) != AUTO))
-        within(self, 0, 1, "clip")
+        check_range(self, 0, 1, *(name for name in ("gamma", "gae_lambda") if getattr(self, name) != AUTO))
+        check_range(self, 0, 1, "clip")
         for name in ("iterations", "slots", "episodes", "steps", "epochs", "minibatch", "minibatches"):
             require(getattr(self, name) != 0, f"setting '{name}': expected at least 1; got 0")
 
     @property
     def options(self) -> dict[str, Any]:
         """The environment's own options."""
-        return named_values(self.env_options, "env_options")
+        return parse_options(self.env_options, "env_options")
 
 
 _FILLED = (
@@ -147,17 +157,17 @@ class Iteration:
 
     Arguments:
         number: from 1.
-        figures: what the iteration brought, as the store keeps it.
+        metrics: what the iteration brought, as the store keeps it.
         responses: all of a language model's, with their prompts and rewards; empty for classic environments.
     """
 
     number: int
-    figures: Mapping[str, float]
+    metrics: Mapping[str, float]
     responses: Sequence[Response] = ()
 
 
 Callback = Callable[[Iteration], bool | Mapping[str, float] | None]
-"""Is told of each iteration; `True` stops the run there, a mapping adds figures."""
+"""Is told of each iteration; `True` stops the run there, a mapping adds metrics."""
 
 
 def train(
@@ -174,14 +184,14 @@ def train(
         settings: all of them at once, or give single ones as keywords.
         out: the run folder; a new one below `runs/` if empty.
         listener: is told of the progress.
-        callbacks: are told each iteration's figures; they may add figures, and may stop the run.
+        callbacks: are told each iteration's metrics; they may add metrics, and may stop the run.
 
     Example:
         >>> from palaestra import train                                       # doctest: +SKIP
         >>> train(env="CoTEnv-v0", algorithm="grpo", model="nano").summary    # doctest: +SKIP
         >>> train(env="CartPole-v1", policy="mlp").summary["return"]          # doctest: +SKIP
     """
-    settings = given(TrainSettings, settings, values)
+    settings = resolve_settings(TrainSettings, settings, values)
     folder = Path(out) if out else new_folder(RECIPE)
     settings = filled(settings)
     check(settings)
@@ -195,7 +205,7 @@ def train(
 
 def resume(run: Run, *, listener: Listener = ignore, callbacks: Sequence[Callback] = ()) -> TrainResult:
     """Go on with a run from its last checkpoint, with the same result as if it had not been stopped."""
-    settings = of_run(TrainSettings, run)
+    settings = load_run_settings(TrainSettings, run)
     check(settings)
     started = time.perf_counter()
     with closing(_build(settings, listener)) as loop:
@@ -278,7 +288,6 @@ def _play(
     listener: Listener,
     callbacks: Sequence[Callback],
 ) -> TrainResult:
-    from palaestra.recipes.teach.journal import Clock
     from palaestra.recipes.train.checkpoints import load_newest, save, tidy
     from palaestra.recipes.train.trackers import make_trackers
 
@@ -289,8 +298,8 @@ def _play(
     if summary is not None:
         return TrainResult(run.folder, summary, loop.policy)
     trackers = make_trackers(run.folder, settings.tensorboard, settings.wandb, to_plain(settings))
-    clock = Clock(run, started)
-    clock.lap(f"{done}/load")
+    clock = RunClock(run, started)
+    clock.book(f"{done}/load")
     if settings.evaluation and done == 0:
         _evaluate(run, loop, 0, settings, listener)
     iteration = done
@@ -299,18 +308,18 @@ def _play(
         for iteration in range(done + 1, (done if loop.stopped else settings.iterations) + 1):
             listener(Event("collect", iteration - 1, settings.iterations, iteration))
             start = time.perf_counter()
-            figures, trajectories = loop.iterate(iteration, 1.0 - (iteration - 1) / settings.iterations, listener)
+            metrics, trajectories = loop.iterate(iteration, 1.0 - (iteration - 1) / settings.iterations, listener)
             seconds = time.perf_counter() - start
             cost = LedgerEntry(f"{iteration}/train", settings.model if settings.policy == "lm" else settings.policy,
-                               calls=int(figures.get("episodes", 0)), usage=loop.usage, seconds=seconds)  # fmt: skip
-            run.store.add_iteration(iteration, figures, trajectories, cost)
+                               calls=int(metrics.get("episodes", 0)), usage=loop.usage, seconds=seconds)  # fmt: skip
+            run.store.add_iteration(iteration, metrics, trajectories, cost)
             for tracker in trackers:
-                tracker.log(iteration, figures)
-            listener(Event("iteration", iteration, settings.iterations, iteration, figures))
-            told = Iteration(iteration, figures, loop.responses)
+                tracker.log(iteration, metrics)
+            listener(Event("iteration", iteration, settings.iterations, iteration, metrics))
+            told = Iteration(iteration, metrics, loop.responses)
             answers = [callback(told) for callback in callbacks]
             for more in (answer for answer in answers if isinstance(answer, Mapping)):
-                run.store.add_figures(iteration, more)
+                run.store.add_metrics(iteration, more)
                 for tracker in trackers:
                     tracker.log(iteration, more)
             loop.stopped = True in answers or (settings.stop_at is not None and loop.recent_return >= settings.stop_at)
@@ -326,7 +335,7 @@ def _play(
             if loop.stopped:
                 break
             held.release()
-    clock.lap("rest")
+    clock.book("rest")
     for tracker in trackers:
         tracker.close()
     loop.save_model(run.folder)
@@ -337,20 +346,20 @@ def _play(
 
 def _evaluate(run: Run, loop: Loop, iteration: int, settings: TrainSettings, listener: Listener) -> dict[str, float]:
     start = time.perf_counter()
-    figures, cost = loop.evaluate(iteration, run.store, listener)
-    figures["seconds_evaluate"] = time.perf_counter() - start
-    run.store.add_figures(iteration, figures)
+    metrics, cost = loop.evaluate(iteration, run.store, listener)
+    metrics["seconds_evaluate"] = time.perf_counter() - start
+    run.store.add_metrics(iteration, metrics)
     phase = f"{iteration}/test"
     # Attempts at problems were stored with their own; a run that starts over from nothing measures the same again.
     if cost is not None and not run.store.total(phase).calls:
-        run.store.add_cost(replace(cost, phase=phase, seconds=figures["seconds_evaluate"]))
-    listener(Event("evaluation", iteration, settings.iterations, iteration, figures))
-    return figures
+        run.store.add_cost(replace(cost, phase=phase, seconds=metrics["seconds_evaluate"]))
+    listener(Event("evaluation", iteration, settings.iterations, iteration, metrics))
+    return metrics
 
 
 def _summary(run: Run, settings: TrainSettings, loop: Loop, iterations: int) -> dict[str, Any]:
     total = run.store.total()
-    table = run.store.figures()
+    table = run.store.metrics()
     last = table.get(iterations, {})
     if not table:
         raise RunError(f"the run folder is damaged: {run.store.path} holds no iteration")

@@ -21,7 +21,7 @@ from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.seeding import Seeds
 from palaestra.recipes.provenance import hash_models
-from palaestra.recipes.settings import at_least, finite, given, require, setting, to_plain
+from palaestra.recipes.settings import check_finite, check_minimum, require, resolve_settings, setting, to_plain
 from palaestra.runs.files import write_folder, write_json
 from palaestra.runs.provenance import PROVENANCE, extend_provenance, read_provenance
 from palaestra.runs.run import check_folder, new_folder
@@ -65,10 +65,10 @@ class RewardSettings:
     resume_checkpoint: str = setting("", "A training to go on with; empty finds the one that the same call left.")
 
     def __post_init__(self) -> None:
-        finite(self)
-        at_least(self, 1, "batch_size", "epochs")
-        at_least(self, 0, "warmup_steps", "weight_decay", "learning_rate", "centre", "patience", "max_length")
-        at_least(self, 0, "threads", "checkpoint_seconds", "seed")
+        check_finite(self)
+        check_minimum(self, 1, "batch_size", "epochs")
+        check_minimum(self, 0, "warmup_steps", "weight_decay", "learning_rate", "centre", "patience", "max_length")
+        check_minimum(self, 0, "threads", "checkpoint_seconds", "seed")
         for name in ("test_size", "validation_size"):
             value = getattr(self, name)
             require(0 < value < 1, f"setting '{name}': expected a share between 0 and 1; got {value}")
@@ -109,7 +109,7 @@ def train_reward(
         for name, value in values.items()
         if value is not None
     }
-    settings = given(RewardSettings, settings, values)
+    settings = resolve_settings(RewardSettings, settings, values)
     return _train(settings, listener)
 
 
@@ -144,7 +144,7 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
 
     listener(Event("evaluate before", 0, len(held_out)))
     before = model.evaluate(held_out)
-    listener(Event("evaluate before", len(held_out), len(held_out), figures={"accuracy": before.accuracy}))
+    listener(Event("evaluate before", len(held_out), len(held_out), data={"accuracy": before.accuracy}))
     last = time.monotonic()
     epoch = 1 + (len(state.validation) if state is not None else 0)
 
@@ -153,8 +153,8 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
 
     def on_epoch(number: int, report: Any) -> None:
         nonlocal epoch
-        figures = {"ranking_loss": report.ranking_loss, "accuracy": report.accuracy}
-        listener(Event("validate", report.count, report.count, number, figures))
+        metrics = {"ranking_loss": report.ranking_loss, "accuracy": report.accuracy}
+        listener(Event("validate", report.count, report.count, number, metrics))
         epoch = number + 1
 
     def write_progress(state: RewardState) -> Callable[[Path], None]:
@@ -182,7 +182,7 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
         )  # fmt: skip
     listener(Event("evaluate after", 0, len(held_out)))
     after = model.evaluate(held_out)
-    listener(Event("evaluate after", len(held_out), len(held_out), figures={"accuracy": after.accuracy}))
+    listener(Event("evaluate after", len(held_out), len(held_out), data={"accuracy": after.accuracy}))
     model.report = after
     model.metrics = {
         "recipe": RECIPE,
