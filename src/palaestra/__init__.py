@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from palaestra.recipes.evaluate.recipe import EvaluateSettings, evaluate
     from palaestra.recipes.teach.recipe import TeachSettings, teach
     from palaestra.recipes.train.pretrain import PretrainSettings, pretrain
-    from palaestra.recipes.train.recipe import TrainSettings, train
+    from palaestra.recipes.train.recipe import train
     from palaestra.recipes.train.reward_model import RewardSettings, train_reward
+    from palaestra.recipes.train.settings import TrainSettings
     from palaestra.tasks.base import make_task
     from palaestra.teachers.base import make_teacher
 
@@ -85,7 +86,7 @@ _HOMES = {
     "TeachSettings": "palaestra.recipes.teach.recipe",
     "TokenEnv": "palaestra.envs.token",
     "TokenVectorEnv": "palaestra.envs.token",
-    "TrainSettings": "palaestra.recipes.train.recipe",
+    "TrainSettings": "palaestra.recipes.train.settings",
     "TurnEnv": "palaestra.envs.turn",
     "TurnVectorEnv": "palaestra.envs.turn",
     "compare": "palaestra.recipes.evaluate.compare",

@@ -23,7 +23,7 @@ from palaestra.recipes.train import recipe as train
 from palaestra.runs.run import Run
 
 CONTROL = train.TrainSettings(
-    env="CartPole-v1", iterations=20, slots=4, steps=8, epochs=1, checkpoint_every=3, evaluation=3, threads=1, seed=3
+    env="CartPole-v1", iterations=20, slots=4, steps=8, n_epochs=1, checkpoint_every=3, evaluation=3, threads=1, seed=3
 )
 TOKEN = train.TrainSettings(
     env="CoTEnv-v0", env_options=("problems=10", 'skills=["clock", "percent"]'), iterations=4, episodes=8, slots=8,

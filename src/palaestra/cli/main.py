@@ -14,7 +14,7 @@ from rich.table import Table
 from palaestra import __version__
 from palaestra.cli import research as research_commands
 from palaestra.cli.listing import KINDS, entries
-from palaestra.cli.options import from_settings
+from palaestra.cli.options import TrainCommand, from_settings
 from palaestra.cli.progress import quiet
 from palaestra.cli.terminal import INTERRUPTED, TRACEBACK, Commands, StoppedError, explain, terminal
 from palaestra.core.errors import RunError, UnknownNameError
@@ -208,10 +208,11 @@ def _register() -> None:
     from palaestra.recipes.teach.recipe import TeachSettings
     from palaestra.recipes.teach.study import SEVERAL
     from palaestra.recipes.train.pretrain import PretrainSettings
-    from palaestra.recipes.train.recipe import TrainSettings
     from palaestra.recipes.train.reward_model import RewardSettings
+    from palaestra.recipes.train.settings import TrainSettings, make_settings
 
-    app.command("train")(from_settings(TrainSettings, _train))
+    train = from_settings(TrainSettings, _train, build_settings=make_settings)
+    app.command("train", cls=TrainCommand)(train)
     app.command("train-reward")(from_settings(RewardSettings, _train_reward))
     app.command("teach")(from_settings(TeachSettings, _teach, several=SEVERAL))
     app.command("evaluate")(from_settings(EvaluateSettings, _evaluate))

@@ -51,7 +51,13 @@ def check_ranges(settings: Any) -> None:
         elif above is not None and value <= above:
             expected = f"above {above}"
         elif (low is not None and value < low) or (high is not None and value > high):
-            expected = f"{low} to {high}" if None not in (low, high) else f"at least {low}" if high is None else f"at most {high}"
+            expected = (
+                f"{low} to {high}"
+                if None not in (low, high)
+                else f"at least {low}"
+                if high is None
+                else f"at most {high}"
+            )
         else:
             continue
         raise SettingsError(f"setting '{f.name}': expected {expected}; got {value}")

@@ -105,14 +105,14 @@ def _token_rollout(episodes: list[dict[str, Any]]) -> Rollout:
     place_BT = torch.arange(width)[None]
     mask_BT = place_BT < lengths[:, None]
     last_BT = place_BT == lengths[:, None] - 1
-    cut_B = torch.tensor([r.truncated for r in responses])
+    truncated_B = torch.tensor([r.truncated for r in responses])
     valid_B = torch.tensor([not r.failure for r in responses])
     restricted = any(allowed is not None for one in episodes for allowed in one["legal"])
     return Rollout(
         rewards_BT=table("rewards"),
         logprobs_BT=table("logprobs"),
         mask_BT=mask_BT,
-        terminated_BT=last_BT & ~cut_B[:, None],
+        terminated_BT=last_BT & ~truncated_B[:, None],
         ended_BT=last_BT,
         inputs=TokenInputs(
             [r.prompt.ids for r in responses],
@@ -122,7 +122,7 @@ def _token_rollout(episodes: list[dict[str, Any]]) -> Rollout:
         entropy_BT=table("entropies"),
         group_B=torch.tensor([r.group for r in responses]),
         valid_B=valid_B,
-        cut_B=cut_B,
+        truncated_B=truncated_B,
         episode_returns=[float(one["rewards"].sum()) for one in episodes if not one["response"].failure],
         episode_lengths=lengths.tolist(),
         failures=[r.failure for r in responses if r.failure],
@@ -196,7 +196,7 @@ class ControlCollector:
         # An episode whose environment broke has no return: what it had until then is not its result.
         rollout.valid_B = torch.from_numpy(~self._broken)
         rollout.limit = most_steps
-        rollout.cut_B = ~(rollout.terminated_BT & rollout.mask_BT).any(-1)
+        rollout.truncated_B = ~(rollout.terminated_BT & rollout.mask_BT).any(-1)
         # Behind the last decision of a sequence nothing is known; the step that follows it is another episode's.
         last_B = rollout.mask_BT.sum(-1) - 1
         rollout.ended_BT[torch.arange(self.count), last_B.clamp(min=0)] = True

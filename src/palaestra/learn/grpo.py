@@ -26,7 +26,6 @@ from palaestra.core.settings import setting
 from palaestra.learn.advantages import compute_fraction_without_variance, compute_group_advantages_GK
 from palaestra.learn.algorithms import Algorithm, GroupConfig, MetricMeans
 from palaestra.learn.losses import (
-    LossAggregation,
     aggregate_losses,
     approximate_kl,
     compute_clip_fraction,
@@ -49,8 +48,10 @@ VARIANTS: Mapping[Variant, Mapping[str, Any]] = {
 class GRPOConfig(GroupConfig):
     """Hyperparameters of GRPO, with the names of TRL and Stable-Baselines3. `None` is replaced by the variant's value."""
 
-    variant: Variant = setting("grpo", "Published variant whose values are the defaults of the next five options.")
-    loss_aggregation: LossAggregation | None = setting(
+    variant: Literal["grpo", "dr_grpo", "dapo"] = setting(
+        "grpo", "Published variant whose values are the defaults of the next five options."
+    )
+    loss_aggregation: Literal["token", "sequence", "constant"] | None = setting(
         None, "Average the loss per sequence, over all tokens, or over a constant length; by default the variant's."
     )
     scale_rewards: bool | None = setting(
@@ -127,7 +128,9 @@ class GRPO(Algorithm):
                         )
                         if config.kl_coef:
                             assert rollout.reference_BT is not None, "a KL penalty needs a reference"
-                            losses = losses + config.kl_coef * kl_k3(new.logprobs, microbatch.take(rollout.reference_BT))
+                            losses = losses + config.kl_coef * kl_k3(
+                                new.logprobs, microbatch.take(rollout.reference_BT)
+                            )
                         if config.ent_coef:
                             losses = losses - config.ent_coef * new.entropy
                         loss = aggregate_losses(

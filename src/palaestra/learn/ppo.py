@@ -47,16 +47,22 @@ class PPOConfig(AlgorithmConfig):
     critic_learning_rate: float = setting(1e-3, "Learning rate of the critic.", low=0)
     n_epochs: int = setting(10, "Epochs over the data of an iteration.", low=1)
     batch_size: int | None = setting(
-        None, "Decisions, or responses of a language model, in a minibatch; by default 256 decisions or 8 responses.", low=1
+        None,
+        "Decisions, or responses of a language model, in a minibatch; by default 256 decisions or 8 responses.",
+        low=1,
     )
     gamma: float = setting(0.99, "Discount factor.", low=0, high=1)
     gae_lambda: float = setting(0.95, "Trade-off of bias and variance in GAE.", low=0, high=1)
     clip_range: float = setting(0.2, "Clipping range of the probability ratio around 1.", low=0, high=1)
     clip_range_high: float | None = setting(None, "Clipping range above 1; by default clip_range.", low=0)
-    clip_range_vf: float | None = setting(None, "Clipping range of the value function; by default not clipped.", above=0)
+    clip_range_vf: float | None = setting(
+        None, "Clipping range of the value function; by default not clipped.", above=0
+    )
     vf_coef: float = setting(0.5, "Weight of the value loss.", low=0)
     ent_coef: float = setting(0.0, "Weight of the entropy bonus.", low=0)
-    target_kl: float | None = setting(None, "End an update if the KL divergence from the old policy exceeds this.", above=0)
+    target_kl: float | None = setting(
+        None, "End an update if the KL divergence from the old policy exceeds this.", above=0
+    )
     normalize_advantage: bool = setting(True, "Normalize the advantages of a minibatch.")
     max_grad_norm: float = setting(0.5, "Maximum norm of the gradient; 0 disables clipping.", low=0)
     anneal_clip_range: bool = setting(False, "Decrease clip_range linearly to 0 over the run.")

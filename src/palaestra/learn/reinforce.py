@@ -79,7 +79,7 @@ class REINFORCE(Algorithm):
             advantages_BT = normalize(advantages_BT, mask_BT)
         num_decisions = float(mask_BT.sum().clamp(min=1))
 
-        batch = select_all(rollout, policy.by_sequence)
+        [batch] = select_all(rollout, policy.by_sequence)
         if policy.by_sequence and rollout.valid_B is not None:
             batch = select_sequences(rollout, [k for k in batch.index.tolist() if bool(rollout.valid_B[k])])
         metrics = MetricMeans()
@@ -99,7 +99,7 @@ class REINFORCE(Algorithm):
                         new.values, new.values.detach(), microbatch.take(returns_BT), None
                     )
                     loss = loss + config.vf_coef * (value_losses * mask).sum() / num_decisions
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
 
             metrics.add(grad_norm=optimizer.clip_grad_norm(config.max_grad_norm))
             optimizer.step()

@@ -192,7 +192,7 @@ def make_group_minibatches(
         longest: dict[int, int] = {}
         for k in chosen:
             longest[groups[k]] = max(longest.get(groups[k], 0), lengths[k])
-        chosen.sort(key=lambda k: (longest[groups[k]], groups[k], lengths[k]))  # noqa: B023  (used at once)
+        chosen.sort(key=lambda k: (longest[groups[k]], groups[k], lengths[k]))
         minibatches.append(select_sequences(rollout, chosen))
     return minibatches
 

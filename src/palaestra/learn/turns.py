@@ -365,7 +365,7 @@ def _rollout(sequences: Sequence[_Episode]) -> Rollout:
         entropy_BT=torch.from_numpy(entropies),
         group_B=torch.tensor([sequence.group for sequence in sequences]),
         valid_B=torch.tensor([not sequence.failure for sequence in sequences]),
-        cut_B=torch.tensor(
+        truncated_B=torch.tensor(
             [not sequence.failure and (sequence.truncated or sequence.cut_messages > 0) for sequence in sequences]
         ),
         episode_returns=[float(sum(sequence.rewards)) for sequence in known],

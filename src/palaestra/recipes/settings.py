@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, field, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 from palaestra.core.errors import RunError, SettingsError, suggest
+from palaestra.core.settings import setting as setting
 from palaestra.runs.run import Run
 
 S = TypeVar("S")
-
-
-def setting(default: Any, help: str) -> Any:
-    """A dataclass field with a default and one line of documentation."""
-    return field(default=default, metadata={"help": help})
 
 
 def build(kind: type[S], values: Mapping[str, Any]) -> S:
@@ -59,10 +55,10 @@ def load_run_settings(kind: type[S], run: Run) -> S:
         raise RunError(f"the run folder is damaged: {run.folder / 'settings.json'}: {error}") from error
 
 
-def read_file(kind: type[S], path: Path, overrides: Mapping[str, Any]) -> S:
-    """Read settings from a JSON file and apply `overrides`."""
+def read_values(path: Path) -> dict[str, Any]:
+    """Read plain values from a JSON file of settings, or from the `settings.json` of a run folder."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values: Any = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SettingsError(f"there is no settings file {path}") from None
     except (OSError, ValueError) as error:
@@ -71,7 +67,7 @@ def read_file(kind: type[S], path: Path, overrides: Mapping[str, Any]) -> S:
         values = values["settings"]  # The settings.json of a run folder.
     if not isinstance(values, dict):
         raise SettingsError(f"the settings file {path} must hold an object; got {type(values).__name__}")
-    return build(kind, {**values, **overrides})
+    return values
 
 
 def to_plain(settings: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from palaestra.learn.policies.base import ActionEvaluation
 from palaestra.learn.policies.lean_readers import lean_reader
 from palaestra.learn.policies.readers import PlainReader, Reading, pack, pack_right, padded
 from palaestra.learn.randomness import seeded_torch
-from palaestra.learn.rollouts import Rollout, Selection, TokenInputs, everything
+from palaestra.learn.rollouts import Rollout, Selection, TokenInputs, select_all
 
 MICROBATCH_LOGITS = 1 << 25
 """Logits that one pass of judging may hold: 128 MB in float32, and a few times that with gradients."""
@@ -225,7 +225,7 @@ class LanguageModelPolicy(nn.Module):
         inputs: TokenInputs = rollout.inputs
         values_BT = torch.zeros_like(rollout.rewards_BT)
         next_BT = torch.zeros_like(rollout.rewards_BT)
-        for selection in everything(rollout, True, self.max_microbatch_size(rollout)):
+        for selection in select_all(rollout, True, self.max_microbatch_size(rollout)):
             sequences, width = selection.index.tolist(), selection.width
             if self.value_head is not None:
                 reach = inputs.reach(sequences, width)
@@ -249,7 +249,7 @@ class LanguageModelPolicy(nn.Module):
         found_BT = torch.zeros_like(rollout.rewards_BT)
         self.model.eval()
         with suited():
-            for selection in everything(rollout, True, self.max_microbatch_size(rollout)):
+            for selection in select_all(rollout, True, self.max_microbatch_size(rollout)):
                 judged = self.evaluate_actions(rollout, selection, values=False)
                 found_BT[selection.index, : selection.width] = judged.logprobs.to(found_BT.device)
         return found_BT * rollout.mask_BT

@@ -14,7 +14,7 @@ from palaestra.engines.base import Engine, Request, Sampling
 from palaestra.engines.kernels import suited
 from palaestra.learn.batches import IGNORE, Encoded, collate, of_one_shape
 from palaestra.learn.policies.base import ActionEvaluation
-from palaestra.learn.rollouts import Rollout, Selection, everything
+from palaestra.learn.rollouts import Rollout, Selection, select_all
 
 MICROBATCH_SIZE = 16
 """Answers that one pass with gradients takes."""
@@ -75,7 +75,7 @@ class VisualPolicy:
         self.model.eval()
         found_BT = torch.zeros_like(rollout.rewards_BT)
         with suited():
-            for selection in everything(rollout, True, self.microbatch_size):
+            for selection in select_all(rollout, True, self.microbatch_size):
                 found_BT[selection.index, : selection.width] = self.evaluate_actions(rollout, selection).logprobs
         return found_BT * rollout.mask_BT
 
@@ -120,18 +120,18 @@ def collect_answers(
     length_B1 = torch.tensor([[len(row.response_ids)] for row in rows])
     place_BT = torch.arange(width)[None]
     last_BT = place_BT == length_B1 - 1
-    cut_B = torch.tensor([not isinstance(a, Completion) or a.stop_reason is StopReason.LENGTH for a in answers])
+    truncated_B = torch.tensor([not isinstance(a, Completion) or a.stop_reason is StopReason.LENGTH for a in answers])
     chosen = [torch.tensor(answer.logprobs) if isinstance(answer, Completion) else torch.zeros(0) for answer in answers]
     return Rollout(
         rewards_BT=last_BT * torch.tensor(values)[:, None],
         logprobs_BT=torch.stack([_padded(one, width) for one in chosen]),
         mask_BT=place_BT < length_B1,
-        terminated_BT=last_BT & ~cut_B[:, None],
+        terminated_BT=last_BT & ~truncated_B[:, None],
         ended_BT=last_BT,
         inputs=VisualInputs(rows),
         group_B=torch.arange(len(rows)) // group_size,
         valid_B=torch.tensor([not failure for failure in failures]),
-        cut_B=cut_B,
+        truncated_B=truncated_B,
         limit=max_tokens,
         episode_returns=[value for value, failure in zip(values, failures, strict=True) if not failure],
         episode_lengths=length_B1[:, 0].tolist(),

@@ -80,4 +80,9 @@ def find_preset(kind: str, env: str, algorithm: str) -> Preset:
 def list_preset_names(algorithm: str) -> set[str]:
     """The hyperparameters of an algorithm whose default depends on the environment."""
     presets = [*ALGORITHMS.items(), *ENVIRONMENTS.items()]
-    return {name for (_, name_of_algorithm), preset in presets if name_of_algorithm == algorithm for name in preset.hyperparameters}
+    return {
+        name
+        for (_, name_of_algorithm), preset in presets
+        if name_of_algorithm == algorithm
+        for name in preset.hyperparameters
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from palaestra.core.errors import EnvError, SettingsError, suggest
 from palaestra.core.plugins import load_plugins
@@ -12,6 +12,8 @@ from palaestra.core.settings import check_ranges, setting
 from palaestra.learn.algorithms import ALGORITHMS, AlgorithmConfig
 from palaestra.recipes.settings import build, parse_options, require
 from palaestra.recipes.train.presets import find_preset
+
+T = TypeVar("T")
 
 RENAMED = {
     "epochs": "n_epochs",
@@ -150,9 +152,7 @@ def fill_presets(settings: TrainSettings) -> TrainSettings:
     preset = find_preset(kind, settings.env, algorithm)
     config = make_config(algorithm, {**preset.hyperparameters, **settings.hyperparameters})
     missing = {name: value for name, value in preset.settings.items() if getattr(settings, name) is None}
-    settings = replace(
-        settings, policy=policy, algorithm=algorithm, hyperparameters=_to_hyperparameters(config), **missing
-    )
+    settings = replace(settings, policy=policy, algorithm=algorithm, hyperparameters=asdict(config), **missing)
     name = "episodes" if language else "slots"
     count = getattr(settings, name)
     require(
@@ -162,10 +162,7 @@ def fill_presets(settings: TrainSettings) -> TrainSettings:
     return settings
 
 
-def replace_config(settings: TrainSettings, config: AlgorithmConfig) -> TrainSettings:
-    """Settings with the hyperparameters of `config`."""
-    return replace(settings, hyperparameters=_to_hyperparameters(config))
-
-
-def _to_hyperparameters(config: AlgorithmConfig) -> dict[str, Any]:
-    return asdict(config)
+def unwrap(value: T | None) -> T:
+    """The value of a setting that `fill_presets` has filled in."""
+    assert value is not None
+    return value
