@@ -16,12 +16,11 @@ from number_task import number_task
 from rich.console import Console
 
 from palaestra.cli.main import main
-from palaestra.cli.progress import RunProgress
 from palaestra.cli.research import ResearchProgress
 from palaestra.cli.standings import standings_tables
-from palaestra.cli.terminal import terminal
 from palaestra.core.events import Event
 from palaestra.engines.retry import AGAIN
+from palaestra.recipes.progress import RunProgress, plain_console
 from palaestra.research.standings.scores import RunScore, Standings, TaskScale
 from palaestra.research.standings.standings import compare_methods
 from palaestra.research.tasks.task import Direction
@@ -93,7 +92,7 @@ def test_text_of_the_user_is_no_markup_and_no_emoji(
 ) -> None:
     code, said = called(monkeypatch, capsys, "research", "--agent", "best_of:x:baseline[bold]")
     assert (code, "'best_of:x:baseline[bold]'" in said) == (2, True), said
-    terminal().print("runs/:x:[red]", Path("a[/]"))
+    plain_console().print("runs/:x:[red]", Path("a[/]"))
     assert capsys.readouterr().out == "runs/:x:[red] a[/]\n"
     out = StringIO()
     progress = ResearchProgress(Console(file=out, width=200))

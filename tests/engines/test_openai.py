@@ -15,7 +15,6 @@ import pytest
 from chat_server import Call, Reply, Server, error
 from rich.console import Console
 
-from palaestra.cli.progress import RunProgress
 from palaestra.core.errors import BudgetSpentError, EngineError, MissingExtraError, SettingsError
 from palaestra.core.events import Event
 from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, StopReason, TextPart, Usage
@@ -26,6 +25,7 @@ from palaestra.engines.cached import CachedEngine
 from palaestra.engines.openai import OpenAIEngine
 from palaestra.engines.openai_format import BrokenAnswerError, read, read_usage
 from palaestra.engines.retry import AGAIN, WAITING, Patience
+from palaestra.recipes.progress import RunProgress
 from palaestra.runs.cache import Cache
 
 QUICK = Patience(first=0.01, longest=0.05, total=20.0, tries=4)

@@ -16,7 +16,7 @@ import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import EnvError, ModelError, RewardError
 from palaestra.core.records import Message, StopReason
 from palaestra.core.seeding import Seeds
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.envs.token import Prompt, Response, TokenEnv, TokenVectorEnv
 
 COLOURS = [f"Name the colour {number}." for number in range(12)]
@@ -28,7 +28,7 @@ def count_tokens(response: Response) -> float:
 
 
 @pytest.fixture
-def make(nano: Model) -> Callable[..., TokenVectorEnv]:
+def make(nano: LoadedModel) -> Callable[..., TokenVectorEnv]:
     def made(prompts: Sequence[Any] = COLOURS, reward: Any = count_tokens, **arguments: Any) -> TokenVectorEnv:
         return TokenVectorEnv(prompts, reward, **{"tokenizer": nano.tokenizer, "max_tokens": 6, **arguments})
 
@@ -119,7 +119,7 @@ class Step:
     truncated: bool
 
 
-def test_vector_and_single_view_agree_step_by_step(nano: Model) -> None:
+def test_vector_and_single_view_agree_step_by_step(nano: LoadedModel) -> None:
     arguments = {
         "prompts": [*COLOURS[:5], [8, 8, 8]], "reward": lambda r: len(r.text) / 7, "tokenizer": nano.tokenizer,
         "token_reward": lambda prompt, ids: ids[-1] / 1000, "max_tokens": 9, "group_size": 2, "stop": ["y"],
@@ -478,7 +478,9 @@ def test_a_reward_that_breaks_is_raised_in_one_line(make: Make, bad: str) -> Non
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("where", ["reward", "rewards", "token_reward"])
-def test_a_reward_that_breaks_can_be_marked_and_costs_the_others_nothing(nano: Model, bad: str, where: str) -> None:
+def test_a_reward_that_breaks_can_be_marked_and_costs_the_others_nothing(
+    nano: LoadedModel, bad: str, where: str
+) -> None:
     broken, cause = BAD[bad]
 
     class Some(TokenVectorEnv):
@@ -543,13 +545,13 @@ def test_a_reward_function_judges_each_response_once(make: Make) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([], "rewards gave 0 values for 1 responses"),
-        ([1.0, 2.0, 3.0], "rewards gave 3 values for 1 responses"),
+        ([], "rewards returned 0 values for 1 responses"),
+        ([1.0, 2.0, 3.0], "rewards returned 3 values for 1 responses"),
         (None, "expected a list of numbers; got None"),
         (1.0, r"expected a list of numbers; got 1\.0"),
     ],
 )
-def test_a_batch_of_rewards_has_one_for_each_response(nano: Model, given: Any, said: str) -> None:
+def test_a_batch_of_rewards_has_one_for_each_response(nano: LoadedModel, given: Any, said: str) -> None:
     class Wrong(TokenVectorEnv):
         def rewards(self, responses: Sequence[Response]) -> Any:
             return given
@@ -616,7 +618,7 @@ def test_legal_tokens_that_make_no_sense_are_named(make: Make, legal: Any, messa
     assert message in one_line(caught)
 
 
-def test_a_policy_never_leaves_the_mask_and_its_log_probs_are_those_of_one_pass(nano: Model) -> None:
+def test_a_policy_never_leaves_the_mask_and_its_log_probs_are_those_of_one_pass(nano: LoadedModel) -> None:
     import torch
 
     from palaestra.learn.collect import collect_responses
@@ -649,8 +651,8 @@ def test_a_policy_never_leaves_the_mask_and_its_log_probs_are_those_of_one_pass(
     ("arguments", "message"),
     [
         ({"prompts": []}, "TokenVectorEnv needs at least one prompt; got none"),
-        ({"prompts": None}, "prompts are a list of prompts; got None"),
-        ({"prompts": "Name a colour"}, "prompts are several; give a list"),
+        ({"prompts": None}, "prompts must be a list; got None"),
+        ({"prompts": "Name a colour"}, "prompts must be a list; got one text"),
         ({"prompts": ["a", ""]}, "the prompt 2 of 2 is empty"),
         ({"prompts": ["a", ""], "chat": False}, "the prompt 2 of 2 is empty"),
         ({"prompts": [[]]}, "the prompt 1 of 1 is empty"),
@@ -679,12 +681,12 @@ def test_an_environment_that_makes_no_sense_is_refused(make: Make, arguments: di
 @pytest.mark.parametrize(
     ("actions", "message"),
     [
-        ([8], "step needs one token a slot, shape (2,); got shape (1,)"),
+        ([8], "step needs one token per slot, shape (2,); got shape (1,)"),
         ([[8, 8]], "got shape (1, 2)"),
         (8, "got shape ()"),
-        ([8, 934], "a token is from 0 to 933; got 934"),
-        ([-1, 8], "a token is from 0 to 933; got -1"),
-        ([8.0, 8.5], "a token is a whole number; got actions of the type float64"),
+        ([8, 934], "tokens are from 0 to 933; got 934"),
+        ([-1, 8], "tokens are from 0 to 933; got -1"),
+        ([8.0, 8.5], "tokens are integers; got actions of the type float64"),
     ],
 )
 def test_a_wrong_action_is_refused_and_changes_nothing(make: Make, actions: Any, message: str) -> None:
@@ -700,12 +702,12 @@ def test_a_wrong_action_is_refused_and_changes_nothing(make: Make, actions: Any,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"options": {"epsiode": 3}}, "reset knows the options episodes, episode, initial_state, reset_mask; got ['epsiode']"),
-        ({"options": {"episode": -1}}, "the reset option episode is a whole number from 0; got -1"),
-        ({"options": {"episodes": "many"}}, "the reset option episodes is a whole number from 0; got 'many'"),
+        ({"options": {"epsiode": 3}}, "reset takes the options episodes, episode, initial_state, reset_mask; got ['epsiode']"),
+        ({"options": {"episode": -1}}, "the reset option episode is an integer of at least 0; got -1"),
+        ({"options": {"episodes": "many"}}, "the reset option episodes is an integer of at least 0; got 'many'"),
         ({"options": {"initial_state": 5}}, "expected a text, token ids, messages or a problem; got int"),
         ({"options": {"initial_state": ""}}, "the prompt given as initial_state is empty"),
-        ({"options": {"reset_mask": np.array([True])}}, "reset_mask has a bool a slot, shape (2,)"),
+        ({"options": {"reset_mask": np.array([True])}}, "reset_mask has one bool per slot, shape (2,)"),
         ({"seed": [1, 2]}, "TokenVectorEnv takes one seed for all slots; got [1, 2]"),
     ],
 )  # fmt: skip
@@ -800,12 +802,12 @@ def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
     assert str(tmp_path) in one_line(caught)
 
 
-def test_a_tokenizer_without_an_end_needs_one(nano: Model) -> None:
+def test_a_tokenizer_without_an_end_needs_one(nano: LoadedModel) -> None:
     import copy
 
     tokenizer = copy.deepcopy(nano.tokenizer)
     tokenizer.eos_token = None
-    with pytest.raises(ModelError, match="names no end-of-sequence token; give `end_ids`"):
+    with pytest.raises(ModelError, match="has no end-of-sequence token; give `end_ids`"):
         TokenVectorEnv(COLOURS, count_tokens, tokenizer=tokenizer)
     env = TokenVectorEnv(COLOURS, count_tokens, tokenizer=tokenizer, end_ids=[END])
     env.reset(seed=0)

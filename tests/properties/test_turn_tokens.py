@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from talk import Talk
 
 from palaestra.core.seeding import Seeds
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.envs.turn import TurnVectorEnv
 from palaestra.learn.chats import ChatEncoder
 from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy
@@ -69,7 +69,7 @@ def messages_of(dice: Dice, number: int, turn: int, seeds: Seeds, most: int) -> 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_what_is_learned_from_is_what_was_sampled_turn_by_turn(nano: Model, data: st.DataObject) -> None:
+def test_what_is_learned_from_is_what_was_sampled_turn_by_turn(nano: LoadedModel, data: st.DataObject) -> None:
     tokenizer = nano.tokenizer
     end = int(tokenizer.eos_token_id)
     slots, group = data.draw(st.integers(1, 5), "slots"), data.draw(st.sampled_from([1, 2, 3]), "group")
@@ -165,7 +165,7 @@ def llama(vocabulary: int) -> Any:
 
 
 @pytest.fixture(scope="module", params=[gpt2, llama], ids=["gpt2", "llama"])
-def model(request: pytest.FixtureRequest, nano: Model) -> Any:
+def model(request: pytest.FixtureRequest, nano: LoadedModel) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         made = request.param(len(nano.tokenizer))
@@ -175,7 +175,7 @@ def model(request: pytest.FixtureRequest, nano: Model) -> Any:
     return made.eval()
 
 
-def talked(policy: LanguageModelPolicy, nano: Model, episodes: int, seed: int, **given: Any) -> Rollout:
+def talked(policy: LanguageModelPolicy, nano: LoadedModel, episodes: int, seed: int, **given: Any) -> Rollout:
     """Episodes of `Talk` by a policy; a message ends at any token with a low id, so that lengths differ."""
     options = SimpleNamespace(**{"slots": 3, "words": 6, "most": 12, "group": 1, **given})
     env = TurnVectorEnv(lambda: Talk(words=options.words), options.slots, autoreset=False)
@@ -201,7 +201,7 @@ def whole_pass(model: Any, rollout: Rollout, sequence: int, temperature: float =
 
 @settings(max_examples=12, deadline=None)
 @given(st.data())
-def test_the_ratio_is_one_before_the_first_gradient_step(model: Any, nano: Model, data: st.DataObject) -> None:
+def test_the_ratio_is_one_before_the_first_gradient_step(model: Any, nano: LoadedModel, data: st.DataObject) -> None:
     temperature = data.draw(st.sampled_from([1.0, 0.7, 1.6]), "temperature")
     policy = LanguageModelPolicy(
         model, temperature=temperature, microbatch_size=data.draw(st.integers(1, 5), "microbatch_size")
@@ -210,18 +210,18 @@ def test_the_ratio_is_one_before_the_first_gradient_step(model: Any, nano: Model
         policy, nano, data.draw(st.integers(1, 9), "episodes"), data.draw(st.integers(0, 999), "seed"),
         slots=data.draw(st.integers(1, 5), "slots"), words=data.draw(st.sampled_from([1, 6, 20]), "words"),
     )  # fmt: skip
-    lean = policy._lean
-    assert lean is not None
-    for policy._lean in (lean, None):
+    fast = policy.sequence_forward.fast
+    assert fast is not None
+    for policy.sequence_forward.fast in (fast, None):
         new_BT = policy.logprobs_BT(rollout)
         assert float((((new_BT - rollout.logprobs_BT) * rollout.mask_BT).exp() - 1).abs().max()) < TOLERANCE
-    policy._lean = lean
+    policy.sequence_forward.fast = fast
     for sequence in range(rollout.num_sequences):
         old = rollout.logprobs_BT[sequence][rollout.mask_BT[sequence]]
         assert float(((whole_pass(model, rollout, sequence, temperature) - old).exp() - 1).abs().max()) < TOLERANCE
 
 
-def test_an_episode_says_the_same_in_any_company(model: Any, nano: Model) -> None:
+def test_an_episode_says_the_same_in_any_company(model: Any, nano: LoadedModel) -> None:
     """Slots, order, neighbours and when the others are done change nothing."""
     policy = LanguageModelPolicy(model)
     found = [talked(policy, nano, 8, 3, slots=slots).inputs for slots in (1, 3, 8)]
@@ -229,7 +229,7 @@ def test_an_episode_says_the_same_in_any_company(model: Any, nano: Model) -> Non
     assert len({len(response) for response in found[0].responses}) > 3
 
 
-def test_values_stand_before_decisions_and_behind_the_end(model: Any, nano: Model) -> None:
+def test_values_stand_before_decisions_and_behind_the_end(model: Any, nano: LoadedModel) -> None:
     """The value after the last word of a turn is that of the state after the answer to it."""
     for own in (True, False):
         critic = LanguageModelCritic(model.base_model, 32)
@@ -238,9 +238,9 @@ def test_values_stand_before_decisions_and_behind_the_end(model: Any, nano: Mode
         with torch.no_grad():
             head.weight.normal_(generator=torch.Generator().manual_seed(0))
         rollout = talked(policy, nano, 5, 1)
-        for lean in (True, False):
-            if not lean:
-                policy._lean = critic._lean = None
+        for fast in (True, False):
+            if not fast:
+                policy.sequence_forward.fast = critic.sequence_forward.fast = None
             values_BT, next_BT = policy.values_BT(rollout)
             for sequence in range(rollout.num_sequences):
                 prompt, response = rollout.inputs.prompts[sequence], rollout.inputs.responses[sequence]
@@ -253,7 +253,7 @@ def test_values_stand_before_decisions_and_behind_the_end(model: Any, nano: Mode
                 assert torch.allclose(next_BT[sequence, :n], all_values[before[1:]], atol=1e-4)
 
 
-def test_gradients_come_from_decisions_alone(model: Any, nano: Model) -> None:
+def test_gradients_come_from_decisions_alone(model: Any, nano: LoadedModel) -> None:
     """The loss of a sequence is that of one plain pass in which all that was given is masked."""
     import copy
 
@@ -279,7 +279,9 @@ def test_gradients_come_from_decisions_alone(model: Any, nano: Model) -> None:
 
 
 @pytest.mark.parametrize("kind", ["grpo", "rloo", "ppo", "reinforce"])
-def test_the_first_update_of_every_algorithm_finds_the_policy_where_it_was(model: Any, nano: Model, kind: str) -> None:
+def test_the_first_update_of_every_algorithm_finds_the_policy_where_it_was(
+    model: Any, nano: LoadedModel, kind: str
+) -> None:
     import copy
 
     from palaestra.learn.algorithms import ALGORITHMS

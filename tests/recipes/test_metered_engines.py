@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from palaestra.core.errors import SettingsError
-from palaestra.engines import models as shelf
+from palaestra.engines import models
 from palaestra.recipes.evaluate.recipe import EvaluateSettings, evaluate
 from palaestra.recipes.research.bench import bench
 from palaestra.recipes.research.recipe import ResearchSettings, research
@@ -47,7 +47,7 @@ def test_a_limit_in_dollars_for_a_model_without_a_price_is_refused_at_once(
     def load(*arguments: Any, **named: Any) -> Any:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(shelf, "load", load)
+    monkeypatch.setattr(models, "load", load)
     monkeypatch.delenv("PALAESTRA_PRICES", raising=False)
     with pytest.raises(SettingsError, match=r"a limit in dollars needs to know what .*#unpriced costs"):
         RECIPES[name](tmp_path / "out")

@@ -15,10 +15,10 @@ from palaestra import __version__
 from palaestra.cli import research as research_commands
 from palaestra.cli.listing import KINDS, entries
 from palaestra.cli.options import TrainCommand, from_settings
-from palaestra.cli.progress import quiet
-from palaestra.cli.terminal import INTERRUPTED, TRACEBACK, Commands, StoppedError, explain, terminal
+from palaestra.cli.terminal import INTERRUPTED, TRACEBACK, Commands, StoppedError, explain, quiet
 from palaestra.core.errors import RunError, UnknownNameError
 from palaestra.core.interrupts import raise_on_sigterm
+from palaestra.recipes.progress import plain_console
 
 app = typer.Typer(
     cls=Commands,
@@ -27,12 +27,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Language models learn inside Gymnasium environments.",
 )
-models_app = typer.Typer(no_args_is_help=True, help="The model shelf.")
+models_app = typer.Typer(no_args_is_help=True, help="The model registry.")
 app.add_typer(models_app, name="models")
 
 Out = Annotated[str, typer.Option("--out", help="The run folder; a new one below runs/ if not given.")]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
-console = terminal()
+console = plain_console()
 
 
 def _finish_teach(result: Any) -> None:
@@ -95,7 +95,7 @@ def _teach(
 
     Several seeds, or several values with commas between them (--teacher a,b --state on,off), make a study.
     """
-    from palaestra.cli.progress import RunProgress
+    from palaestra.recipes.progress import RunProgress
     from palaestra.recipes.teach import recipe as teach
 
     if seeds != 1 or grid:
@@ -109,9 +109,9 @@ def _teach(
 
 
 def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]]) -> None:
-    from palaestra.cli.progress import RunProgress
     from palaestra.cli.tables import study_table
     from palaestra.core.errors import RunError
+    from palaestra.recipes.progress import RunProgress
     from palaestra.recipes.teach.study import study
     from palaestra.report import write_report
     from palaestra.runs.run import new_folder
@@ -138,8 +138,8 @@ def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]]) -
 
 def _evaluate(settings: Any, out: Out = "") -> None:
     """Ask a model the problems of a task; accuracy by skill with intervals."""
-    from palaestra.cli.progress import RunProgress
     from palaestra.recipes.evaluate import recipe as evaluate
+    from palaestra.recipes.progress import RunProgress
 
     evaluate.check(settings)
     quiet()
@@ -149,7 +149,7 @@ def _evaluate(settings: Any, out: Out = "") -> None:
 
 
 def _finish_train(result: Any) -> None:
-    from palaestra.cli.health import outcome_table
+    from palaestra.cli.tables import outcome_table
     from palaestra.report import write_report
 
     console.print(outcome_table(result.summary))
@@ -166,7 +166,7 @@ def _finish_train(result: Any) -> None:
 
 def _train(settings: Any, out: Out = "") -> None:
     """A policy learns in an environment: PPO, GRPO, RLOO, REINFORCE; language models, perceptrons, transformers."""
-    from palaestra.cli.health import TrainProgress
+    from palaestra.recipes.progress import TrainProgress
     from palaestra.recipes.train import recipe as train
 
     train.check(settings)
@@ -178,8 +178,8 @@ def _train(settings: Any, out: Out = "") -> None:
 
 def _train_reward(settings: Any) -> None:
     """Train a reward model on comparisons; accuracy and calibration on held-out ones."""
-    from palaestra.cli.health import reward_table
-    from palaestra.cli.progress import RunProgress
+    from palaestra.cli.tables import reward_table
+    from palaestra.recipes.progress import RunProgress
     from palaestra.recipes.train.reward_model import train_reward
 
     quiet()
@@ -192,8 +192,8 @@ def _train_reward(settings: Any) -> None:
 
 def _pretrain(settings: Any) -> None:
     """Train the embedded student `nano` from scratch and write its model card."""
-    from palaestra.cli.progress import RunProgress
     from palaestra.cli.tables import report_table
+    from palaestra.recipes.progress import RunProgress
     from palaestra.recipes.train.pretrain import pretrain
 
     quiet()
@@ -234,52 +234,35 @@ def resume(
         int | None, typer.Option(help="Another number of discovered skills, before the first lesson (teach).")
     ] = None,
 ) -> None:
-    """Go on with a run that was stopped, with the same result as if it had not been."""
-    from palaestra.cli.health import TrainProgress
-    from palaestra.cli.progress import RunProgress
-    from palaestra.core.errors import RunError, SettingsError
-    from palaestra.recipes.evaluate import recipe as evaluate
+    """Resume a run that was stopped or killed. The result is the same as without the interruption."""
+    from palaestra.core.errors import SettingsError
+    from palaestra.recipes.progress import RunProgress, TrainProgress
     from palaestra.recipes.research import bench
-    from palaestra.recipes.research import recipe as research
-    from palaestra.recipes.teach import recipe as teach
-    from palaestra.recipes.train import recipe as train
+    from palaestra.recipes.resume import resume as resume_run
     from palaestra.runs.run import Run
 
-    recipes: Mapping[str, tuple[Any, Any]] = {
-        "teach": (teach, _finish_teach), "evaluate": (evaluate, _finish_evaluate), "train": (train, _finish_train),
-        "research": (research, research_commands.finish),
-    }  # fmt: skip
+    quiet()
     if (run / bench.PLAN).exists():
-        quiet()
         research_commands.resume_bench(run)
         return
-    with Run.open(run) as opened:
-        if seed is not None and seed != opened.settings.get("seed"):
-            raise SettingsError(
-                f"the run was started with seed {opened.settings.get('seed')}; got --seed {seed}; leave it out"
-            )
-        if opened.recipe not in recipes:
-            raise RunError(f"the run folder is damaged: it names an unknown recipe '{opened.recipe}'")
-        recipe, finish = recipes[opened.recipe]
-        named = {"max_cost": max_cost, "max_calls": max_calls, "max_tokens": max_tokens, "categories": categories}
-        limits = {name: value for name, value in named.items() if value is not None}
-        changeable = {"teach": set(named), "evaluate": {"max_cost"}}.get(opened.recipe, set())
-        if fixed := [name for name in limits if name not in changeable]:
-            raise SettingsError(
-                f"a run of {opened.recipe} cannot go on with another --{fixed[0].replace('_', '-')}; leave it out"
-            )
-        quiet()
-        rounds = opened.settings.get("rounds", 0)
-        shown: Any = (
-            TrainProgress(console)
-            if opened.recipe == "train"
-            else research_commands.ResearchProgress(console)
-            if opened.recipe == "research"
-            else RunProgress(console, rounds if isinstance(rounds, int) else 0)
-        )
-        with shown as progress:
-            result: Any = recipe.resume(opened, listener=progress, **limits)
-    finish(result)
+    with Run.open(run, read_only=True) as opened:
+        recipe, settings = opened.recipe, opened.settings
+    if seed is not None and seed != settings.get("seed"):
+        raise SettingsError(f"the run was started with seed {settings.get('seed')}; got --seed {seed}; leave it out")
+    options = {"max_cost": max_cost, "max_calls": max_calls, "max_tokens": max_tokens, "categories": categories}
+    rounds = settings.get("rounds", 0) if isinstance(settings, dict) else 0
+    display: Any = (
+        TrainProgress(console)
+        if recipe == "train"
+        else research_commands.ResearchProgress(console)
+        if recipe == "research"
+        else RunProgress(console, rounds if isinstance(rounds, int) else 0)
+    )
+    with display as progress:
+        changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        result = resume_run(run, listener=progress, **changes)
+    finish = {"teach": _finish_teach, "evaluate": _finish_evaluate, "train": _finish_train}
+    finish.get(recipe, research_commands.finish)(result)
 
 
 @app.command()
@@ -324,21 +307,21 @@ def list_(kind: Annotated[str, typer.Argument(help=f"One of {', '.join(KINDS)}; 
 
 @models_app.command("list")
 def models_list() -> None:
-    """The models of the shelf, and whether they are on this machine."""
-    from palaestra.engines.models import SHELF, is_here
+    """List the registered models and whether each is on this machine."""
+    from palaestra.engines.models import MODELS, is_here
 
     table = Table(box=None, show_header=False)
-    for name, description in SHELF.items():
+    for name, description in MODELS.items():
         table.add_row(name, "here" if is_here(name) else "not fetched", description)
     console.print(table)
     console.print("Any folder with a transformers checkpoint, or a hub id such as owner/name, is a model too.")
 
 
 @models_app.command("get")
-def models_get(name: Annotated[str, typer.Argument(help="A name of the shelf, or a hub id.")]) -> None:
+def models_get(name: Annotated[str, typer.Argument(help="A registered name or a hub id.")]) -> None:
     """Fetch a model, check it, and say where it lies."""
-    from palaestra.cli.progress import RunProgress
     from palaestra.engines.models import get
+    from palaestra.recipes.progress import RunProgress
 
     quiet()
     with RunProgress(console) as progress:
@@ -382,7 +365,7 @@ def main() -> None:
 
 
 def _end(message: str, status: int) -> None:
-    terminal(stderr=True).print(message, highlight=False, soft_wrap=True)
+    plain_console(stderr=True).print(message, highlight=False, soft_wrap=True)
     sys.exit(status)
 
 

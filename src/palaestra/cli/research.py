@@ -12,18 +12,18 @@ import typer
 from rich.table import Table
 
 from palaestra.cli.options import from_settings
-from palaestra.cli.progress import RunProgress, quiet
 from palaestra.cli.standings import figure, standings_tables
-from palaestra.cli.terminal import INTERRUPTED, terminal
+from palaestra.cli.terminal import INTERRUPTED, quiet
 from palaestra.core.errors import RunError, SettingsError
 from palaestra.core.events import Event
+from palaestra.recipes.progress import RunProgress, plain_console
 from palaestra.runs.ledger import describe_cost
 
 app = typer.Typer(
     invoke_without_command=True, subcommand_metavar="[bench|tasks|mcp]", add_completion=False,
     help="An agent works on a research task.",
 )  # fmt: skip
-console = terminal()
+console = plain_console()
 NAMED = ("task", "agent", "seed")
 OF_THE_AGENT = (
     "agent", "model", "max_cost", "max_calls", "max_tokens", "call_timeout", "context", "answer_tokens", "temperature", "top_p", "tools",

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from palaestra.core.checks import short
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError, PalaestraError, SettingsError, UnknownNameError, suggest
-from palaestra.core.user_code import describe_location
-from palaestra.envs.problems import task_of
+from palaestra.core.plugins import find_reference, import_code, is_reference
+from palaestra.core.user_code import describe_error, describe_location
+from palaestra.envs.problems import resolve_task
 from palaestra.envs.token.base import TokenVectorEnv
-from palaestra.envs.token.rewards import cause_of
+from palaestra.envs.token.contract import TokenEnvContract
 from palaestra.envs.token.single import TokenEnv
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.vector import TurnVectorEnv
@@ -27,10 +26,12 @@ from palaestra.envs.wrappers.slots import SlotVectorEnv
 from palaestra.tasks.base import check_skills
 
 
-def spec_of(env_id: str) -> Any:
-    """The registered spec of `env_id`; `module:id` imports the module that registers it first, as in Gymnasium.
+def get_spec(env_id: str) -> Any:
+    """Return the spec of an environment.
 
-    A module that Python does not find otherwise is looked for in the current folder.
+    Arguments:
+        env_id: a registered id; `module:id`, whose module registers it, as in Gymnasium; or the class of an
+            environment as `module:Class` or `file.py:Class`. Modules are also searched in the current folder.
 
     Raises:
         UnknownNameError: nothing has that id; suggests the nearest that does.
@@ -39,9 +40,13 @@ def spec_of(env_id: str) -> Any:
     module, _, name = env_id.rpartition(":")
     if module:
         try:
-            _import(module)
-        except Exception as error:  # A module of the user's: it may raise anything.
-            raise EnvError(f"cannot import '{module}', which is to register {name}: {cause_of(error)}") from error
+            kind: Any = find_reference(env_id) if is_reference(env_id) else import_code(module)
+        except Exception as error:  # The user's code may raise anything.
+            raise EnvError(f"cannot import '{module}', which is to register {name}: {describe_error(error)}") from error
+        if isinstance(kind, type) and issubclass(kind, VectorEnv):
+            return EnvSpec(name, vector_entry_point=kind)  # type: ignore[arg-type]
+        if isinstance(kind, type) and issubclass(kind, gymnasium.Env):
+            return EnvSpec(name, entry_point=kind)  # type: ignore[arg-type]
     try:
         return gymnasium.spec(name)
     except (gymnasium.error.DeprecatedEnv, gymnasium.error.VersionNotFound, gymnasium.error.NamespaceNotFound) as error:
@@ -67,9 +72,9 @@ def _known(module: str) -> list[str]:
     return list(newest.values())
 
 
-def kind_of(env_id: str, options: Mapping[str, Any]) -> Literal["token", "turn", "control"]:
+def detect_kind(env_id: str, options: Mapping[str, Any]) -> Literal["token", "turn", "control"]:
     """What one action of the environment is: a token, a message, or classic; decided without loading a model."""
-    spec = spec_of(env_id)
+    spec = get_spec(env_id)
     if _token_class(spec) is not None:
         return "token"
     if _turn_class(spec) is not None:
@@ -88,7 +93,7 @@ def check_options(env_id: str, options: Mapping[str, Any]) -> None:
 
     Nothing is made and no model loaded for this.
     """
-    spec = spec_of(env_id)
+    spec = get_spec(env_id)
     known: list[str] = []
     for entry in (spec.entry_point, spec.vector_entry_point):
         kind = _loaded(spec, entry)
@@ -106,36 +111,37 @@ def check_options(env_id: str, options: Mapping[str, Any]) -> None:
             )
     given = {**spec.kwargs, **options}
     if isinstance(given.get("task"), str) and "task_options" in known:
-        task = task_of(given["task"], given.get("task_options"))
+        task = resolve_task(given["task"], given.get("task_options"))
         skills = given.get("skills", ())
         check_skills(task, [skills] if isinstance(skills, str) else skills)
 
 
 def is_token_env(env_id: str, options: Mapping[str, Any]) -> bool:
     """Whether actions of the environment are tokens; decided without loading a model."""
-    return kind_of(env_id, options) == "token"
+    return detect_kind(env_id, options) == "token"
 
 
-def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own: Any) -> Any:
+def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own: Any) -> TokenEnvContract:
     """A token environment with `num_envs` slots.
 
     Arguments:
         options: of the environment itself; they go before `own`.
         own: `tokenizer`, `max_tokens`, `context`, `group_size`, `failures`, `end_ids`.
     """
-    spec = spec_of(env_id)
+    spec = get_spec(env_id)
     kind = _token_class(spec)
     if kind is not None and issubclass(kind, TokenEnv) and kind.__init__ is TokenEnv.__init__:
         kind = kind.vector_class
     if kind is not None and issubclass(kind, TokenVectorEnv):
-        return _call(env_id, kind, {**spec.kwargs, **own, **options}, num_envs=num_envs)
+        env: TokenEnvContract = _call(env_id, kind, {**spec.kwargs, **own, **options}, num_envs=num_envs)
+        return env
     if kind is not None or not isinstance(_loaded(spec, spec.entry_point), type):
         # The arguments of its vector environment are known to the single one alone.
-        env = _made(env_id, {**({} if kind is None else _taken(kind, own)), **options})
-        single = env.unwrapped
+        made = _made(env_id, {**({} if kind is None else _taken(kind, own)), **options})
+        single = made.unwrapped
         if isinstance(single, TokenEnv):
             return single.in_slots(num_envs, **{name: options.get(name, own[name]) for name in own})
-        env.close()
+        made.close()
     own.pop("end_ids", None)  # A plain environment says itself when an episode is over.
     return PlainTokenVectorEnv(lambda: _made(env_id, options), num_envs, **own)
 
@@ -150,7 +156,7 @@ def make_turn_env(
         held_out: make it of the episodes that nobody learns from (see `TurnEnv.held_out`).
         own: `group_size`, `autoreset`, `failures`.
     """
-    spec = spec_of(env_id)
+    spec = get_spec(env_id)
     single, several = _loaded(spec, spec.entry_point), _loaded(spec, spec.vector_entry_point)
     if held_out and isinstance(single, type) and issubclass(single, TurnEnv):
         options = {**options, **single.held_out}
@@ -166,7 +172,7 @@ def turn_options(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         SettingsError: they make the very episodes that are held out.
     """
-    spec = spec_of(env_id)
+    spec = get_spec(env_id)
     single = _loaded(spec, spec.entry_point)
     if not isinstance(single, type) or not issubclass(single, TurnEnv):
         return dict(options)
@@ -192,39 +198,26 @@ def make_control_env(
     Arguments:
         own_seeds: every slot must take a seed of its own, which native forms do not.
     """
-    spec = spec_of(env_id)
+    spec = get_spec(env_id)
     if spec.vector_entry_point is not None and not own_seeds:
         try:
-            native = gymnasium.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **options)
+            native = gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **options)
             return CheckedVectorEnv(native)
         except (TypeError, gymnasium.error.Error):
             pass  # The native form may know fewer options than the environment: then slots serve.
         except Exception as error:
-            raise EnvError(f"cannot make {env_id}: {cause_of(error)}") from error
+            raise EnvError(f"cannot make {env_id}: {describe_error(error)}") from error
     return SlotVectorEnv(lambda: _made(env_id, options), num_envs, env_id)
 
 
-def _import(module: str) -> None:
-    try:
-        importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        if os.getcwd() in sys.path or not (module == missing or module.startswith(f"{missing}.")):
-            raise  # It was looked for there already, or was found and misses something itself.
-        # An installed command has its own folder on the path, and not the one that it is called in. That one goes to the
-        # end, so that no file in it comes before what is found elsewhere.
-        sys.path.append(os.getcwd())
-        importlib.import_module(module)
-
-
 def _made(env_id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
-    env: gymnasium.Env[Any, Any] = _call(env_id, gymnasium.make, options, id=env_id, disable_env_checker=True)
+    env: gymnasium.Env[Any, Any] = _call(env_id, gymnasium.make, options, id=get_spec(env_id), disable_env_checker=True)
     for name in ("observation_space", "action_space"):
         space = getattr(env, name, None)
         if not isinstance(space, gymnasium.Space):
             kind = type(env.unwrapped)
             raise EnvError(
-                f"{kind.__name__} has {short(space)} as its {name}; expected a space of Gymnasium"
+                f"{kind.__name__} has {short_repr(space)} as its {name}; expected a space of Gymnasium"
                 f"{describe_location(kind.__init__)}"
             )
     return env
@@ -243,13 +236,13 @@ def _call(env_id: str, make: Callable[..., Any], options: Mapping[str, Any], **o
         if "argument" in said:
             raise EnvError(f"{env_id} does not take these options: {said.splitlines()[0]}") from error
         if not options:
-            raise EnvError(f"cannot make {env_id}: {cause_of(error)}") from error
+            raise EnvError(f"cannot make {env_id}: {describe_error(error)}") from error
         given = ", ".join(f"{name}={value!r}" for name, value in options.items())
         raise EnvError(f"{env_id} cannot be made with {given[:200]}: {said.splitlines()[0]}") from error
     except PalaestraError:
         raise
     except Exception as error:  # An environment is a program of somebody else's: it may raise anything.
-        raise EnvError(f"cannot make {env_id}: {cause_of(error)}") from error
+        raise EnvError(f"cannot make {env_id}: {describe_error(error)}") from error
 
 
 def _taken(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -284,7 +277,7 @@ def _loaded(spec: Any, entry: Any) -> Any:
     try:
         return load_env_creator(entry)
     except (ImportError, AttributeError, ValueError, gymnasium.error.Error) as error:
-        raise EnvError(f"cannot load {spec.id} from {entry}: {cause_of(error)}") from error
+        raise EnvError(f"cannot load {spec.id} from {entry}: {describe_error(error)}") from error
 
 
 def _token_class(spec: Any) -> Any:

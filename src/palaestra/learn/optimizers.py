@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from palaestra.core.errors import ModelError
-from palaestra.engines.kernels import suited
+from palaestra.engines.cpu.kernels import select_matmul_kernels
 
 MAX_FLAT_PARAMETERS = 1_000_000
 """Parameters up to which each group is stored in one contiguous tensor."""
@@ -154,6 +154,6 @@ class _FlatAdamW:
 def training_mode(policy: Any) -> Iterator[None]:
     """Put the policy into training mode for an update, with the fastest CPU kernels, and back into evaluation mode."""
     policy.train()
-    with suited():
+    with select_matmul_kernels():
         yield
     policy.eval()

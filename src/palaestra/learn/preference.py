@@ -25,7 +25,7 @@ from palaestra.core.errors import LessonError, SettingsError
 from palaestra.core.records import Completion, Example, Score
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Request, Sampling
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.learn.batches import IGNORE, Encoded, collate, encode
 from palaestra.learn.progress import TrainingState
 from palaestra.learn.student import Keep, ModelStudent, OnStep, Scorer, Start
@@ -143,7 +143,7 @@ class PreferenceStudent(ModelStudent):
 
     def __init__(
         self,
-        model: Model,
+        model: LoadedModel,
         supervision: Supervision = Supervision(),
         settings: Preference | None = None,
         *,

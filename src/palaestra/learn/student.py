@@ -17,7 +17,7 @@ from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.records import Completion, Example, Failure, Score
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Engine
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.engines.transformers import TransformersEngine
 from palaestra.learn.batches import encode
 from palaestra.learn.progress import TrainingState, fingerprint_of, load_state, save_state
@@ -75,12 +75,12 @@ class Student(Protocol):
 
 
 class ModelStudent(ABC):
-    """A student that is a model of the shelf, trained whole or by an adapter; how it learns is its subclass's.
+    """A student that is a language model, trained whole or by an adapter; how it learns is its subclass's.
 
     The base weights stay in memory: restoring them costs a copy, and a LoRA adapter is dropped.
 
     Arguments:
-        model: as loaded from the shelf.
+        model: as loaded by `palaestra.engines.models.load`.
         supervision: what is trained, and how fast.
         settings: what else this way of learning needs to know, an object of the class's `Settings`.
         start: see `Student`.
@@ -93,7 +93,7 @@ class ModelStudent(ABC):
 
     def __init__(
         self,
-        model: Model,
+        model: LoadedModel,
         supervision: Supervision = Supervision(),
         settings: Any = None,
         *,

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from palaestra.core.errors import RunError
 from palaestra.core.records import Attempt, Decision, Example, Lesson, Trajectory
-from palaestra.runs.guard import guarded, transaction
+from palaestra.runs.guard import storage_errors, transaction
 from palaestra.runs.ledger import LedgerEntry, LedgerTotal
 from palaestra.runs.records import from_json, to_json
 
@@ -56,7 +56,7 @@ class Store:
         self.path = path
         if not create and not path.exists():
             raise RunError(f"expected a store {path.name} in {path.parent}; there is none")
-        with guarded(path, "opening the store"):
+        with storage_errors(path, "opening the store"):
             self._db = sqlite3.connect(path, isolation_level=None)
             try:
                 if create:
@@ -83,7 +83,7 @@ class Store:
             yield db
 
     def _read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with guarded(self.path, "reading the store"):
+        with storage_errors(self.path, "reading the store"):
             return self._db.execute(query, values).fetchall()
 
     @property
@@ -263,7 +263,7 @@ class Store:
 
     # Steps of episodes at the turn scale
 
-    def put_step(self, episode: int, position: int, step: Any, costs: Sequence[LedgerEntry] = ()) -> None:
+    def save_step(self, episode: int, position: int, step: Any, costs: Sequence[LedgerEntry] = ()) -> None:
         """Record a step of an episode with what it cost; one that was played again takes the place of the first."""
         with self._transaction("storing a step") as db:
             db.execute("INSERT OR REPLACE INTO steps VALUES (?, ?, ?)", (episode, position, to_json(step)))

@@ -12,7 +12,7 @@ from wavering import SKILLS, Wavering, weights_of
 from palaestra import LessonEnv, make_teacher, run_episode
 from palaestra.core.errors import SettingsError
 from palaestra.core.events import Event
-from palaestra.core.statistics import gain_between
+from palaestra.core.statistics import measure_gain
 from palaestra.learn.students import STUDENTS
 from palaestra.recipes.teach import recipe as teach
 from palaestra.recipes.teach.journal import RunJournal
@@ -54,7 +54,7 @@ def test_the_best_round_is_kept_tested_and_hashed_and_no_other_is_tested(plan: A
     assert (checkpoints(tmp_path / "last"), checkpoints(tmp_path / "best")) == (["round-3"], ["round-1"])
     with Run.open(tmp_path / "best") as run:
         assert [phase for phase in run.store.phases() if phase.endswith("test")] == ["0/test", "1/test"]
-        gain = gain_between(run.store.attempts("0/test"), run.store.attempts("1/test"))
+        gain = measure_gain(run.store.attempts("0/test"), run.store.attempts("1/test"))
         assert best["gain"] == pytest.approx(gain.points, abs=0.01)
         assert teach.resume(run).summary == best
 

@@ -78,9 +78,9 @@ def test_a_run_leaves_metrics_trajectories_attempts_checkpoints_and_a_model(toke
         assert all(chosen.chosen) and all(p <= 0 for p in chosen.logprobs)  # noqa: PT018
         assert opened.store.phases() == ["0/test", "4/test"]
         assert opened.store.total().completion_tokens > 0
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
 
-    assert shelf.load(str(token_run.folder / "model"), device="cpu").tokenizer.eos_token == "<|end|>"
+    assert models.load(str(token_run.folder / "model"), device="cpu").tokenizer.eos_token == "<|end|>"
     assert (
         json.loads((token_run.folder / "settings.json").read_text())["settings"]["hyperparameters"]["learning_rate"]
         == 1e-4
@@ -356,7 +356,7 @@ def test_settings_are_documented_and_survive_a_file() -> None:
 
 def test_training_ends_responses_where_the_engine_would(tmp_path: Path, fresh_nano: Any) -> None:
     """A model may name several end tokens in its generation settings (Llama 3, Qwen): both sides obey them."""
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
 
     other = fresh_nano.tokenizer.convert_tokens_to_ids("<|tool|>")
     fresh_nano.weights.generation_config.eos_token_id = [fresh_nano.tokenizer.eos_token_id, other]
@@ -365,5 +365,5 @@ def test_training_ends_responses_where_the_engine_would(tmp_path: Path, fresh_na
     from palaestra.recipes.train.build import build_loop
 
     loop = build_loop(fill_presets(make_settings({**TOKEN, "model": str(tmp_path / "model")})), lambda event: None)
-    assert set(loop.env.end_ids) == shelf.load(str(tmp_path / "model"), device="cpu").engine().end_ids
+    assert set(loop.env.end_ids) == models.load(str(tmp_path / "model"), device="cpu").engine().end_ids
     assert other in loop.env.end_ids

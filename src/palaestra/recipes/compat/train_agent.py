@@ -188,17 +188,15 @@ class _LanguageTrainer:
         self.env.reset(seed=self.seeds.derive("environment").integer(), options={"episodes": 0})
         if critic is None and config.needs_critic:
             critic = "head"
-        self.policy = LanguageModelPolicy(
-            actor.model, critic, vocabulary=int(self.env.single_action_space.n), seeds=self.seeds
-        )
+        self.policy = LanguageModelPolicy(actor.model, critic, vocabulary=self.env.vocabulary, seeds=self.seeds)
         if config.kl_coef is None:
-            config = dataclasses.replace(config, kl_coef=float(getattr(self.env, "kl_coefficient", 0.0)))
+            config = dataclasses.replace(config, kl_coef=self.env.kl_coefficient or 0.0)
         self.reference = None
         if config.kl_coef:
-            from palaestra.engines import models as shelf
+            from palaestra.engines import models
 
-            name = str(getattr(self.env, "reference", ""))
-            self.reference = ReferencePolicy(self.policy, shelf.load(name).weights if name else None)
+            name = self.env.reference
+            self.reference = ReferencePolicy(self.policy, models.load(name).weights if name else None)
         self.algorithm = make_algorithm(config, self.policy, self.seeds)
         self.reward_kl_coef = 0.0 if self.algorithm.kl_in_loss else config.kl_coef or 0.0
 
@@ -247,11 +245,11 @@ class _ControlTrainer:
     def iterate(self, iteration: int, progress_remaining: float) -> Any:
         import torch
 
-        from palaestra.engines.kernels import suited
+        from palaestra.engines.cpu.kernels import select_matmul_kernels
 
         generator = torch.Generator().manual_seed(self.seeds.derive("act", iteration).integer())
         seed = self.seeds.derive("episodes", iteration).integer()
-        with suited(small=True):
+        with select_matmul_kernels(small=True):
             rollout = self.collector.collect_episodes(self.group_size, seed, generator, self.max_steps)
             # Include the episodes that were truncated at `max_timesteps`.
             rollout.episode_returns = rollout.sequence_returns()

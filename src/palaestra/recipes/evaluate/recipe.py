@@ -13,7 +13,7 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.plugins import load_plugins
 from palaestra.core.records import Attempt, Problem, Report, Split, StopReason
-from palaestra.core.statistics import cuts_of, first_failures, report_on
+from palaestra.core.statistics import first_failures, report_on, slice_by_metadata
 from palaestra.recipes.metered_engines import (
     CALL_TIMEOUT,
     CALL_TIMEOUT_HELP,
@@ -24,6 +24,7 @@ from palaestra.recipes.metered_engines import (
     open_cache,
     service_options,
 )  # fmt: skip
+from palaestra.recipes.progress import RunProgress, show_progress
 from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import (
     build,
@@ -56,7 +57,7 @@ class EvaluateSettings:
     task_options: tuple[str, ...] = setting((), "Options of the task, each as name=value, for example path=FOLDER.")
     model: str = setting(
         "nano",
-        "Who is asked: a name of the shelf, a folder, a hub id, or a service such as openai:MODEL or ADDRESS#MODEL.",
+        "The model: a registered name, a folder, a hub id, or a service such as openai:MODEL or ADDRESS#MODEL.",
     )
     split: Literal["train", "validation", "test"] = setting("test", "Which problems.")
     problems: int = setting(0, "Problems a skill; 0: all of a published data set, 25 of a task that draws its own.")
@@ -107,9 +108,20 @@ class EvaluateResult:
 
 
 def evaluate(
-    settings: EvaluateSettings | None = None, *, out: str | Path = "", listener: Listener = ignore, **values: Any
+    settings: EvaluateSettings | None = None,
+    *,
+    out: str | Path = "",
+    listener: Listener | None = None,
+    progress: bool = True,
+    **values: Any,
 ) -> EvaluateResult:
     """Evaluate a model on a task; the attempts go to a run folder.
+
+    Arguments:
+        settings: all of them at once, or give single ones as keywords.
+        out: the run folder; a new one below `runs/` if empty.
+        listener: receives the progress events, instead of the display on stderr.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
 
     Example:
         >>> from palaestra import evaluate                              # doctest: +SKIP
@@ -119,9 +131,10 @@ def evaluate(
     folder = Path(out) if out else new_folder(RECIPE)
     check(settings)
     Run.check_new(folder)
-    engine = _load(settings, listener)
-    with Run.create(folder, RECIPE, to_plain(settings)) as run:
-        return _play(run, settings, lambda: engine, listener)
+    with show_progress(listener, progress, RunProgress) as listener:
+        engine = _load(settings, listener)
+        with Run.create(folder, RECIPE, to_plain(settings)) as run:
+            return _play(run, settings, lambda: engine, listener)
 
 
 def resume(run: Run, *, listener: Listener = ignore, max_cost: float | None = None) -> EvaluateResult:
@@ -139,7 +152,7 @@ def check(settings: EvaluateSettings) -> None:
     from palaestra.engines.endpoints import is_remote
     from palaestra.engines.factory import check_model, check_reads
     from palaestra.engines.models import check_device
-    from palaestra.tasks.scoring import check_scoring
+    from palaestra.tasks.base import get_hooks
 
     load_plugins(settings.plugins)
     check_prices(settings.max_cost, settings.model)
@@ -149,7 +162,7 @@ def check(settings: EvaluateSettings) -> None:
         raise SettingsError(f"{settings.model} applies its own chat template; leave the prompt at 'chat'")
     task, problems = _asked(settings)
     check_reads(settings.model, problems)
-    check_scoring(task)
+    get_hooks(task).check_scoring()
 
 
 @lru_cache(maxsize=1)
@@ -169,14 +182,14 @@ def _asked(settings: EvaluateSettings) -> tuple[Task, list[Problem]]:
 
 
 def _load(settings: EvaluateSettings, listener: Listener) -> Engine:
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
     from palaestra.engines.endpoints import is_remote
     from palaestra.engines.factory import open_engine
 
     listener(Event("load"))
     if is_remote(settings.model):
         return open_engine(settings.model, listener=listener, **service_options(settings.call_timeout))
-    model = shelf.load(settings.model, device=settings.device, listener=listener)
+    model = models.load(settings.model, device=settings.device, listener=listener)
     return model.engine(settings.engine_batch, plain=settings.prompt == "plain")
 
 
@@ -184,7 +197,7 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
     """Ask what the store does not know yet; `engine` is loaded at most once."""
     from palaestra.engines.base import Sampling
     from palaestra.engines.endpoints import is_remote
-    from palaestra.tasks.base import longest_answer
+    from palaestra.tasks.base import get_hooks
     from palaestra.tasks.evaluate import evaluate as ask
     from palaestra.tasks.evaluate import measures, outcomes
 
@@ -192,7 +205,7 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
     task, problems = _asked(settings)
     _asked.cache_clear()  # Whoever evaluates again finds the data as it is then.
     phase = f"0/{settings.split}"
-    longest = settings.max_tokens or longest_answer(task)
+    longest = settings.max_tokens or get_hooks(task).max_tokens
     sampling = Sampling(longest, settings.temperature, settings.top_p, stop=settings.stop, count=settings.samples)
     with ExitStack() as stack:
         calls = stack.enter_context(_calls(run, settings)) if is_remote(settings.model) else None
@@ -227,7 +240,7 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
         "shots": settings.shots,
         "max_tokens": longest,
         "report": to_data(report),
-        "cuts": {cut: [to_data(part) for part in parts] for cut, parts in cuts_of(attempts).items()},
+        "cuts": {cut: [to_data(part) for part in parts] for cut, parts in slice_by_metadata(attempts).items()},
         "measures": {name: to_data(mean) for name, mean in measures(task, attempts, settings.samples).items()},
         "outcomes": outcomes(attempts),
         "truncated": sum(a.completion.stop_reason is StopReason.LENGTH for a in attempts if a.completion),

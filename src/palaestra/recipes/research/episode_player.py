@@ -84,7 +84,7 @@ class Player:
         costs = [
             LedgerEntry(AGENT, seconds=loaded - start), LedgerEntry(WORKSPACE, seconds=time.perf_counter() - loaded),
         ]  # fmt: skip
-        self.run.store.put_step(episode, 0, steps[0], costs)
+        self.run.store.save_step(episode, 0, steps[0], costs)
         observation = self._again(known[1:], steps, observation)
         while not steps[-1].stop_reason:
             if self.stop():
@@ -109,7 +109,7 @@ class Player:
             new = _step(old.episode, old.position, old.message, moved, before)
             new = replace(new, seconds=old.seconds, thinking=old.thinking, agent=old.agent)
             steps.append(_replayed(old, new))
-            self.run.store.put_step(
+            self.run.store.save_step(
                 old.episode, old.position, steps[-1], [LedgerEntry(REPLAY, seconds=time.perf_counter() - start)]
             )
             self._keep(steps[-1])
@@ -152,7 +152,7 @@ class Player:
         self._keep(step)
         steps.append(step)
         costs = [self._cost(thought), LedgerEntry(WORKSPACE, seconds=seconds - thought)]
-        self.run.store.put_step(step.episode, step.position, step, costs)
+        self.run.store.save_step(step.episode, step.position, step, costs)
         self.listener(self._event(step, "step"))
         return moved[0]
 

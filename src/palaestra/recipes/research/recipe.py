@@ -69,7 +69,7 @@ class ResearchSettings:
     )
     model: str = setting(
         "",
-        "The model of the agent, where it asks one: openai:MODEL, ADDRESS#MODEL, a folder, a hub id, a name of the shelf.",
+        "The agent's model, if it uses one: openai:MODEL, ADDRESS#MODEL, a folder, a hub id or a registered name.",
     )
     plugins: tuple[str, ...] = setting(
         (), "Files (my_agent.py) or modules of one's own that register agents, commands, parsers or tasks."

@@ -12,6 +12,7 @@ from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.plugins import load_plugins
 from palaestra.core.records import Completion, Example, Failure, Score, Trajectory
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP, check_call_timeout, check_prices
+from palaestra.recipes.progress import RunProgress, show_progress
 from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import (
     build,
@@ -55,7 +56,7 @@ class TeachSettings:
     test_tasks: tuple[str, ...] = setting(
         (), "Tasks that the gain is measured on, written alike; those of validation if none is given."
     )
-    student: str = setting("nano", "The model that learns: a name of the shelf, a folder, or a hub id.")
+    student: str = setting("nano", "The model that learns: a registered name, a folder or a hub id.")
     learning: str = setting("supervised", "How it learns; `palaestra list students` names the ways.")
     student_options: tuple[str, ...] = setting((), "Options of that way of learning, each as name=value.")
     start: Literal["base", "last"] = setting(
@@ -181,14 +182,20 @@ class TeachResult:
 
 
 def teach(
-    settings: TeachSettings | None = None, *, out: str | Path = "", listener: Listener = ignore, **values: Any
+    settings: TeachSettings | None = None,
+    *,
+    out: str | Path = "",
+    listener: Listener | None = None,
+    progress: bool = True,
+    **values: Any,
 ) -> TeachResult:
     """Run a whole episode at the lesson scale and measure what the student gained.
 
     Arguments:
         settings: all of them at once, or give single ones as keywords.
         out: the run folder; a new one below `runs/` if empty.
-        listener: is told of the progress.
+        listener: receives the progress events, instead of the display on stderr.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
 
     Example:
         >>> from palaestra import teach                                       # doctest: +SKIP
@@ -200,9 +207,11 @@ def teach(
     check(settings)
     Run.check_new(folder)
     started = time.perf_counter()
-    student = _load(settings, listener)
-    with Run.create(folder, RECIPE, to_plain(settings)) as run:
-        return _play(run, settings, student, started, listener)
+    rounds = settings.rounds
+    with show_progress(listener, progress, lambda console: RunProgress(console, rounds)) as listener:
+        student = _load(settings, listener)
+        with Run.create(folder, RECIPE, to_plain(settings)) as run:
+            return _play(run, settings, student, started, listener)
 
 
 def resume(run: Run, *, listener: Listener = ignore, categories: int | None = None, **limits: float) -> TeachResult:
@@ -229,7 +238,7 @@ def resume(run: Run, *, listener: Listener = ignore, categories: int | None = No
 
 def check(settings: TeachSettings) -> None:
     """Raise for every name that does not exist and a task that cannot be scored, before anything is loaded or written."""
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
     from palaestra.learn.students import check_student
     from palaestra.recipes.teach.lessons import check_writer
     from palaestra.tasks.base import check_skills, make_task
@@ -241,8 +250,8 @@ def check(settings: TeachSettings) -> None:
     TEACHERS.check(settings.teacher)
     check_skills(task, settings.skills)
     taught, tested = make_taught_task(settings), make_test_task(settings)
-    shelf.check(settings.student)
-    shelf.check_device(settings.device)
+    models.check(settings.student)
+    models.check_device(settings.device)
     check_student(settings.learning, parse_options(settings.student_options, "student_options"))
     check_discovery(settings, taught, tested)
     check_writer(settings, taught)
@@ -250,18 +259,18 @@ def check(settings: TeachSettings) -> None:
 
 
 def _load(settings: TeachSettings, listener: Listener) -> Student:
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
     from palaestra.envs.token import TokenVectorEnv
     from palaestra.learn.students import STUDENTS, make_student
     from palaestra.learn.supervised import supervision_for
-    from palaestra.tasks.base import longest_answer
+    from palaestra.tasks.base import get_hooks
 
     if settings.threads:
         import torch
 
         torch.set_num_threads(settings.threads)
     listener(Event("load"))
-    model = shelf.load(settings.student, device=settings.device, listener=listener)
+    model = models.load(settings.student, device=settings.device, listener=listener)
     supervision = supervision_for(
         model.weights,
         settings.method,
@@ -273,7 +282,7 @@ def _load(settings: TeachSettings, listener: Listener) -> Student:
     task = make_taught_task(settings)
     options = parse_options(settings.student_options, "student_options")
     if hasattr(getattr(STUDENTS.get(settings.learning), "Settings", None), "max_tokens"):
-        options.setdefault("max_tokens", settings.answer_tokens or longest_answer(task))
+        options.setdefault("max_tokens", settings.answer_tokens or get_hooks(task).max_tokens)
     return make_student(
         settings.learning, model, supervision, start=settings.start, score=scorer_of(task), environment=TokenVectorEnv,
         batch_size=settings.engine_batch, keep_every=settings.checkpoint_seconds, **options,

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.records import Split
-from palaestra.core.statistics import Gain, gain_between
+from palaestra.core.statistics import Gain, measure_gain
 
 if TYPE_CHECKING:
     from palaestra.runs.run import Run
@@ -36,7 +36,7 @@ def rewards_of(run: Run, first: int, last: int) -> dict[str, tuple[Gain, ...]]:
     from palaestra.teachers.tree.rewards import skill_rewards
 
     rounds = [run.store.attempts(f"{round_}/{Split.VALIDATION}") for round_ in range(first, last + 1)]
-    whole = tuple(gain_between(before, after) for before, after in pairwise(rounds))
+    whole = tuple(measure_gain(before, after) for before, after in pairwise(rounds))
     return skill_rewards(rounds) | {"": whole}
 
 

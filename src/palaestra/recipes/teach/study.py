@@ -20,18 +20,16 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
-from palaestra.core.comparison import sign_flip_test
 from palaestra.core.errors import EngineError, LessonError, RunError, SettingsError
 from palaestra.core.events import Listener, ignore
-from palaestra.core.paired import holm, t_test
-from palaestra.core.statistics import Mean, mean_interval
+from palaestra.core.statistics import Mean, holm, mean_interval, sign_flip_test, t_test
 from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.settings import build, to_plain
 from palaestra.recipes.teach import recipe as teach
 from palaestra.recipes.teach.delivery import Delivery, add_up
 from palaestra.recipes.teach.recipe import TeachSettings
 from palaestra.runs.files import read_json, write_json
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import storage_errors
 from palaestra.runs.provenance import record_provenance
 from palaestra.runs.run import Run, new_folder
 
@@ -182,7 +180,7 @@ def study(
     for name, one in zip(names, made, strict=True):
         for seed in every:
             _check(replace(one, seed=seed), folder / f"{name}-seed{seed}")
-    with guarded(folder, "making the study's folder"):
+    with storage_errors(folder, "making the study's folder"):
         folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / PLAN, {"recipe": "study", "seeds": list(every), "arms": arms, "settings": common})
     record_provenance(folder, hash_models(settings.student), ended=(folder / "summary.json").exists())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import PalaestraError
 from palaestra.core.records import Attempt, Split
-from palaestra.core.statistics import first_failures, gain_between, report_on
+from palaestra.core.statistics import first_failures, measure_gain, report_on
 from palaestra.recipes.teach.lesson_summary import name_failure, summarize_lessons
 from palaestra.recipes.teach.rewards import plain_rewards, rewards_of
 from palaestra.recipes.teach.skills import discovered
@@ -120,7 +120,7 @@ def _of(attempts: Sequence[Attempt], skill: str) -> list[Attempt]:
 
 def _figures(before: Sequence[Attempt], after: Sequence[Attempt]) -> dict[str, Any]:
     """Before, after and gain in points, with intervals, on the same problems."""
-    first, second, gain = report_on(before), report_on(after), gain_between(before, after)
+    first, second, gain = report_on(before), report_on(after), measure_gain(before, after)
 
     return {
         "test_before": _points(first.accuracy),

@@ -23,12 +23,12 @@ from palaestra.recipes.train.turn_loop import TurnLoop
 
 def build_loop(settings: TrainSettings, listener: Listener) -> Loop:
     """Build the loop of a run. `settings` must be filled by `fill_presets`."""
-    from palaestra.envs.factory import kind_of
+    from palaestra.envs.factory import detect_kind
 
     config = make_config(unwrap(settings.algorithm), settings.hyperparameters)
     if settings.policy != "lm":
         return _build_control_loop(settings, config)
-    if kind_of(settings.env, settings.options) == "turn":
+    if detect_kind(settings.env, settings.options) == "turn":
         return _build_turn_loop(settings, config, listener)
     return _build_token_loop(settings, config, listener)
 
@@ -39,48 +39,43 @@ def _make_algorithm(settings: TrainSettings, config: AlgorithmConfig, policy: An
 
 
 def _build_token_loop(settings: TrainSettings, config: AlgorithmConfig, listener: Listener) -> TokenLoop:
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
     from palaestra.engines.chat import end_ids
     from palaestra.engines.families import context_length
     from palaestra.envs.factory import make_token_env
 
     slots, evaluation = unwrap(settings.slots), unwrap(settings.evaluation)
-    loaded = shelf.load(settings.model, device=settings.device, listener=listener, trainable=True)
+    loaded = models.load(settings.model, device=settings.device, listener=listener, trainable=True)
     context = context_length(loaded.weights.config)
     own = {"tokenizer": loaded.tokenizer, "max_tokens": settings.max_tokens, "context": context, "failures": "mark",
            "end_ids": end_ids(loaded.weights, loaded.tokenizer)}  # fmt: skip
     env = make_token_env(settings.env, slots, settings.options, group_size=config.group_size, **own)
-    held_out = None
-    if evaluation and not hasattr(env, "task"):
-        if hasattr(env, "hold_out"):
-            held_out = env.hold_out(evaluation)
-        else:
-            held_out = make_token_env(settings.env, min(slots, evaluation), settings.options, **own)
-    policy = _build_policy(settings, config, loaded.weights, int(env.single_action_space.n), listener)
+    held_out = env.hold_out(evaluation) if evaluation and env.task is None else None
+    policy = _build_policy(settings, config, loaded.weights, env.vocabulary, listener)
     if config.kl_coef is None:
-        config = replace(config, kl_coef=float(getattr(env, "kl_coefficient", 0.0)))
+        config = replace(config, kl_coef=env.kl_coefficient or 0.0)
     reference = None
-    if config.kl_coef or hasattr(env, "kl_coefficient"):
-        name = str(getattr(env, "reference", ""))
-        reference = ReferencePolicy(policy, shelf.load(name, device=settings.device).weights if name else None)
+    if config.kl_coef or env.kl_coefficient is not None:
+        name = env.reference
+        reference = ReferencePolicy(policy, models.load(name, device=settings.device).weights if name else None)
     settings = replace(settings, hyperparameters=asdict(config))
     algorithm = _make_algorithm(settings, config, policy)
     return TokenLoop(settings, env, policy, algorithm, reference, held_out, loaded.name, loaded.tokenizer)
 
 
 def _build_turn_loop(settings: TrainSettings, config: AlgorithmConfig, listener: Listener) -> TurnLoop:
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
     from palaestra.engines.chat import end_ids
     from palaestra.envs.factory import make_turn_env, turn_options
-    from palaestra.envs.token.prompts import end_ids_of, vocabulary_of
+    from palaestra.envs.token.prompts import find_end_ids, vocabulary_size
 
     slots, evaluation = unwrap(settings.slots), unwrap(settings.evaluation)
     options = turn_options(settings.env, settings.options)
-    loaded = shelf.load(settings.model, device=settings.device, listener=listener, trainable=True)
+    loaded = models.load(settings.model, device=settings.device, listener=listener, trainable=True)
     # Errors of the model or its chat template are raised before any workspace is created.
     encoder = ChatEncoder(loaded.tokenizer, loaded.name)
-    ends = end_ids_of(loaded.tokenizer, end_ids(loaded.weights, loaded.tokenizer))
-    policy = _build_policy(settings, config, loaded.weights, vocabulary_of(loaded.tokenizer), listener)
+    ends = find_end_ids(loaded.tokenizer, end_ids(loaded.weights, loaded.tokenizer))
+    policy = _build_policy(settings, config, loaded.weights, vocabulary_size(loaded.tokenizer), listener)
     own: dict[str, Any] = {"autoreset": False, "failures": "mark"}
     # No group size: the collector seeds every episode by the number of its group.
     env = make_turn_env(settings.env, min(slots, unwrap(settings.episodes)), options, **own)
@@ -99,7 +94,7 @@ def _build_policy(
     settings: TrainSettings, config: AlgorithmConfig, weights: Any, vocabulary: int, listener: Listener
 ) -> LanguageModelPolicy:
     """Build the policy of a language model, with the adapter and the critic that the settings require."""
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
     from palaestra.learn.supervised import add_adapter, supervision_for
 
     supervision, seeds = supervision_for(weights, settings.method, rank=settings.rank), Seeds(settings.seed)
@@ -107,7 +102,7 @@ def _build_policy(
     if config.needs_critic:
         critic = "head"
         if settings.critic == "separate":
-            body = shelf.load(settings.model, device=settings.device, listener=listener).weights.base_model
+            body = models.load(settings.model, device=settings.device, listener=listener).weights.base_model
             critic = LanguageModelCritic(body, int(body.config.get_text_config().hidden_size), seeds)
     if supervision.method == "lora":
         weights = add_adapter(weights, supervision, seeds)

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palaestra.core.errors import RunError, SettingsError
+from palaestra.core.errors import RunError
 from palaestra.core.events import Event, Listener, ignore, notice
 from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.plugins import load_plugins
+from palaestra.recipes.progress import TrainProgress, announce_start, show_progress
 from palaestra.recipes.provenance import record_run
-from palaestra.recipes.settings import load_run_settings, to_plain
+from palaestra.recipes.settings import load_run_settings, resolve_settings, to_plain
 from palaestra.recipes.train.settings import TrainSettings, fill_presets, make_settings, unwrap
 from palaestra.recipes.train.signals import describe_no_signal
 from palaestra.runs.ledger import LedgerEntry
@@ -62,7 +63,8 @@ def train(
     settings: TrainSettings | None = None,
     *,
     out: str | Path = "",
-    listener: Listener = ignore,
+    listener: Listener | None = None,
+    progress: bool = True,
     callbacks: Sequence[Callback] = (),
     **values: Any,
 ) -> TrainResult:
@@ -71,7 +73,8 @@ def train(
     Arguments:
         settings: all settings in one object; otherwise pass single settings as keywords.
         out: the run folder; by default a new one in `runs/`.
-        listener: called with progress events.
+        listener: receives the progress events, instead of the display on stderr.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
         callbacks: called after each iteration.
         values: fields of `TrainSettings`, and hyperparameters of the algorithm: fields of `PPOConfig`, `GRPOConfig`,
             `RLOOConfig`, `REINFORCEConfig`, or of the config of an algorithm of your own.
@@ -81,17 +84,17 @@ def train(
         >>> train(env="CoTEnv-v0", algorithm="grpo", model="nano", learning_rate=1e-4).summary     # doctest: +SKIP
         >>> train(env="CartPole-v1", policy="mlp").summary["return"]                               # doctest: +SKIP
     """
-    if settings is not None and values:
-        raise SettingsError(f"pass the settings or single values, not both; got both: {', '.join(sorted(values))}")
-    settings = fill_presets(settings if settings is not None else make_settings(values))
+    settings = fill_presets(resolve_settings(TrainSettings, settings, values, make_settings))
     folder = Path(out) if out else new_folder(RECIPE)
     check(settings)
     Run.check_new(folder)
     started = time.perf_counter()
-    loop = _build(settings, listener)
-    settings = loop.settings
-    with closing(loop), Run.create(folder, RECIPE, to_plain(settings)) as run:
-        return _run(run, settings, loop, started, listener, callbacks)
+    with show_progress(listener, progress, TrainProgress) as listener:
+        listener(_announce(settings, folder))
+        loop = _build(settings, listener)
+        settings = loop.settings
+        with closing(loop), Run.create(folder, RECIPE, to_plain(settings)) as run:
+            return _run(run, settings, loop, started, listener, callbacks)
 
 
 def resume(run: Run, *, listener: Listener = ignore, callbacks: Sequence[Callback] = ()) -> TrainResult:
@@ -99,23 +102,29 @@ def resume(run: Run, *, listener: Listener = ignore, callbacks: Sequence[Callbac
     settings = load_run_settings(TrainSettings, run)
     check(settings)
     started = time.perf_counter()
+    listener(_announce(settings, run.folder))
     with closing(_build(settings, listener)) as loop:
         return _run(run, settings, loop, started, listener, callbacks)
 
 
 def check(settings: TrainSettings) -> None:
     """Raise for every unknown name before anything is loaded or written."""
-    from palaestra.engines import models as shelf
-    from palaestra.envs.factory import check_options, spec_of
+    from palaestra.engines import models
+    from palaestra.envs.factory import check_options, get_spec
     from palaestra.recipes.train.trackers import check_trackers
 
     load_plugins(settings.plugins)
-    spec_of(settings.env)
+    get_spec(settings.env)
     check_options(settings.env, settings.options)
-    shelf.check_device(settings.device)
+    models.check_device(settings.device)
     if settings.policy in (None, "lm"):
-        shelf.check(settings.model)
+        models.check(settings.model)
     check_trackers(settings.tensorboard, settings.wandb)
+
+
+def _announce(settings: TrainSettings, folder: Path) -> Event:
+    model = settings.model if settings.policy == "lm" else unwrap(settings.policy)
+    return announce_start(RECIPE, folder, model=model, algorithm=unwrap(settings.algorithm), environment=settings.env)
 
 
 def _build(settings: TrainSettings, listener: Listener) -> Loop:

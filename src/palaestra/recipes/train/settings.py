@@ -137,10 +137,10 @@ def fill_presets(settings: TrainSettings) -> TrainSettings:
         EnvError: the policy does not fit the environment.
         SettingsError: an unknown hyperparameter, or episodes that cannot be divided into groups.
     """
-    from palaestra.envs.factory import kind_of
+    from palaestra.envs.factory import detect_kind
 
     load_plugins(settings.plugins)
-    kind = kind_of(settings.env, settings.options)
+    kind = detect_kind(settings.env, settings.options)
     language = kind != "control"
     policy = settings.policy or ("lm" if language else "mlp")
     if (policy == "lm") != language:

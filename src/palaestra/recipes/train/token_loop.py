@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from palaestra.core.events import Event, Listener
 from palaestra.core.records import Segment, Split, Trajectory, Usage
-from palaestra.core.statistics import gain_between, report_on
+from palaestra.core.statistics import measure_gain, report_on
 from palaestra.learn.collect import collect_responses
 from palaestra.learn.policies.language_model import LanguageModelPolicy
 from palaestra.learn.reference import ReferencePolicy, apply_kl_penalty
@@ -92,11 +92,11 @@ class TokenLoop(Loop):
         return metrics, trajectories
 
     def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
-        if hasattr(self.env, "task"):
+        if self.env.task is not None:
             return self._evaluate_task(iteration, store, listener), None
         listener(Event("evaluate", 0, 0, iteration))
         env = self.held_out
-        count = len(env) if hasattr(env, "__len__") else unwrap(self.settings.evaluation)
+        count = env.num_prompts if env.num_prompts is not None else unwrap(self.settings.evaluation)
         seeds = self.seeds.derive("evaluation")
         rollout = collect_responses(env, self.policy, count, seeds, seed=seeds.integer(), first=0)
         metrics = self._measure(rollout, rollout.episode_returns, self.broken)
@@ -108,12 +108,10 @@ class TokenLoop(Loop):
         """Evaluate on the held-out problems with greedy decoding, as `palaestra evaluate` does, and store the attempts."""
         from palaestra.engines.base import Sampling
         from palaestra.engines.transformers import TransformersEngine
-        from palaestra.tasks.checks import draw_problems
         from palaestra.tasks.evaluate import evaluate
 
         settings, task = self.settings, self.env.task
-        skills = sorted({item.skill for item in self.env.items if item.skill in task.skills()})
-        problems = draw_problems(task, Split.TEST, unwrap(settings.evaluation), settings.seed, skills)
+        problems = self.env.held_out_problems(unwrap(settings.evaluation), settings.seed)
         phase = f"{iteration}/{Split.TEST}"
         attempts = evaluate(
             task,
@@ -140,10 +138,10 @@ class TokenLoop(Loop):
     def summarize(self, store: Store, iterations: int) -> dict[str, Any]:
         if not self.settings.evaluation:
             return {}
-        if not hasattr(self.env, "task"):
+        if self.env.task is None:
             return summarize_returns(store.metrics(), iterations)
         before, after = store.attempts(f"0/{Split.TEST}"), store.attempts(f"{iterations}/{Split.TEST}")
-        first, second, gain = report_on(before), report_on(after), gain_between(before, after)
+        first, second, gain = report_on(before), report_on(after), measure_gain(before, after)
         summary: dict[str, Any] = {}
         for name, report in (("test_before", first), ("test_after", second)):
             summary[name] = None if report.accuracy is None else round(100 * report.accuracy, 2)

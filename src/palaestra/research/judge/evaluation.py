@@ -12,9 +12,9 @@ from typing import Any, Literal
 import numpy as np
 
 from palaestra.core.errors import PalaestraError, SandboxError
-from palaestra.core.plugins import told
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
+from palaestra.core.user_code import describe_error_within
 from palaestra.research.judge.deadline import OverdueError, within
 from palaestra.research.judge.program import Program
 from palaestra.research.judge.sandboxing import environment_of, read_only_of
@@ -22,7 +22,7 @@ from palaestra.research.tasks.data import TaskData, data_of, function_of
 from palaestra.research.tasks.eval_seed import seed_of
 from palaestra.research.tasks.records import Grade, Outcome, SubmissionError, Unusable
 from palaestra.research.tasks.task import ResearchTask
-from palaestra.sandbox.base import Limits, Result, Sandbox
+from palaestra.sandbox.base import Limits, Sandbox, SandboxResult
 
 EvaluationSplit = Literal["validation", "test"]
 TOLD = 300
@@ -101,7 +101,7 @@ class Evaluation:
         self._programs.append(made)
         return made
 
-    def run(self, *argv: str, seconds: float | None = None, read_back: tuple[str, ...] = ()) -> Result:
+    def run(self, *argv: str, seconds: float | None = None, read_back: tuple[str, ...] = ()) -> SandboxResult:
         """Run a command on the submission's files, in a sandbox of its own."""
         self._runs.append(argv[0] if argv else "")
         return self.sandbox.run(
@@ -171,7 +171,7 @@ class Judge:
                 # It got along with the baseline's values; these are the submission's.
                 why = f"the evaluator cannot use what it returned ({type(error).__name__})"
                 return self._refused(SubmissionError(why, why), split)
-            said = told(error, self.task.folder)
+            said = describe_error_within(error, self.task.folder)
             return Failure(FailureCause.SCORER, f"the evaluator of {self.task.name} broke: {said[: 2 * TOLD]}")
         finally:
             self.exposed = evaluation.exposed
@@ -199,7 +199,8 @@ class Judge:
             said = str(error)
             return Unusable(said if len(said) <= TOLD else f"{said[:TOLD]}...", exposed=True)
         return Unusable(
-            f"on the {split} split {error.kind}. More is told by validate, and by a trial of your own", exposed=True
+            f"on the {split} split {error.kind}. More is told by validate, and by a trial of your own",
+            exposed=True,
         )
 
     def _wrong(self, files: Mapping[str, bytes]) -> str:
