@@ -1,4 +1,4 @@
-"""Options of a command from the dataclass of its settings."""
+"""Command-line options from the settings of a recipe."""
 
 from __future__ import annotations
 
@@ -11,16 +11,58 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
-from rich.markup import escape
-from typer.core import TyperCommand
 
-from palaestra.core.errors import SettingsError
-from palaestra.core.plugins import load_plugins
 from palaestra.recipes.settings import build, read_values
 
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "Task": (
+        "task", "task_options", "env", "env_options", "skills", "split", "problems", "limit", "shots", "validation_tasks",
+        "test_tasks", "validation", "test", "test_every_round", "mlgym", "datasets_path", "held_out_path", "test_size",
+        "validation_size",
+    ),
+    "Model": (
+        "model", "model_name", "student", "policy", "method", "rank", "critic", "width", "layers", "window", "activation",
+        "normalise_observations", "engine_batch", "device", "threads",
+    ),
+    "Teacher": (
+        "teacher", "teacher_options", "writer", "planner", "prompts", "state", "references", "quality", "checks", "discover",
+        "skills_file", "categories", "discover_train", "rounds", "lesson_size", "budget", "top_up", "accumulate",
+    ),
+    "Agent": (
+        "agent", "agent_config", "tools", "parser", "commands", "history", "strategy", "demonstration",
+        "format_errors", "format_penalty", "memory", "sandbox", "context",
+    ),
+    "Sampling": ("temperature", "top_p", "max_tokens", "answer_tokens", "samples", "stop", "prompt"),
+    "Limits of calls to models": ("max_cost", "max_calls", "call_timeout", "in_flight", "cache"),
+    "Evaluation": ("evaluate_every", "evaluation"),
+    "Run": (
+        "plugins", "settings_file", "out", "seed", "seeds", "checkpoint_every", "checkpoint_seconds", "checkpoints", "keep",
+        "keep_trajectories", "tensorboard", "wandb", "workers", "dry_run", "reward_model_path", "resume_checkpoint",
+    ),
+}  # fmt: skip
+"""The panels of `--help` with the settings in each."""
+LEARNING = "Learning"
+"""The panel of all other settings; that of `research` is the agent's."""
+SINGULAR = {
+    "skills": "skill",
+    "env_options": "env-option",
+    "task_options": "task-option",
+    "validation_tasks": "validation-task",
+    "test_tasks": "test-task",
+    "teacher_options": "teacher-option",
+    "student_options": "student-option",
+    "checks": "check",
+    "commands": "command",
+    "plugins": "plugin",
+}
+"""Options that are given several times are named in the singular: `--skill addition --skill clock`."""
 SettingsFile = Annotated[
     Path | None,
-    typer.Option("--settings", help="A JSON file of settings, or a run's settings.json; options override it."),
+    typer.Option(
+        "--settings",
+        help="A JSON file of settings, or a run's settings.json; options override it.",
+        rich_help_panel="Run",
+    ),
 ]
 
 
@@ -31,15 +73,15 @@ def from_settings(
     without: Sequence[str] = (),
     build_settings: Callable[[Mapping[str, Any]], Any] | None = None,
 ) -> Callable[..., None]:
-    """Make a command with an option for every field of `kind`. It calls `command(settings, **rest)`.
+    """Make a command that has every field of `kind` as an option, and calls `command(settings, **rest)`.
 
-    An option that is not given keeps the value of the settings file, or the default.
+    An option that is not given keeps the value of the settings file, or its default.
 
     Arguments:
-        command: takes the settings; its other parameters are options of their own.
-        several: options that accept several values, separated by commas. The settings get the first value; `command`
-            gets all of them as `grid`.
-        without: fields without an option.
+        command: its further parameters become options, too.
+        several: options that take several values, separated by commas. The settings hold the first of them; all of
+            them are passed to `command` as `grid`.
+        without: fields that get no option.
         build_settings: builds the settings from plain values; by default `palaestra.recipes.settings.build`.
     """
     own = [
@@ -47,7 +89,11 @@ def from_settings(
         for name, p in inspect.signature(command, eval_str=True).parameters.items()
         if name not in ("settings", "grid")
     ]
-    options = make_options(kind, without=without)
+    rest_group = "Agent" if "agent" in get_type_hints(kind) else LEARNING
+    groups = {f.name: _find_group(f.name, rest_group) for f in fields(kind)}
+    options = make_options(kind, groups, without=without)
+    order = [*GROUPS, LEARNING]
+    options.sort(key=lambda option: order.index(groups[option.name]))
     options.append(
         inspect.Parameter("settings_file", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=SettingsFile)
     )
@@ -73,136 +119,69 @@ def from_settings(
 
 def make_options(
     kind: type[Any],
+    groups: Mapping[str, str],
     *,
     without: Sequence[str] = (),
     presets: Sequence[str] = (),
-    panel: str | None = None,
     hidden: bool = False,
 ) -> list[inspect.Parameter]:
     """Make an option for every field of a settings dataclass.
 
     Arguments:
+        groups: the panel of each field in `--help`.
         without: fields without an option.
         presets: fields whose default depends on the environment.
-        panel: the panel of the options in the help; by default that of the command.
-        hidden: whether the options are left out of the help.
+        hidden: whether the options are left out of `--help`.
     """
     hints = get_type_hints(kind)
     options = []
     for f in fields(kind):
         if f.name in without:
             continue
-        hint = _remove_none(hints[f.name])
-        if get_origin(hint) is Mapping:
-            hidden_text: Any = Annotated[str | None, typer.Option(hidden=True)]
-            options.append(
-                inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hidden_text)
-            )
-            continue
-        default = "by environment" if f.name in presets else _describe_default(f.default)
-        flag, metavar = f"--{_flag(f.name)}", None
+        hint, flag, metavar = _remove_none(hints[f.name]), f"--{name_flag(f.name)}", None
         if f.default == ():
+            metavar = "NAME=VALUE" if f.name.endswith("_options") else "FILE|MODULE" if f.name == "plugins" else "TEXT"
             hint = list[str]
         elif get_origin(hint) is Literal:
             hint, metavar = str, "|".join(choice for choice in get_args(hint) if choice)
+        elif get_origin(hint) is Mapping:
+            hint = str
         elif hint is bool and f.default is not False:
-            flag += f"/--no-{_flag(f.name)}"
+            flag += f"/--no-{name_flag(f.name)}"
         option = typer.Option(
             flag,
-            help=f"{f.metadata['help']} {escape(f'[default: {default}]')}",
+            help=f.metadata["help"],
             metavar=metavar,
-            rich_help_panel=panel,
-            hidden=hidden,
+            show_default="by environment" if f.name in presets else _describe_default(f.default),
+            rich_help_panel=groups[f.name],
+            hidden=hidden or get_origin(hints[f.name]) is Mapping,
         )
         annotation: Any = Annotated[hint | None, option]
         options.append(inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
     return options
 
 
-class TrainCommand(TyperCommand):
-    """The `train` command: its options, and the hyperparameters of the algorithm from the algorithm's own config.
-
-    With `--algorithm NAME` the help lists the hyperparameters of that algorithm only. Those of other algorithms are
-    parsed as well, so that the error can name the algorithm that does not have them.
-    """
-
-    _hyperparameters: Sequence[Any] = ()
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from palaestra.recipes.train.settings import RENAMED
-
-        for name, new in RENAMED.items():
-            if any(argument.split("=")[0] == f"--{_flag(name)}" for argument in args):
-                raise SettingsError(f"option '--{_flag(name)}' is now '--{_flag(new)}'")
-        load_plugins(_find_values(args, "--plugin"))
-        self._hyperparameters = _make_hyperparameter_options(next(iter(_find_values(args, "--algorithm")), ""))
-        rest = super().parse_args(ctx, args)
-        # Typer passes only the parameters of the function: all hyperparameters are the value of one of them.
-        ctx.params["hyperparameters"] = {option.name: ctx.params.pop(option.name) for option in self._hyperparameters}
-        return rest
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        return [*super().get_params(ctx), *self._hyperparameters]
-
-
-def _make_hyperparameter_options(chosen: str) -> Sequence[Any]:
-    """The options of the hyperparameters of all algorithms; those of `chosen` first, and the others hidden if it exists."""
-    from palaestra.learn.algorithms import ALGORITHMS
-    from palaestra.recipes.train.presets import list_preset_names
-
-    names = sorted(ALGORITHMS.names(), key=lambda name: name != chosen)
-    options: dict[str, inspect.Parameter] = {}
-    for name in names:
-        if chosen in names:
-            panel, hidden = f"Hyperparameters of {chosen}", name != chosen
-        else:
-            panel, hidden = "Hyperparameters (--algorithm NAME --help lists those of one algorithm)", False
-        config = ALGORITHMS.get(name).Config
-        for option in make_options(config, presets=list(list_preset_names(name)), panel=panel, hidden=hidden):
-            options.setdefault(option.name, option)
-
-    def command(**values: Any) -> None: ...
-
-    command.__signature__ = inspect.Signature(list(options.values()))  # type: ignore[attr-defined]
-    app = typer.Typer(add_completion=False)
-    app.command()(command)
-    params: Sequence[Any] = typer.main.get_command(app).params
-    return params
-
-
-def _find_values(args: Sequence[str], option: str) -> list[str]:
-    """The values of an option in a command line that is not parsed yet."""
-    pairs = zip(args, [*args[1:], ""], strict=True)
-    values = [following for argument, following in pairs if argument == option]
-    return values + [argument.partition("=")[2] for argument in args if argument.startswith(f"{option}=")]
-
-
 def _remove_none(hint: Any) -> Any:
+    """`int` for `int | None`."""
     if get_origin(hint) not in (Union, UnionType):
         return hint
     [kind] = [part for part in get_args(hint) if part is not NoneType]
     return kind
 
 
-def _flag(name: str) -> str:
-    # `--skill addition --skill clock` reads better than `--skills` given twice.
-    return {
-        "skills": "skill",
-        "env_options": "env-option",
-        "task_options": "task-option",
-        "validation_tasks": "validation-task",
-        "test_tasks": "test-task",
-        "teacher_options": "teacher-option",
-        "student_options": "student-option",
-        "checks": "check",
-        "commands": "command",
-        "plugins": "plugin",
-    }.get(name, name.replace("_", "-"))
+def name_flag(name: str) -> str:
+    return SINGULAR.get(name, name.replace("_", "-"))
 
 
-def _describe_default(default: Any) -> str:
-    if isinstance(default, (int, float)) and not isinstance(default, bool) and default == -1:
+def _find_group(name: str, rest_group: str) -> str:
+    group = next((group for group, names in GROUPS.items() if name in names), rest_group)
+    return rest_group if (group, rest_group) == ("Teacher", "Agent") else group
+
+
+def _describe_default(default: Any) -> str | bool:
+    """The default for `--help`; `False` shows none, where the help text says what an empty value means."""
+    if default is None or default in ("", ()):
+        return False
+    if isinstance(default, (int, float)) and default == -1:
         return "what suits"
-    if default is None:
-        return "automatic"
-    return "none" if default in ((), "") else str(default)
+    return str(default)

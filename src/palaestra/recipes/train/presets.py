@@ -77,12 +77,7 @@ def find_preset(kind: str, env: str, algorithm: str) -> Preset:
     )
 
 
-def list_preset_names(algorithm: str) -> set[str]:
+def list_preset_names(algorithm: str) -> list[str]:
     """The hyperparameters of an algorithm whose default depends on the environment."""
     presets = [*ALGORITHMS.items(), *ENVIRONMENTS.items()]
-    return {
-        name
-        for (_, name_of_algorithm), preset in presets
-        if name_of_algorithm == algorithm
-        for name in preset.hyperparameters
-    }
+    return sorted({name for key, preset in presets if key[1] == algorithm for name in preset.hyperparameters})
