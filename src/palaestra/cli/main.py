@@ -37,7 +37,7 @@ console = terminal()
 
 def _finish_teach(result: Any) -> None:
     from palaestra.cli.tables import gain_table, test_rounds_table
-    from palaestra.recipes.teach.lesson_summary import describe_lessons
+    from palaestra.recipes.teach.summary import describe_lessons
     from palaestra.report import write_report
 
     console.print(gain_table(result.summary))
@@ -101,7 +101,6 @@ def _teach(
     if seeds != 1 or grid:
         _study(settings, out, seeds, grid or {})
         return
-    teach.check(settings)
     quiet()
     with RunProgress(console, settings.rounds) as progress:
         result = teach.teach(settings, out=out, listener=progress)
@@ -141,7 +140,6 @@ def _evaluate(settings: Any, out: Out = "") -> None:
     from palaestra.cli.progress import RunProgress
     from palaestra.recipes.evaluate import recipe as evaluate
 
-    evaluate.check(settings)
     quiet()
     with RunProgress(console) as progress:
         result = evaluate.evaluate(settings, out=out, listener=progress)
@@ -204,16 +202,15 @@ def _pretrain(settings: Any) -> None:
 
 
 def _register() -> None:
-    from palaestra.recipes.evaluate.recipe import EvaluateSettings
-    from palaestra.recipes.teach.recipe import TeachSettings
-    from palaestra.recipes.teach.study import SEVERAL
+    from palaestra.recipes.evaluate.settings import EvaluateSettings
+    from palaestra.recipes.teach.settings import STUDY_SETTINGS, TeachSettings
     from palaestra.recipes.train.pretrain import PretrainSettings
     from palaestra.recipes.train.recipe import TrainSettings
     from palaestra.recipes.train.reward_model import RewardSettings
 
     app.command("train")(from_settings(TrainSettings, _train))
     app.command("train-reward")(from_settings(RewardSettings, _train_reward))
-    app.command("teach")(from_settings(TeachSettings, _teach, several=SEVERAL))
+    app.command("teach")(from_settings(TeachSettings, _teach, several=STUDY_SETTINGS))
     app.command("evaluate")(from_settings(EvaluateSettings, _evaluate))
     app.command("pretrain")(from_settings(PretrainSettings, _pretrain))
     research_commands.register(app)
