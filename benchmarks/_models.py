@@ -35,12 +35,12 @@ def reference_gpt2(seed: int = 0) -> tuple[Any, Any]:
 
 
 def load(name: str) -> tuple[Any, Any]:
-    """`gpt2` (the reference's), `nano`, or any other name of the shelf."""
+    """`gpt2` (the reference's), `nano`, or any other model name."""
     if name == "gpt2":
         return reference_gpt2()
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
 
-    model = shelf.load(name, device="cpu")
+    model = models.load(name, device="cpu")
     return model.weights, model.tokenizer
 
 

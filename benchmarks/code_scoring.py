@@ -22,7 +22,7 @@ from _common import arguments, finish
 
 from palaestra.core.records import Failure
 from palaestra.tasks.code.formats import CodeProblem, Functions, Stdio
-from palaestra.tasks.code.judge import Judge
+from palaestra.tasks.code.judge import ProgramJudge
 from palaestra.tasks.code.task import MBPP, CodeContests, HumanEval
 
 MUTANTS = 3
@@ -35,7 +35,7 @@ def main() -> None:
         print("give --data FOLDER; without it there is nothing to judge")
         print(json.dumps({"benchmark": "code_scoring", "skipped": "no --data"}))
         sys.exit(0 if options.quick else 2)
-    judge, table = Judge(trusted=True), {}
+    judge, table = ProgramJudge(trusted=True), {}
     sets: dict[str, Any] = {"humaneval": HumanEval, "mbpp": MBPP}
     for name, kind in sets.items():
         problems = list(kind(os.path.join(options.data, name)).read_all())[: 20 if options.quick else None]
@@ -48,7 +48,7 @@ def main() -> None:
     finish("code_scoring", human["programs_per_second"] / human["plain_per_second"], threads=os.cpu_count(), sets=table)
 
 
-def functions(judge: Judge, problems: list[CodeProblem]) -> dict[str, Any]:
+def functions(judge: ProgramJudge, problems: list[CodeProblem]) -> dict[str, Any]:
     start = time.perf_counter()
     right = spread(lambda p: passed(judge, p, p.solution), problems)
     seconds = time.perf_counter() - start
@@ -67,7 +67,7 @@ def functions(judge: Judge, problems: list[CodeProblem]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def programs(judge: Judge, problems: list[CodeProblem]) -> dict[str, Any]:
+def programs(judge: ProgramJudge, problems: list[CodeProblem]) -> dict[str, Any]:
     """Programs that know what is expected, by what they read."""
 
     def cheat(problem: CodeProblem, alter: bool) -> str:
@@ -91,7 +91,7 @@ def programs(judge: Judge, problems: list[CodeProblem]) -> dict[str, Any]:
     }
 
 
-def passed(judge: Judge, problem: CodeProblem, code: str) -> bool | None:
+def passed(judge: ProgramJudge, problem: CodeProblem, code: str) -> bool | None:
     found = judge.judge(problem.tests, code, problem.seconds, problem.memory)
     return None if isinstance(found, Failure) else found.passed
 

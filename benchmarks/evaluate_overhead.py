@@ -13,7 +13,7 @@ from pathlib import Path
 from _common import alternate, arguments, finish, median
 
 from palaestra.core.records import Split
-from palaestra.engines import models as shelf
+from palaestra.engines import models
 from palaestra.engines.base import Sampling
 from palaestra.engines.chat import prompt_ids
 from palaestra.runs.run import Run
@@ -27,7 +27,7 @@ def main() -> None:
     options = arguments(__doc__ or "")
     import torch
 
-    model, task = shelf.load("nano", device="cpu"), MathSkills()
+    model, task = models.load("nano", device="cpu"), MathSkills()
     problems = task.problems(Split.TEST, 15 if options.quick else 30, seed=0)
     problems = problems[: len(problems) // 256 * 256]  # Whole chunks, so that the batches are the same.
     engine = model.engine(BATCH)

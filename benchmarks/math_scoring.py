@@ -17,7 +17,7 @@ from _common import alternate, arguments, finish, median
 
 from palaestra.core.records import Completion, Score, Split
 from palaestra.tasks.base import make_task
-from palaestra.tasks.math.equivalence.compare import Verdict, compare
+from palaestra.tasks.math.equivalence.compare import AnswerVerdict, compare
 
 WANTED = 2000
 HOW = "this benchmark needs GSM8K: a folder with train.jsonl(.gz) and test.jsonl(.gz) as OpenAI publishes them: --data FOLDER"
@@ -58,7 +58,7 @@ def main() -> None:
         number = str(next(numbers))  # Other expressions every time: what was parsed before is remembered.
         for answer, reference in SYMBOLIC:
             verdict = compare(answer.replace("K", number), reference.replace("K", number))
-            assert isinstance(verdict, Verdict)
+            assert isinstance(verdict, AnswerVerdict)
             assert verdict.equal
 
     ours(), symbolic()  # warm up

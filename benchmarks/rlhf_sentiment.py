@@ -89,14 +89,14 @@ def one(sentences: Sentences, seed: int, quick: bool, keep: str) -> dict[str, An
 
 def compare(gold: RewardModel, base: Path, tuned: Path, prompts: list[str], seed: int) -> dict[str, Any]:
     """Gold rewards of both models on the same held-out prompts with the same random numbers, and the KL."""
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
     from palaestra.envs.token import RLHFVectorEnv
     from palaestra.learn.collect import collect_responses
     from palaestra.learn.policies.language_model import LanguageModelPolicy
     from palaestra.learn.reference import Reference, penalise
 
     scores, divergence = [], 0.0
-    models = [shelf.load(str(folder), device="cpu") for folder in (base, tuned)]
+    models = [models.load(str(folder), device="cpu") for folder in (base, tuned)]
     for model in models:
         env = RLHFVectorEnv(
             prompts, lambda r: 0.0, tokenizer=model.tokenizer, chat=False, num_envs=128, max_tokens=TOKENS

@@ -13,7 +13,7 @@ from _common import arguments, finish, median, seconds
 
 from palaestra.core.records import Example
 from palaestra.core.seeding import Seeds
-from palaestra.engines import models as shelf
+from palaestra.engines import models
 from palaestra.learn.supervised import Supervision, fine_tune
 from palaestra.tasks.math.task import MathSkills
 
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def train_ours(examples: list[Example], seed: int) -> float:
-    model = shelf.load("nano", device="cpu")
+    model = models.load("nano", device="cpu")
     supervision = Supervision("full", EPOCHS, BATCH, RATE)
     return seconds(lambda: fine_tune(model.weights, model.tokenizer, examples, supervision, Seeds(seed)))
 
@@ -48,7 +48,7 @@ def train_theirs(pairs: list[dict[str, Any]], seed: int) -> float:
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
-    model = shelf.load("nano", device="cpu")
+    model = models.load("nano", device="cpu")
     with tempfile.TemporaryDirectory() as folder:
         config = SFTConfig(
             folder, num_train_epochs=EPOCHS, per_device_train_batch_size=BATCH, learning_rate=RATE, seed=seed,

@@ -50,7 +50,7 @@ class SummarizationEnv(gymnasium.Env[list[int], int]):
 
 gymnasium.register("Summarization-v0", SummarizationEnv, kwargs={"model_name": "nano"})
 
-figures = []
+metrics = []
 rewards = train_agent(
     env_name="Summarization-v0",
     actor=LMActorNetwork("nano"),
@@ -59,6 +59,6 @@ rewards = train_agent(
     max_timesteps=24,
     update_interval=32,
     save_interval=0,
-    callback=lambda episodes, seen: figures.append(seen["reward"]),
+    callback=lambda episodes, seen: metrics.append(seen["reward"]),
 )
-print(f"mean reward of an update's 32 summaries {figures[0]:.3f} -> {figures[-1]:.3f}")
+print(f"mean reward of an update's 32 summaries {metrics[0]:.3f} -> {metrics[-1]:.3f}")

@@ -5,17 +5,17 @@ import numpy as np
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
-from palaestra.tasks.base import TASKS, split_of
+from palaestra.tasks.base import TASKS, TaskHooks, get_split
 
 DIVISORS = {"tens": 10, "hundreds": 100}
 
 
-class Remainders:
+class Remainders(TaskHooks):
     """What is left of a division."""
 
     name = "remainders"
-    drawn = True  # the problems are drawn: a number of them must be given, or is 25
-    max_tokens = 32  # of an answer
+    is_procedural = True  # the problems are generated: ask for a number of them (default 25)
+    max_tokens = 32  # maximum length of an answer
 
     def skills(self):
         return {"remainders": tuple(DIVISORS)}
@@ -24,7 +24,7 @@ class Remainders:
         while True:
             number = int(generator.integers(1000, 100_000))
             question = f"What is {number} modulo {DIVISORS[part]}?"
-            if split_of(question) is split:  # the split belongs to the problem, not to the seed
+            if get_split(question) is split:  # the split belongs to the problem, not to the seed
                 return question, str(number % DIVISORS[part])
 
     def problems(self, split, per_skill, seed, skills=()):

@@ -13,7 +13,7 @@ def preference(prompt: str, response: str) -> float:
 
 
 actor, critic = LMActorNetwork("nano"), LMCriticNetwork("nano")
-figures = []
+metrics = []
 rewards = train_agent(
     env_name="RLHFEnv-v0",
     env_options={"reward": preference, "kl_coefficient": 0.02},
@@ -24,7 +24,7 @@ rewards = train_agent(
     max_timesteps=32,
     update_interval=24,
     save_interval=0,
-    callback=lambda episodes, seen: figures.append(seen),
+    callback=lambda episodes, seen: metrics.append(seen),
 )
-print(f"reward {figures[0]['reward']:.3f} -> {figures[-1]['reward']:.3f}")
-print(f"KL to the reference {figures[-1]['reference_kl']:.3f} nats a response")
+print(f"reward {metrics[0]['reward']:.3f} -> {metrics[-1]['reward']:.3f}")
+print(f"KL to the reference {metrics[-1]['reference_kl']:.3f} nats a response")

@@ -8,12 +8,13 @@ import sys
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("PALAESTRA_PROGRESS", "0")
 os.environ.setdefault("PALAESTRA_RESEARCH_SEED", "0")  # The same hidden problems on every machine.
 
 import pytest
 from hypothesis import settings
 
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 
 collect_ignore = ["helpers/user_plugin.py"]  # It registers what it holds when it is imported.
 # The same examples in every run; HYPOTHESIS_PROFILE=search looks for new ones.
@@ -30,18 +31,18 @@ def own_randomness() -> None:
 
 
 @pytest.fixture(scope="session")
-def nano() -> Model:
+def nano() -> LoadedModel:
     from transformers.utils import logging
 
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
 
     logging.disable_progress_bar()
-    return shelf.load("nano", device="cpu")
+    return models.load("nano", device="cpu")
 
 
 @pytest.fixture
-def fresh_nano() -> Model:
+def fresh_nano() -> LoadedModel:
     """A student of its own for tests that train it."""
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
 
-    return shelf.load("nano", device="cpu")
+    return models.load("nano", device="cpu")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.core.records import Attempt, Lesson, Report
-from palaestra.core.statistics import gain_between, report_on
+from palaestra.core.statistics import measure_gain, report_on
 from palaestra.envs.lesson import LessonEnv
 from palaestra.envs.lesson.journal import Forgetful
 from palaestra.envs.lesson.state import StudentState
@@ -46,7 +46,7 @@ def arguments(
         default="task",
         help="who writes the examples: task (its own generators), openai:MODEL, http://HOST/v1#MODEL, a folder, ...",
     )
-    parser.add_argument("--student", default=student, help="who learns: a name of the shelf, a folder, or a hub id")
+    parser.add_argument("--student", default=student, help="who learns: a registered name, a folder or a hub id")
     parser.add_argument("--seed", type=int, default=0, help="of problems, lessons and training")
     parser.add_argument("--out", default="", help="the run folder; a new one below runs/ if not given")
     for name, text in texts.items():
@@ -82,7 +82,7 @@ class Remembering(Forgetful):
 def finish_episode(journal: Remembering, rounds: int, examples: int, seconds: float, out: Path) -> None:
     """The same for an episode without a run: its test problems before the first round and after the last."""
     before, after = journal.kept["0/test"], journal.kept[f"{rounds}/test"]
-    gain, summary = gain_between(before, after), {"rounds": rounds, "examples": examples, "seconds": round(seconds, 1)}
+    gain, summary = measure_gain(before, after), {"rounds": rounds, "examples": examples, "seconds": round(seconds, 1)}
     for when, report in (("before", report_on(before)), ("after", report_on(after))):
         value, low, high = _points(report)
         summary |= {when: value, f"{when}_low": low, f"{when}_high": high}

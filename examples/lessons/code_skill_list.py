@@ -18,9 +18,9 @@ options = arguments(__doc__, rounds=2, lesson_size=70, validation=4, test=10, ep
 def tell(event: Event) -> None:
     """The loss every tenth step, and each report on validation problems."""
     if event.phase == "train" and event.done % 10 == 0:
-        print(f"round {event.round}, step {event.done} of {event.total}: loss {event.figures['loss']:.2f}")
+        print(f"round {event.round}, step {event.done} of {event.total}: loss {event.data['loss']:.2f}")
     elif event.phase == "evaluated validation":
-        report = event.figures["report"]
+        report = event.data["report"]
         print(f"round {event.round}: {report.correct} of {report.count} validation problems")
 
 

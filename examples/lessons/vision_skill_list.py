@@ -9,7 +9,7 @@ import time
 from _shared import Checked, Remembering, arguments, finish_episode, folder_of, writer_of
 
 from palaestra import LessonEnv, make_task, make_teacher, run_episode
-from palaestra.engines import models as shelf
+from palaestra.engines import models
 from palaestra.learn.students import make_student
 from palaestra.learn.supervised import supervision_for
 
@@ -20,7 +20,7 @@ options = arguments(
 folder, journal, start = folder_of(options), Remembering(), time.perf_counter()
 most = options.rounds * options.lesson_size
 
-model = shelf.load(options.student)
+model = models.load(options.student)
 supervision = supervision_for(model.weights, epochs=options.epochs, batch_size=options.batch_size)
 student = make_student("supervised", model, supervision, start="last")
 env = LessonEnv(

@@ -79,7 +79,7 @@ def test_list_names_everything_and_loads_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_models_lists_the_shelf() -> None:
+def test_models_lists_the_registry() -> None:
     result = palaestra("models", "list")
     assert "nano" in result.stdout
     assert palaestra("models", "get", "nano").stdout.strip().endswith("nano")

@@ -16,12 +16,11 @@ from number_task import number_task
 from rich.console import Console
 
 from palaestra.cli.main import main
-from palaestra.cli.progress import RunProgress
 from palaestra.cli.research import ResearchProgress
 from palaestra.cli.standings import standings_tables
-from palaestra.cli.terminal import terminal
 from palaestra.core.events import Event
 from palaestra.engines.retry import AGAIN
+from palaestra.recipes.progress import RunProgress, plain_console
 from palaestra.research.standings.scores import RunScore, Standings, TaskScale
 from palaestra.research.standings.standings import compare_methods
 from palaestra.research.tasks.task import Direction
@@ -93,7 +92,7 @@ def test_text_of_the_user_is_no_markup_and_no_emoji(
 ) -> None:
     code, said = called(monkeypatch, capsys, "research", "--agent", "best_of:x:baseline[bold]")
     assert (code, "'best_of:x:baseline[bold]'" in said) == (2, True), said
-    terminal().print("runs/:x:[red]", Path("a[/]"))
+    plain_console().print("runs/:x:[red]", Path("a[/]"))
     assert capsys.readouterr().out == "runs/:x:[red] a[/]\n"
     out = StringIO()
     progress = ResearchProgress(Console(file=out, width=200))
@@ -101,13 +100,13 @@ def test_text_of_the_user_is_no_markup_and_no_emoji(
     assert "1/8 echo :x: [bold]\n" in out.getvalue()
 
 
-def step(**figures: Any) -> Event:
+def step(**data: Any) -> Event:
     values = {"action": "", "spoke": True, "stop_reason": "", "note": "", "attempts": []}
-    return Event("step", 1, 8, 0, {**values, **figures})
+    return Event("step", 1, 8, 0, {**values, **data})
 
 
 @pytest.mark.parametrize(
-    ("figures", "line"),
+    ("data", "line"),
     [
         ({"action": "ls"}, "ls"),
         ({"action": "submit", "stop_reason": "submitted"}, "submit"),
@@ -122,9 +121,9 @@ def step(**figures: Any) -> Event:
         ({"spoke": False, "stop_reason": "context", "note": "too long"}, "the end: context: too long"),
     ],
 )
-def test_a_step_says_what_was_done_and_an_end_says_why(figures: dict[str, Any], line: str) -> None:
+def test_a_step_says_what_was_done_and_an_end_says_why(data: dict[str, Any], line: str) -> None:
     out = StringIO()
-    ResearchProgress(Console(file=out, width=200))(step(**figures))
+    ResearchProgress(Console(file=out, width=200))(step(**data))
     assert out.getvalue().split("s] ")[1] == f"1/8 {line}\n"
 
 
@@ -132,8 +131,8 @@ def test_a_service_that_does_not_answer_is_told_of(tmp_path: Path) -> None:
     for terminal_ in (False, True):
         out = StringIO()
         with RunProgress(Console(file=out, width=200, force_terminal=terminal_)) as progress:
-            progress(Event(AGAIN, 3, 10, figures={"reason": "http://a:1/v1#m: ConnectError", "seconds": 1.84}))
-            progress(Event(AGAIN, 9, 10, figures={"reason": "b answered 500: no", "seconds": 31.9}))
+            progress(Event(AGAIN, 3, 10, data={"reason": "http://a:1/v1#m: ConnectError", "seconds": 1.84}))
+            progress(Event(AGAIN, 9, 10, data={"reason": "b answered 500: no", "seconds": 31.9}))
         assert "http://a:1/v1#m: ConnectError; asked again in 1.8 s (call 3 of at most 10)" in out.getvalue()
         assert "b answered 500: no; asked again in 32 s (call 9 of at most 10)" in out.getvalue()
 

@@ -9,32 +9,32 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.core.checks import finite, short, whole
+from palaestra.core.checks import check_integer, check_number, short_repr
 from palaestra.core.errors import EnvError, SettingsError
 
 
 @pytest.mark.parametrize("value", [2, np.int64(2), np.uint8(2)])
 def test_a_whole_number_is_an_int(value: Any) -> None:
-    found = whole("n", value, least=2, most=2)
+    found = check_integer("n", value, minimum=2, maximum=2)
     assert found == 2 and type(found) is int  # noqa: PT018
 
 
 @pytest.mark.parametrize("value", [2.0, True, np.bool_(True), "2", None, math.nan, 1, 4])
 def test_what_is_no_whole_number_within_the_limits_is_refused(value: Any) -> None:
     with pytest.raises(EnvError, match=r"^n is a whole number from 2 to 3; got "):
-        whole("n", value, least=2, most=3)
+        check_integer("n", value, minimum=2, maximum=3)
 
 
 @pytest.mark.parametrize("value", [0.5, np.float32(0.5), Fraction(1, 2)])
 def test_a_finite_number_is_a_float(value: Any) -> None:
-    found = finite("x", value, least=0)
+    found = check_number("x", value, minimum=0)
     assert found == 0.5 and type(found) is float  # noqa: PT018
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, True, "1", None, 1j, -0.5, 10**400], ids=type)
 def test_what_is_no_finite_number_within_the_limits_is_refused(value: Any) -> None:
     with pytest.raises(SettingsError, match=r"^x is a finite number of at least 0; got "):
-        finite("x", value, least=0, error=SettingsError)
+        check_number("x", value, minimum=0, error=SettingsError)
 
 
 def test_what_came_is_said_in_one_line() -> None:
@@ -42,8 +42,8 @@ def test_what_came_is_said_in_one_line() -> None:
         def __repr__(self) -> str:
             raise RuntimeError("no")
 
-    assert short(Silent()) == "Silent"
-    assert len(short("a\n" * 1000)) == 120 and "\n" not in short(np.zeros((3, 3)))  # noqa: PT018
-    assert whole("n", -5, most=-1) == -5
+    assert short_repr(Silent()) == "Silent"
+    assert len(short_repr("a\n" * 1000)) == 120 and "\n" not in short_repr(np.zeros((3, 3)))  # noqa: PT018
+    assert check_integer("n", -5, maximum=-1) == -5
     with pytest.raises(EnvError, match=r"^n is a whole number of at most -1; got 0$"):
-        whole("n", 0, most=-1)
+        check_integer("n", 0, maximum=-1)

@@ -1,5 +1,5 @@
 from palaestra.core.records import Attempt, Failure, FailureCause, Message, Problem, Score
-from palaestra.core.selection import best_place, is_better
+from palaestra.core.selection import find_best, is_better
 
 
 def measured(*outcomes: bool | None) -> list[Attempt]:
@@ -14,9 +14,9 @@ def measured(*outcomes: bool | None) -> list[Attempt]:
 
 
 def test_the_highest_accuracy_is_the_best_and_of_equals_the_first() -> None:
-    assert best_place([measured(True, False, False)]) == 0
-    assert best_place([measured(True, False), measured(False, False), measured(True, True), measured(True, True)]) == 2
-    assert best_place([measured(True, False), measured(False, True)]) == 0
+    assert find_best([measured(True, False, False)]) == 0
+    assert find_best([measured(True, False), measured(False, False), measured(True, True), measured(True, True)]) == 2
+    assert find_best([measured(True, False), measured(False, True)]) == 0
 
 
 def test_a_measurement_that_lost_its_hard_problems_is_not_better_for_it() -> None:
@@ -30,4 +30,4 @@ def test_anything_scored_is_better_than_nothing_and_nothing_is_better_than_no_le
     assert is_better(wrong, nothing)
     assert not is_better(nothing, wrong)
     assert not is_better(nothing, nothing)
-    assert best_place([nothing, wrong, nothing]) == 1
+    assert find_best([nothing, wrong, nothing]) == 1

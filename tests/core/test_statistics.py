@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from palaestra.core.records import Attempt, Completion, Failure, FailureCause, Majority, Message, Problem, Score
 from palaestra.core.statistics import (
-    clustered_interval,
-    cuts_of,
+    cluster_interval,
+    compute_paired_gain,
     find_majority,
-    gain_between,
     mean_pass_at_k,
-    paired_gain,
+    measure_gain,
     pass_at_k,
     rate_interval,
     report_on,
+    slice_by_metadata,
     wilson_interval,
 )
 
@@ -52,7 +52,7 @@ def test_the_paired_interval_covers_the_true_gain_about_95_percent_of_the_time()
     cells, hits = (0.4, 0.25, 0.05, 0.3), []
     for _ in range(1500):
         draw = rng.choice(4, size=60, p=cells)
-        gain = paired_gain((draw >= 2).tolist(), ((draw == 1) | (draw == 3)).tolist())
+        gain = compute_paired_gain((draw >= 2).tolist(), ((draw == 1) | (draw == 3)).tolist())
         hits.append(gain.low <= 20.0 <= gain.high)
     assert 0.93 <= np.mean(hits) <= 0.985
 
@@ -60,13 +60,13 @@ def test_the_paired_interval_covers_the_true_gain_about_95_percent_of_the_time()
 def test_pairing_makes_the_interval_narrower_than_two_independent_rates() -> None:
     before = [True] * 50 + [False] * 50
     after = [True] * 70 + [False] * 30
-    gain = paired_gain(before, after)
+    gain = compute_paired_gain(before, after)
     assert gain.points == 20.0
     assert 0 < gain.low < 20 < gain.high < 35
 
 
 def test_no_change_has_an_interval_around_zero() -> None:
-    gain = paired_gain([True, False] * 20, [True, False] * 20)
+    gain = compute_paired_gain([True, False] * 20, [True, False] * 20)
     assert gain.points == 0.0
     assert gain.low < 0 < gain.high
 
@@ -91,13 +91,13 @@ def test_slices_by_skill_and_subskill_add_up() -> None:
 
 
 def test_a_gain_compares_only_problems_scored_both_times() -> None:
-    gain = gain_between([attempt("a", 0.0), attempt("b", None)], [attempt("a", 1.0), attempt("b", 1.0)])
+    gain = measure_gain([attempt("a", 0.0), attempt("b", None)], [attempt("a", 1.0), attempt("b", 1.0)])
     assert (gain.points, gain.count) == (100.0, 1)
 
 
 def test_a_gain_of_unequal_lengths_is_refused() -> None:
     with pytest.raises(ValueError, match="equal lengths"):
-        paired_gain([True], [])
+        compute_paired_gain([True], [])
 
 
 @given(st.integers(1, 8), st.data())
@@ -118,11 +118,11 @@ def test_pass_at_k_of_nonsense_is_refused_and_of_too_few_samples_left_out() -> N
 
 def test_answers_to_one_problem_are_not_counted_as_independent() -> None:
     one_each = wilson_interval(30, 60)
-    alike = clustered_interval([(4, 4)] * 30 + [(0, 4)] * 30)  # Four answers that say no more than one.
-    mixed = clustered_interval([(2, 4)] * 60)  # As if every answer were drawn anew.
+    alike = cluster_interval([(4, 4)] * 30 + [(0, 4)] * 30)  # Four answers that say no more than one.
+    mixed = cluster_interval([(2, 4)] * 60)  # As if every answer were drawn anew.
     assert alike == pytest.approx(one_each, abs=0.005)
     assert mixed == wilson_interval(120, 240)
-    assert clustered_interval([(4, 4)] * 10) == wilson_interval(10, 10)
+    assert cluster_interval([(4, 4)] * 10) == wilson_interval(10, 10)
 
 
 def test_the_clustered_interval_covers_the_true_rate_about_95_percent_of_the_time() -> None:
@@ -130,7 +130,7 @@ def test_the_clustered_interval_covers_the_true_rate_about_95_percent_of_the_tim
     hits = []
     for _ in range(1500):
         hard = rng.beta(0.8, 0.8, size=50)
-        low, high = clustered_interval([(int(k), 4) for k in rng.binomial(4, hard)])
+        low, high = cluster_interval([(int(k), 4) for k in rng.binomial(4, hard)])
         hits.append(low <= 0.5 <= high)
     assert 0.92 <= np.mean(hits) <= 0.98
 
@@ -148,7 +148,7 @@ def test_cuts_run_across_skills_and_leave_out_what_has_none() -> None:
     marked = [
         replace(a, problem=replace(a.problem, metadata={"level": n})) for a, n in zip(hard, (1, 1, 2), strict=True)
     ]
-    cuts = cuts_of([*marked, attempt("d", 1.0)])
+    cuts = slice_by_metadata([*marked, attempt("d", 1.0)])
     assert {cut: [(part.name, part.correct, part.count) for part in parts] for cut, parts in cuts.items()} == {
         "level": [("1", 1, 2), ("2", 0, 1)]
     }
@@ -177,15 +177,15 @@ def test_each_set_of_possible_answers_has_its_own_majority_and_an_open_answer_ha
 
 def test_rewordings_of_one_problem_count_as_one_in_the_interval_of_a_gain() -> None:
     before, after = [0.0] * 30, [1.0, 0.0] * 15
-    alone = paired_gain(before, after)
-    assert paired_gain(before, after, [str(k) for k in range(30)]) == alone
-    repeated = paired_gain(before * 4, after * 4, [str(k) for k in range(30)] * 4)
+    alone = compute_paired_gain(before, after)
+    assert compute_paired_gain(before, after, [str(k) for k in range(30)]) == alone
+    repeated = compute_paired_gain(before * 4, after * 4, [str(k) for k in range(30)] * 4)
     assert (repeated.points, repeated.count) == (alone.points, 120)
     assert (repeated.low, repeated.high) == pytest.approx((alone.low, alone.high), abs=0.5)
-    independent = paired_gain(before * 4, after * 4)
+    independent = compute_paired_gain(before * 4, after * 4)
     assert independent.high - independent.low < 0.6 * (repeated.high - repeated.low)
-    same = paired_gain([0.0] * 40, [1.0] * 40, ["a"] * 20 + ["b"] * 20)
-    assert same == replace(paired_gain([0.0] * 2, [1.0] * 2), count=40)
+    same = compute_paired_gain([0.0] * 40, [1.0] * 40, ["a"] * 20 + ["b"] * 20)
+    assert same == replace(compute_paired_gain([0.0] * 2, [1.0] * 2), count=40)
 
 
 def test_the_clustered_interval_of_a_gain_covers_the_true_gain_about_95_percent_of_the_time() -> None:
@@ -193,7 +193,7 @@ def test_the_clustered_interval_of_a_gain_covers_the_true_gain_about_95_percent_
     clusters = [str(k // 3) for k in range(120)]
     for _ in range(400):
         change = rng.choice([-1.0, 0.0, 1.0], 40, p=[0.1, 0.5, 0.4]).repeat(3)
-        gain = paired_gain((change < 0).astype(float).tolist(), (change > 0).astype(float).tolist(), clusters)
+        gain = compute_paired_gain((change < 0).astype(float).tolist(), (change > 0).astype(float).tolist(), clusters)
         covered += gain.low <= 30 <= gain.high
     assert 0.92 <= covered / 400 <= 0.99
 
@@ -215,4 +215,4 @@ def test_attempts_know_their_rewordings() -> None:
     assert (report_on(attempts).low, report_on(attempts).high) == pytest.approx(wilson_interval(5, 10), abs=0.02)
     before = [replace(a, outcome=Score(0.0)) for a in attempts]
     plain = [[attempt(a.problem.id, float(bool(a.correct))) for a in part] for part in (before, attempts)]
-    assert gain_between(before, attempts).low < gain_between(*plain).low - 10
+    assert measure_gain(before, attempts).low < measure_gain(*plain).low - 10

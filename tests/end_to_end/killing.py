@@ -20,7 +20,7 @@ from transformers.utils import logging
 import palaestra.envs.lesson
 import palaestra.learn.student
 import palaestra.runs.records  # noqa: F401
-from palaestra.engines import models as shelf
+from palaestra.engines import models
 from palaestra.recipes.teach import recipe as teach
 from palaestra.runs.run import Run
 
@@ -54,7 +54,7 @@ def child(folder: Path) -> int:
 def main(folder: Path, kills: int, seed: int) -> None:
     logging.disable_progress_bar()
     torch.set_num_threads(1)
-    shelf.locate("nano")
+    models.locate("nano")
     alone = folder / "alone"
     start = time.monotonic()
     assert os.waitpid(child(alone), 0)[1] == 0

@@ -23,7 +23,7 @@ import palaestra.teachers.model_writer
 import palaestra.teachers.quality
 import palaestra.teachers.skills  # noqa: F401
 from palaestra.core.records import Message
-from palaestra.engines import models as shelf
+from palaestra.engines import models
 from palaestra.engines.base import Request
 from palaestra.engines.openai import OpenAIEngine
 from palaestra.recipes.teach import recipe as teach
@@ -51,7 +51,7 @@ def main(folder: Path, url: str, settings: dict[str, Any]) -> None:
     logging.disable_progress_bar()
     torch.set_num_threads(1)
     # What is imported at the first load, and at the first call, is imported now.
-    shelf.load("nano", device="cpu")
+    models.load("nano", device="cpu")
     OpenAIEngine(f"{url}#warm-up").generate([Request((Message("user", "warm up"),))])
     kills, summaries = 0, []
     for name in ("alone", "disturbed"):

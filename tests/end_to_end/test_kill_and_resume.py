@@ -35,7 +35,7 @@ def test_a_killed_training_run_resumes_to_the_same_weights(tmp_path: Path) -> No
         alone, disturbed = ({k: v for k, v in outcome[n].items() if k != "seconds"} for n in ("alone", "disturbed"))
         assert disturbed == alone
         with Run.open(tmp_path / name / "alone") as first, Run.open(tmp_path / name / "disturbed") as second:
-            tables = [run.store.figures() for run in (first, second)]
+            tables = [run.store.metrics() for run in (first, second)]
             assert tables[0].keys() == tables[1].keys()
             for iteration in tables[0]:
                 timeless = [{k: v for k, v in t[iteration].items() if "second" not in k} for t in tables]

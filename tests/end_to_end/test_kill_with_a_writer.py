@@ -74,7 +74,7 @@ def lessons(run: Run) -> list[Lesson | None]:
 def test_a_run_with_a_model_as_its_writer_is_killed_and_asks_nothing_twice_that_was_answered(
     teacher: list[str], kills: int, seed: int, tmp_path: Path
 ) -> None:
-    """The lessons, the figures and the weights are those of a run that was left alone.
+    """The lessons, the metrics and the weights are those of a run that was left alone.
 
     A call is over once its answer is in the cache, in one transaction with its cost. From that instant on no process
     makes it again. A call that was under way at a kill, whose answer nobody has, is asked again, at most once a life;

@@ -11,7 +11,7 @@ from tiny_models import RARE, SEQUENCES, SLOTS, VOCABULARY, tiny_model
 
 from palaestra.core.errors import ModelError
 from palaestra.core.records import Completion, Failure, FailureCause, Message, StopReason
-from palaestra.engines import models as shelf
+from palaestra.engines import models
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.families import PADDED, context_length, sliding_window
 from palaestra.engines.sequences import SequenceStepper
@@ -129,7 +129,7 @@ def test_what_is_no_causal_language_model_is_refused_by_its_configuration(config
 
     getattr(transformers, config)().save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=REFUSED[config]) as raised:
-        shelf.load(str(tmp_path))
+        models.load(str(tmp_path))
     assert "\n" not in str(raised.value)
 
 

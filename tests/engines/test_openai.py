@@ -15,7 +15,6 @@ import pytest
 from chat_server import Call, Reply, Server, error
 from rich.console import Console
 
-from palaestra.cli.progress import RunProgress
 from palaestra.core.errors import BudgetSpentError, EngineError, MissingExtraError, SettingsError
 from palaestra.core.events import Event
 from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, StopReason, TextPart, Usage
@@ -26,6 +25,7 @@ from palaestra.engines.cached import CachedEngine
 from palaestra.engines.openai import OpenAIEngine
 from palaestra.engines.openai_format import BrokenAnswerError, read, read_usage
 from palaestra.engines.retry import AGAIN, WAITING, Patience
+from palaestra.recipes.progress import RunProgress
 from palaestra.runs.cache import Cache
 
 QUICK = Patience(first=0.01, longest=0.05, total=20.0, tries=4)
@@ -429,8 +429,8 @@ def test_a_silent_server_is_told_again_and_again_and_then_given_up() -> None:
             asked.generate([ask("a"), ask("b")])
         assert len(server.calls) == 2
     assert [event.phase for event in told] == [WAITING] * 3
-    assert all(later.figures["seconds"] >= 2 * event.figures["seconds"] for event, later in itertools.pairwise(told))
-    assert told[0].figures["seconds"] < 0.3
+    assert all(later.data["seconds"] >= 2 * event.data["seconds"] for event, later in itertools.pairwise(told))
+    assert told[0].data["seconds"] < 0.3
     assert "2 calls have had no answer for 0 s; still waiting, at most 0.6 s" in screen.export_text()
 
 

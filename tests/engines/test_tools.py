@@ -13,7 +13,7 @@ from palaestra.core.records import Completion, Message, ToolCall
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.cached import CachedEngine, prompt_size, request_keys
 from palaestra.engines.chat import offers_tools, prompt_ids, with_tools
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.engines.openai import OpenAIEngine
 from palaestra.engines.openai_format import BrokenAnswerError, read
 from palaestra.runs.cache import Cache
@@ -79,7 +79,7 @@ def test_tools_and_calls_make_another_request_and_without_them_it_is_the_same_as
     assert prompt_size(ASKED) == prompt_size(plain) + len(TOOLS)
 
 
-def test_a_chat_template_that_offers_tools_is_given_them(nano: Model) -> None:
+def test_a_chat_template_that_offers_tools_is_given_them(nano: LoadedModel) -> None:
     import copy
 
     tokenizer = copy.deepcopy(nano.tokenizer)
@@ -90,7 +90,7 @@ def test_a_chat_template_that_offers_tools_is_given_them(nano: Model) -> None:
     assert tokenizer.decode(ids) == "TOOLS bash <user>q<assistant>[bash ls]<tool>r"
 
 
-def test_to_a_template_that_knows_none_tools_are_described(nano: Model) -> None:
+def test_to_a_template_that_knows_none_tools_are_described(nano: LoadedModel) -> None:
     assert not offers_tools(nano.tokenizer, TOOLS)
     said = Message("assistant", "Look.", (ToolCall("bash", "no json", "a"),))
     told = with_tools([Message("system", "rules"), Message("user", "q"), said, Message("tool", "r")], TOOLS)
@@ -111,7 +111,7 @@ def test_to_a_template_that_knows_none_tools_are_described(nano: Model) -> None:
         "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}",
     ],
 )
-def test_a_system_message_begins_the_users_where_a_template_has_none(nano: Model, template: str) -> None:
+def test_a_system_message_begins_the_users_where_a_template_has_none(nano: LoadedModel, template: str) -> None:
     tokenizer, own = nano.tokenizer, nano.tokenizer.chat_template
     asked = [
         Message("system", "Be brief."),

@@ -6,7 +6,7 @@ import torch
 from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, Split, StopReason, TextPart
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.chat import prompt_ids
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.engines.transformers import TransformersEngine, filter_logits
 from palaestra.tasks.math.task import MathSkills
 
@@ -24,7 +24,7 @@ def first(engine: TransformersEngine, request: Request) -> Completion:
     return answer
 
 
-def test_the_same_request_gives_the_same_tokens_in_any_company(nano: Model) -> None:
+def test_the_same_request_gives_the_same_tokens_in_any_company(nano: LoadedModel) -> None:
     """Greedy and sampled, 60 problems each, at batch sizes 7 and 64, and a fifth of them alone."""
     requests = [
         Request(p.messages, sampling, seed=k)
@@ -45,7 +45,7 @@ def test_the_same_request_gives_the_same_tokens_in_any_company(nano: Model) -> N
     assert greedy != sampled
 
 
-def test_greedy_tokens_are_those_of_transformers_own_generate(nano: Model) -> None:
+def test_greedy_tokens_are_those_of_transformers_own_generate(nano: LoadedModel) -> None:
     engine = nano.engine(16)
     for problem in PROBLEMS[::50]:
         ids = prompt_ids(nano.tokenizer, problem.messages)
@@ -58,7 +58,7 @@ def test_greedy_tokens_are_those_of_transformers_own_generate(nano: Model) -> No
         assert first(engine, Request(problem.messages, GREEDY)).token_ids == tuple(theirs[0, len(ids) :].tolist())
 
 
-def test_logprobs_are_those_of_one_full_forward_pass(nano: Model) -> None:
+def test_logprobs_are_those_of_one_full_forward_pass(nano: LoadedModel) -> None:
     answers = nano.engine(64).generate([Request(p.messages, SAMPLED, seed=3) for p in PROBLEMS[::20]])
     for (answer,) in answers:
         assert isinstance(answer, Completion)
@@ -70,7 +70,7 @@ def test_logprobs_are_those_of_one_full_forward_pass(nano: Model) -> None:
         assert answer.logprobs == pytest.approx(expected, abs=1e-4)
 
 
-def test_the_end_of_turn_is_among_the_ids_and_not_in_the_text(nano: Model) -> None:
+def test_the_end_of_turn_is_among_the_ids_and_not_in_the_text(nano: LoadedModel) -> None:
     answer = first(nano.engine(), ask("What is 3 + 4?"))
     assert answer.stop_reason is StopReason.END
     assert answer.token_ids[-1] == nano.tokenizer.eos_token_id
@@ -79,14 +79,14 @@ def test_the_end_of_turn_is_among_the_ids_and_not_in_the_text(nano: Model) -> No
     assert answer.usage.prompt_tokens == len(answer.prompt_ids)
 
 
-def test_the_token_limit_and_stop_strings_end_a_completion(nano: Model) -> None:
+def test_the_token_limit_and_stop_strings_end_a_completion(nano: LoadedModel) -> None:
     cut = first(nano.engine(), ask("What is 3 + 4?", max_tokens=3))
     assert (cut.stop_reason, len(cut.token_ids)) == (StopReason.LENGTH, 3)
     stopped = first(nano.engine(), ask("What is 3 + 4?", stop=("Answer",)))
     assert (stopped.stop_reason, stopped.text) == (StopReason.STOP, "3+4=7. ")
 
 
-def test_several_completions_differ_from_each_other_and_repeat_with_the_seed(nano: Model) -> None:
+def test_several_completions_differ_from_each_other_and_repeat_with_the_seed(nano: LoadedModel) -> None:
     request = ask("Write 322 in binary.", count=6, temperature=1.5, max_tokens=16)
     one, two = nano.engine().generate([request])[0], nano.engine(2).generate([request])[0]
     assert [a.token_ids for a in one] == [a.token_ids for a in two]  # type: ignore[union-attr]
@@ -95,7 +95,7 @@ def test_several_completions_differ_from_each_other_and_repeat_with_the_seed(nan
     assert [a.token_ids for a in one] != [a.token_ids for a in other]  # type: ignore[union-attr]
 
 
-def test_sampling_follows_the_models_distribution(nano: Model) -> None:
+def test_sampling_follows_the_models_distribution(nano: LoadedModel) -> None:
     """The first token over many seeds against the softmax, by a chi-square bound."""
     request = ask("Write 322 in binary.", count=2000, temperature=2.0, max_tokens=1)
     answers = nano.engine(512).generate([request])[0]
@@ -109,7 +109,7 @@ def test_sampling_follows_the_models_distribution(nano: Model) -> None:
         assert abs(count - 2000 * probability) < 4.5 * spread + 1
 
 
-def test_a_prompt_longer_than_the_context_fails_alone(nano: Model) -> None:
+def test_a_prompt_longer_than_the_context_fails_alone(nano: LoadedModel) -> None:
     answers = nano.engine().generate([ask("What is 3 + 4?"), ask("what " * 400), ask("What is 5 + 4?")])
     assert isinstance(answers[1][0], Failure)
     assert answers[1][0].cause is FailureCause.CONTEXT_LENGTH
@@ -117,7 +117,7 @@ def test_a_prompt_longer_than_the_context_fails_alone(nano: Model) -> None:
     assert [a[0].text for a in (answers[0], answers[2])] == ["3+4=7. Answer: 7", "5+4=9. Answer: 9"]  # type: ignore[union-attr]
 
 
-def test_an_image_for_a_text_model_fails_alone(nano: Model) -> None:
+def test_an_image_for_a_text_model_fails_alone(nano: LoadedModel) -> None:
     picture = Request((Message("user", (TextPart("what is it?"), ImagePart("data:,"))),))
     answers = nano.engine().generate([picture, ask("What is 3 + 4?")])
     assert isinstance(answers[0][0], Failure)
@@ -126,7 +126,7 @@ def test_an_image_for_a_text_model_fails_alone(nano: Model) -> None:
 
 
 def test_a_batch_that_breaks_is_halved_until_only_the_broken_row_fails(
-    nano: Model, monkeypatch: pytest.MonkeyPatch
+    nano: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = nano.engine()
     bad = tuple(prompt_ids(nano.tokenizer, (Message("user", "What is 6 + 6?"),)))
@@ -143,7 +143,7 @@ def test_a_batch_that_breaks_is_halved_until_only_the_broken_row_fails(
     assert answers[4][0].text.endswith("Answer: 15")  # type: ignore[union-attr]
 
 
-def test_the_engine_leaves_the_models_mode_and_the_global_generator_alone(nano: Model) -> None:
+def test_the_engine_leaves_the_models_mode_and_the_global_generator_alone(nano: LoadedModel) -> None:
     nano.weights.train()
     before = torch.random.get_rng_state()
     nano.engine().generate([ask("What is 3 + 4?", temperature=1.0)])

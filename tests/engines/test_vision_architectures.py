@@ -11,7 +11,7 @@ from palaestra.core.records import Example, ImagePart, Message, Split, TextPart
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.images import visual_prompt
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.learn.randomness import seeded_torch
 from palaestra.learn.supervised import Supervision, fine_tune
 from palaestra.tasks.vision.task import VisionSkills
@@ -94,7 +94,7 @@ def qwen2_vl(tokenizer: Any) -> tuple[Any, Any]:
 
 
 @pytest.fixture(params=[idefics3, qwen2_vl])
-def other(nano: Model, request: pytest.FixtureRequest) -> Model:
+def other(nano: LoadedModel, request: pytest.FixtureRequest) -> LoadedModel:
     build: Callable[[Any], tuple[Any, Any]] = request.param
     tokenizer = copy.deepcopy(nano.tokenizer)
     extra = [
@@ -110,10 +110,10 @@ def other(nano: Model, request: pytest.FixtureRequest) -> Model:
     tokenizer.chat_template = CHAT
     with seeded_torch(Seeds(4)):
         model, processor = build(tokenizer)
-    return Model("other", model, tokenizer, processor)
+    return LoadedModel("other", model, tokenizer, processor)
 
 
-def test_other_architectures_answer_as_their_own_generate_does_in_any_company(other: Model) -> None:
+def test_other_architectures_answer_as_their_own_generate_does_in_any_company(other: LoadedModel) -> None:
     asked = [Request(p.messages, GREEDY) for p in PROBLEMS[::2]] + [Request((SUM,), GREEDY)]
     answers = [other.engine(size).generate(asked) for size in (32, 4, 1)]
     ids = [[a[0].token_ids for a in several] for several in answers]  # type: ignore[union-attr]
@@ -128,7 +128,7 @@ def test_other_architectures_answer_as_their_own_generate_does_in_any_company(ot
         assert tuple(theirs[0, len(seen.ids) :].tolist()) == mine
 
 
-def lone_loss(model: Model, example: Example) -> tuple[float, int]:
+def lone_loss(model: LoadedModel, example: Example) -> tuple[float, int]:
     """The summed loss of one example, by the model's own forward and its own loss, and over how many tokens."""
     seen = visual_prompt(model.processor, example.messages)
     response = [*model.tokenizer.encode(example.response, add_special_tokens=False), model.tokenizer.eos_token_id]
@@ -146,7 +146,7 @@ def mean(losses: list[tuple[float, int]]) -> float:
     return sum(loss for loss, _ in losses) / sum(count for _, count in losses)
 
 
-def test_other_architectures_are_trained_on_their_own_loss_in_mixed_batches(other: Model) -> None:
+def test_other_architectures_are_trained_on_their_own_loss_in_mixed_batches(other: LoadedModel) -> None:
     # One step at hardly any learning rate: its loss is that of the model as it was.
     still = Supervision(epochs=1, batch_size=8, learning_rate=1e-30)
 

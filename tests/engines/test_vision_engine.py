@@ -13,10 +13,10 @@ from palaestra.core.errors import MissingExtraError, ModelError
 from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, Split, TextPart
 from palaestra.core.seeding import Seeds
 from palaestra.engines import images as module
-from palaestra.engines import models as shelf
+from palaestra.engines import models
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.images import ImageError, load_image, visual_prompt
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.learn.nano_vlm import (
     PLACES,
     build_model,
@@ -30,12 +30,12 @@ from palaestra.learn.pretrain import pretrain_model
 from palaestra.learn.randomness import seeded_torch
 from palaestra.tasks.vision.corpus import Shown, corpus
 from palaestra.tasks.vision.render import png_url, render
-from palaestra.tasks.vision.scene import Item, Scene
+from palaestra.tasks.vision.scene import Scene, SceneItem
 from palaestra.tasks.vision.task import VisionSkills
 
 PROBLEMS = VisionSkills().problems(Split.TEST, 1, 0)
 GREEDY, SAMPLED = Sampling(max_tokens=6), Sampling(max_tokens=6, temperature=1.0, top_p=0.95)
-RED = Scene((Item("circle", "red", "large", 24, 40),))
+RED = Scene((SceneItem("circle", "red", "large", 24, 40),))
 
 
 def make(folder: Path) -> None:
@@ -51,10 +51,10 @@ def make(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def vlm(tmp_path_factory: pytest.TempPathFactory) -> Model:
+def vlm(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     folder = tmp_path_factory.mktemp("vlm")
     make(folder)
-    return shelf.load(str(folder), device="cpu")
+    return models.load(str(folder), device="cpu")
 
 
 def ask(*parts: TextPart | ImagePart, sampling: Sampling = GREEDY) -> Request:
@@ -65,13 +65,13 @@ def picture_of(scene: Scene) -> ImagePart:
     return ImagePart(png_url(render(scene)))
 
 
-def test_a_checkpoint_with_a_vision_tower_loads_with_its_processor_and_without_torchvision(vlm: Model) -> None:
+def test_a_checkpoint_with_a_vision_tower_loads_with_its_processor_and_without_torchvision(vlm: LoadedModel) -> None:
     assert type(vlm.weights).__name__ == "LlavaForConditionalGeneration"
     assert type(vlm.processor.image_processor).__name__ == "SiglipImageProcessorPil"
     assert vlm.processor.tokenizer.padding_side == "left"
 
 
-def test_the_same_request_gives_the_same_tokens_in_any_company(vlm: Model) -> None:
+def test_the_same_request_gives_the_same_tokens_in_any_company(vlm: LoadedModel) -> None:
     """Greedy and sampled, with and without images, at batch sizes 1, 5 and 64."""
     requests = [Request(p.messages, how, seed=k) for k, p in enumerate(PROBLEMS) for how in (GREEDY, SAMPLED)]
     requests += [Request((Message("user", f"What is {k} + 4?"),), GREEDY) for k in range(3)]
@@ -81,7 +81,7 @@ def test_the_same_request_gives_the_same_tokens_in_any_company(vlm: Model) -> No
 
 
 def test_nano_vlm_answers_alike_alone_and_in_a_batch() -> None:
-    model = shelf.load("nano-vlm", device="cpu")
+    model = models.load("nano-vlm", device="cpu")
     requests = [Request(p.messages, Sampling(max_tokens=24)) for p in PROBLEMS[::2]]
     requests += [ask(TextPart("What is 3 + 4?")), ask(picture_of(RED), picture_of(RED), TextPart("Same?"))]
     alone = [model.engine(1).generate([request])[0][0] for request in requests]
@@ -94,7 +94,7 @@ def test_nano_vlm_answers_alike_alone_and_in_a_batch() -> None:
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
 
-def test_greedy_tokens_and_prompts_are_those_of_transformers_own_generate(vlm: Model) -> None:
+def test_greedy_tokens_and_prompts_are_those_of_transformers_own_generate(vlm: LoadedModel) -> None:
     for problem in PROBLEMS[::4]:
         picture, question = problem.messages[0].content
         assert isinstance(picture, ImagePart)
@@ -114,7 +114,7 @@ def test_greedy_tokens_and_prompts_are_those_of_transformers_own_generate(vlm: M
         assert list(answer.prompt_ids + answer.token_ids) == theirs
 
 
-def test_logprobs_are_those_of_one_full_forward_pass(vlm: Model) -> None:
+def test_logprobs_are_those_of_one_full_forward_pass(vlm: LoadedModel) -> None:
     for (answer,), problem in zip(
         vlm.engine(7).generate([Request(p.messages, SAMPLED, seed=3) for p in PROBLEMS[::3]]),
         PROBLEMS[::3],
@@ -132,8 +132,8 @@ def test_logprobs_are_those_of_one_full_forward_pass(vlm: Model) -> None:
         assert answer.logprobs == pytest.approx(expected, abs=1e-4)
 
 
-def test_the_picture_matters_and_takes_its_places_among_the_tokens(vlm: Model) -> None:
-    other = Scene((Item("star", "blue", "small", 40, 8),))
+def test_the_picture_matters_and_takes_its_places_among_the_tokens(vlm: LoadedModel) -> None:
+    other = Scene((SceneItem("star", "blue", "small", 40, 8),))
     one, two = (ask(picture_of(s), TextPart("What is it?")) for s in (RED, other))
     (a,), (b,) = vlm.engine().generate([one, two])
     assert isinstance(a, Completion)
@@ -144,7 +144,7 @@ def test_the_picture_matters_and_takes_its_places_among_the_tokens(vlm: Model) -
     assert a.usage.prompt_tokens == len(a.prompt_ids)
 
 
-def test_several_pictures_and_several_completions_of_one_prompt(vlm: Model) -> None:
+def test_several_pictures_and_several_completions_of_one_prompt(vlm: LoadedModel) -> None:
     two = ask(
         picture_of(RED), picture_of(RED), TextPart("Same?"), sampling=Sampling(max_tokens=4, temperature=2.0, count=3)
     )
@@ -163,7 +163,7 @@ def test_several_pictures_and_several_completions_of_one_prompt(vlm: Model) -> N
         ("no/such/file.png", "No such file"),
     ],
 )
-def test_an_image_that_cannot_be_read_fails_alone_with_its_reason(vlm: Model, url: str, reason: str) -> None:
+def test_an_image_that_cannot_be_read_fails_alone_with_its_reason(vlm: LoadedModel, url: str, reason: str) -> None:
     answers = vlm.engine().generate([ask(ImagePart(url), TextPart("?")), ask(picture_of(RED), TextPart("?"))])
     failure = answers[0][0]
     assert isinstance(failure, Failure)
@@ -172,14 +172,14 @@ def test_an_image_that_cannot_be_read_fails_alone_with_its_reason(vlm: Model, ur
     assert isinstance(answers[1][0], Completion)
 
 
-def test_a_prompt_longer_than_the_context_fails_alone(vlm: Model) -> None:
+def test_a_prompt_longer_than_the_context_fails_alone(vlm: LoadedModel) -> None:
     long = ask(*(picture_of(RED) for _ in range(5)), TextPart("?"))
     answers = vlm.engine().generate([long, ask(picture_of(RED), TextPart("?"))])
     assert answers[0][0].cause is FailureCause.CONTEXT_LENGTH  # type: ignore[union-attr]
     assert isinstance(answers[1][0], Completion)
 
 
-def test_a_text_model_given_an_image_still_fails_with_its_cause(nano: Model) -> None:
+def test_a_text_model_given_an_image_still_fails_with_its_cause(nano: LoadedModel) -> None:
     failure = nano.engine().generate([ask(picture_of(RED), TextPart("?"))])[0][0]
     assert isinstance(failure, Failure)
     assert failure.cause is FailureCause.INVALID_REQUEST
@@ -200,24 +200,24 @@ def test_images_are_read_from_files_and_addresses_alike(tmp_path: Path) -> None:
         load_image("data:image/png;base64," + base64.b64encode(cut.getvalue()[:200]).decode())
 
 
-def test_without_pillow_the_install_command_is_named(vlm: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pillow_the_install_command_is_named(vlm: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'palaestra\[vision\]'"):
         vlm.engine().generate([ask(picture_of(RED), TextPart("?"))])
 
 
-def test_nano_vlm_is_on_the_shelf_only_once_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "NANO_VLM", tmp_path)
+def test_nano_vlm_is_registered_only_once_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "NANO_VLM", tmp_path)
     with pytest.raises(ModelError, match=r"palaestra pretrain --model nano-vlm") as caught:
-        shelf.locate("nano-vlm")
+        models.locate("nano-vlm")
     assert "\n" not in str(caught.value)
     (tmp_path / "config.json").write_text("{}")
-    assert shelf.locate("nano-vlm") == str(tmp_path)
-    packaged = Path(shelf.__file__).parents[1] / "assets" / "nano_vlm" / "config.json"
-    assert ("nano-vlm" in shelf.SHELF) == packaged.exists()
+    assert models.locate("nano-vlm") == str(tmp_path)
+    packaged = Path(models.__file__).parents[1] / "assets" / "nano_vlm" / "config.json"
+    assert ("nano-vlm" in models.MODELS) == packaged.exists()
 
 
-def test_training_sees_what_the_engine_asks(vlm: Model) -> None:
+def test_training_sees_what_the_engine_asks(vlm: LoadedModel) -> None:
     """The same ids, and the same numbers for the picture, by the fast way and by the processor's."""
     stream = corpus(Seeds(3).generator())
     for shown in [next(stream) for _ in range(40)]:
@@ -233,7 +233,7 @@ def test_training_sees_what_the_engine_asks(vlm: Model) -> None:
             assert torch.allclose(mine, asked.inputs["pixel_values"], atol=1e-5)
 
 
-def test_batches_repeat_with_the_seed_and_hold_a_picture_for_every_place(vlm: Model) -> None:
+def test_batches_repeat_with_the_seed_and_hold_a_picture_for_every_place(vlm: LoadedModel) -> None:
     def take(seed: int, workers: int = 0) -> list[dict[str, torch.Tensor]]:
         stream = picture_batches(vlm.tokenizer, 6, Seeds(seed), torch.device("cpu"), workers)
         return [next(stream) for _ in range(3)]
@@ -249,10 +249,10 @@ def test_batches_repeat_with_the_seed_and_hold_a_picture_for_every_place(vlm: Mo
         assert places == PLACES * len(batch.get("pixel_values", ()))
 
 
-def test_a_small_one_learns_what_it_is_shown(vlm: Model) -> None:
+def test_a_small_one_learns_what_it_is_shown(vlm: LoadedModel) -> None:
     """Two pictures that differ in colour alone, told apart after a few dozen steps."""
     rows = [
-        Shown(Scene((Item("circle", colour, "large", 24, 24),)), "What colour?", f"Answer: {colour}")
+        Shown(Scene((SceneItem("circle", colour, "large", 24, 24),)), "What colour?", f"Answer: {colour}")
         for colour in ("red", "blue")
     ]
     with seeded_torch(Seeds(2)):
@@ -271,13 +271,13 @@ def test_a_small_one_learns_what_it_is_shown(vlm: Model) -> None:
         model, batches(), steps=60, matrix_rate=0.01, vector_rate=0.01,
         on_step=lambda _, loss: losses.append(loss) if loss == loss else None,
     )  # fmt: skip
-    engine = Model("small", model, vlm.tokenizer, vlm.processor).engine()
+    engine = LoadedModel("small", model, vlm.tokenizer, vlm.processor).engine()
     said = engine.generate([ask(picture_of(s.scene), TextPart(s.question), sampling=Sampling(max_tokens=8)) for s in rows if s.scene])  # fmt: skip
     assert [a[0].text for a in said] == ["Answer: red", "Answer: blue"]  # type: ignore[union-attr]
     assert losses[-1] < 0.1
 
 
-def test_any_size_of_picture_is_brought_to_the_towers(vlm: Model) -> None:
+def test_any_size_of_picture_is_brought_to_the_towers(vlm: LoadedModel) -> None:
     file = io.BytesIO()
     Image.new("RGB", (200, 90), "red").save(file, "JPEG")
     url = "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from palaestra.core.records import Split
-from palaestra.engines import models as shelf
+from palaestra.engines import models
 from palaestra.engines.base import Request, Sampling
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.tasks.math.task import MathSkills
 
 PYTHON = os.environ.get("PALAESTRA_VLLM_PYTHON", "")
@@ -41,10 +41,10 @@ if __name__ == "__main__":  # vLLM starts its engine in a process that imports t
 
 @pytest.mark.backends
 @pytest.mark.skipif(not PYTHON, reason="PALAESTRA_VLLM_PYTHON names no interpreter with vLLM")
-def test_vllm_gives_the_tokens_that_our_engine_gives(nano: Model, tmp_path: Path) -> None:
+def test_vllm_gives_the_tokens_that_our_engine_gives(nano: LoadedModel, tmp_path: Path) -> None:
     problems = MathSkills().problems(Split.TEST, 3, 0)
     ours = [a[0] for a in nano.engine().generate([Request(p.messages, Sampling(40)) for p in problems])]
-    given = {"model": shelf.locate("nano"), "prompts": [a.prompt_ids for a in ours]}  # type: ignore[union-attr]
+    given = {"model": models.locate("nano"), "prompts": [a.prompt_ids for a in ours]}  # type: ignore[union-attr]
     (tmp_path / "ask.py").write_text(SCRIPT)
     command, environment = [PYTHON, str(tmp_path / "ask.py")], os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1"}
     result = subprocess.run(

@@ -14,10 +14,10 @@ import pytest
 from pydantic import BaseModel, Field
 
 from palaestra.core.records import Completion, Failure, FailureCause, Message, Split
-from palaestra.engines import models as shelf
+from palaestra.engines import models
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.cached import CachedEngine
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.engines.openai import OpenAIEngine
 from palaestra.engines.structured import ask
 from palaestra.runs.cache import Cache
@@ -35,7 +35,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", shelf.locate("nano")]
+    command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", models.locate("nano")]
     command += ["--served-model-name", "nano", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--dtype", "float32", "--max-model-len", "256", "--enforce-eager"]
     # A model that knows no JSON would otherwise fill its answer with spaces, which the grammar allows.
@@ -58,7 +58,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             server.wait(30)
 
 
-def test_vllm_over_http_gives_the_tokens_that_our_engine_gives(served: str, nano: Model, tmp_path: Path) -> None:
+def test_vllm_over_http_gives_the_tokens_that_our_engine_gives(served: str, nano: LoadedModel, tmp_path: Path) -> None:
     requests = [Request(p.messages, Sampling(40)) for p in MathSkills().problems(Split.TEST, 3, 0)]
     ours = [several[0] for several in nano.engine().generate(requests)]
     with Cache(tmp_path / "c.sqlite") as cache:

@@ -10,7 +10,7 @@ from gymnasium.utils.env_checker import check_env
 import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import EnvError, PalaestraError, RewardError, UnknownNameError
 from palaestra.core.records import Completion, Failure, FailureCause, Message, Problem, Score, Split
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.envs.token import CoTEnv, CoTVectorEnv
 
 END = 1
@@ -69,7 +69,7 @@ def test_it_is_made_by_gymnasium_in_both_views_with_all_defaults() -> None:
     assert (vector.num_envs, len(vector)) == (3, 36)
 
 
-def test_the_reward_is_the_score_of_the_task(nano: Model) -> None:
+def test_the_reward_is_the_score_of_the_task(nano: LoadedModel) -> None:
     env = CoTVectorEnv(**SMALL, tokenizer=nano.tokenizer, num_envs=2)
     env.reset(seed=0, options={"episodes": 2})
     right, other = of(env, 0), of(env, 1)
@@ -92,7 +92,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("share", [0.25, 1.0])
 def test_the_format_is_a_share_of_the_reward_and_the_whole_stays_from_0_to_1(
-    nano: Model, form: str, share: float
+    nano: LoadedModel, form: str, share: float
 ) -> None:
     env = CoTVectorEnv(Echo(), tokenizer=nano.tokenizer, format_reward=share, format=form, max_tokens=80, context=250)
     env.reset(seed=0)
@@ -106,7 +106,7 @@ def test_the_format_is_a_share_of_the_reward_and_the_whole_stays_from_0_to_1(
     assert found == [share, *[0.0] * len(bad)]
 
 
-def test_score_and_format_are_weighed_and_a_cut_response_has_no_format(nano: Model) -> None:
+def test_score_and_format_are_weighed_and_a_cut_response_has_no_format(nano: LoadedModel) -> None:
     arguments: dict[str, Any] = {"tokenizer": nano.tokenizer, "format_reward": 0.4, "format": "(?s).*red.*"}
     env = CoTVectorEnv(Echo(), **arguments, max_tokens=len(nano.tokenizer.encode("red")) + 1)
     env.reset(seed=0)
@@ -120,7 +120,7 @@ def test_score_and_format_are_weighed_and_a_cut_response_has_no_format(nano: Mod
     assert infos["responses"][0].reward == pytest.approx(0.6 * 0.5)
 
 
-def test_a_scorer_that_fails_is_a_failure_and_no_zero(nano: Model) -> None:
+def test_a_scorer_that_fails_is_a_failure_and_no_zero(nano: LoadedModel) -> None:
     env = CoTVectorEnv(Echo(), tokenizer=nano.tokenizer, num_envs=3, failures="mark")
     env.reset(seed=0)
     words = [of(env, episode).reference for episode in range(3)]
@@ -139,7 +139,7 @@ def test_a_scorer_that_fails_is_a_failure_and_no_zero(nano: Model) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_only_the_skills_that_were_asked_for_are_drawn_and_training_never_sees_the_test(nano: Model) -> None:
+def test_only_the_skills_that_were_asked_for_are_drawn_and_training_never_sees_the_test(nano: LoadedModel) -> None:
     one = CoTVectorEnv(skills="addition", problems=40, tokenizer=nano.tokenizer)
     assert {item.skill for item in one.items} == {"addition"}  # type: ignore[union-attr]
     texts = {}
@@ -168,7 +168,7 @@ def test_only_the_skills_that_were_asked_for_are_drawn_and_training_never_sees_t
         ({"problems": 0}, "problems is how many a skill, at least 1 for math-skills; got 0"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(nano: Model, arguments: dict[str, Any], message: str) -> None:
+def test_what_makes_no_sense_is_refused_in_one_line(nano: LoadedModel, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(PalaestraError) as caught:
         CoTVectorEnv(**arguments, tokenizer=nano.tokenizer)
     assert message in str(caught.value)
@@ -177,7 +177,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(nano: Model, arguments: dict
         assert isinstance(caught.value, UnknownNameError)
 
 
-def test_a_prompt_of_ones_own_cannot_be_scored_by_the_task(nano: Model) -> None:
+def test_a_prompt_of_ones_own_cannot_be_scored_by_the_task(nano: LoadedModel) -> None:
     env = CoTVectorEnv(**SMALL, tokenizer=nano.tokenizer, failures="mark")
     env.reset(seed=0, options={"initial_state": "Hello"})
     with pytest.raises(EnvError, match="no problem of the task"):

@@ -11,8 +11,8 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import EnvError, PalaestraError, UnknownNameError
-from palaestra.engines.models import Model
-from palaestra.envs.factory import is_token_env, kind_of, make_control_env, make_token_env, spec_of
+from palaestra.engines.models import LoadedModel
+from palaestra.envs.factory import detect_kind, get_spec, is_token_env, make_control_env, make_token_env
 from palaestra.envs.token import CoTVectorEnv, Response, RLHFVectorEnv, TokenEnv, TokenVectorEnv
 from palaestra.envs.wrappers import PlainTokenVectorEnv, SlotVectorEnv
 
@@ -84,7 +84,7 @@ def register() -> Iterator[Callable[..., str]]:
 
 
 @pytest.fixture
-def own(nano: Model) -> dict[str, Any]:
+def own(nano: LoadedModel) -> dict[str, Any]:
     """What a recipe sets by itself."""
     return {"tokenizer": nano.tokenizer, "max_tokens": 7, "context": 40, "group_size": 2, "failures": "mark"}
 
@@ -99,7 +99,7 @@ def one_line(caught: pytest.ExceptionInfo[BaseException]) -> str:
     [("CartPol-v1", "CartPole-v1"), ("CotEnv-v0", "CoTEnv-v0"), ("RLHF-v0", "RLHFEnv-v0")],
 )  # fmt: skip
 def test_an_unknown_id_suggests_the_nearest(wrong: str, right: str) -> None:
-    for ask in (spec_of, lambda name: is_token_env(name, {}), lambda name: make_control_env(name, 2, {})):
+    for ask in (get_spec, lambda name: is_token_env(name, {}), lambda name: make_control_env(name, 2, {})):
         with pytest.raises(UnknownNameError) as caught:
             ask(wrong)
         assert f"did you mean '{right}" in one_line(caught)
@@ -115,7 +115,7 @@ def test_an_unknown_id_suggests_the_nearest(wrong: str, right: str) -> None:
     ],
 )
 def test_an_old_or_wrong_version_shows_gymnasiums_own_hint(old: str, hint: str) -> None:
-    for ask in (spec_of, lambda name: kind_of(name, {})):
+    for ask in (get_spec, lambda name: detect_kind(name, {})):
         with pytest.raises(EnvError) as caught:
             ask(old)
         assert one_line(caught).endswith(hint)
@@ -125,7 +125,7 @@ def test_an_old_or_wrong_version_shows_gymnasiums_own_hint(old: str, hint: str) 
 def test_an_id_that_is_none_is_refused_in_one_line() -> None:
     for name in ("", "what is this?", "a/b/c"):
         with pytest.raises(UnknownNameError) as caught:
-            spec_of(name)
+            get_spec(name)
         one_line(caught)
 
 
@@ -136,14 +136,14 @@ def test_a_module_before_the_id_is_imported_first(tmp_path: Path, monkeypatch: p
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
-        assert spec_of("my_letters:MyPole-v0").id == "MyPole-v0"
+        assert get_spec("my_letters:MyPole-v0").id == "MyPole-v0"
         assert not is_token_env("my_letters:MyPole-v0", {})
         assert make_control_env("my_letters:MyPole-v0", 2, {}).reset(seed=0)[0].shape == (2, 4)
     finally:
         gymnasium.registry.pop("MyPole-v0", None)
         sys.modules.pop("my_letters", None)
     with pytest.raises(EnvError, match="cannot import 'no_such_module', which is to register X-v0") as caught:
-        spec_of("no_such_module:X-v0")
+        get_spec("no_such_module:X-v0")
     one_line(caught)
 
 
@@ -172,7 +172,7 @@ def test_options_with_a_wrong_value_keep_their_own_message() -> None:
 def test_a_mistake_inside_an_environment_is_no_matter_of_options(register: Callable[..., str]) -> None:
     name = register(entry_point=Mistaken)
     with pytest.raises(
-        EnvError, match=r"cannot make Test-v0: TypeError: can only concatenate .*test_making.py, line"
+        EnvError, match=r"cannot make Test-v0: TypeError: can only concatenate .*test_factory.py, line"
     ) as caught:
         make_token_env(name, 2, {})
     one_line(caught)
@@ -295,9 +295,9 @@ def test_an_unknown_id_is_told_those_of_its_module_or_the_newest_of_each(
     )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UnknownNameError, match=r"Known: ItsGame-v0$"):
-        spec_of("its_games:ItsGames-v0")
+        get_spec("its_games:ItsGames-v0")
     with pytest.raises(UnknownNameError) as caught:
-        spec_of("Nothing-v0")
+        get_spec("Nothing-v0")
     assert "Ant-v5" in str(caught.value)
     assert "Ant-v4" not in str(caught.value)
 
@@ -315,4 +315,6 @@ def test_an_environment_without_a_space_is_named_with_its_line(name: str) -> Non
             make_control_env("Spaceless-v0", 2, {})
     finally:
         del gymnasium.registry["Spaceless-v0"]
-    assert f"Spaceless has None as its {name}; expected a space of Gymnasium (test_making.py, line " in one_line(caught)
+    assert f"Spaceless has None as its {name}; expected a space of Gymnasium (test_factory.py, line " in one_line(
+        caught
+    )

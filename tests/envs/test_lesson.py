@@ -10,7 +10,7 @@ from palaestra.core.errors import LessonError
 from palaestra.core.records import Example, Failure, FailureCause, Lesson, Message, Report, Split
 from palaestra.core.seeding import Seeds
 from palaestra.engines.mock import MockEngine
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.envs.lesson import LessonEnv
 from palaestra.learn.student import SupervisedStudent
 from palaestra.learn.supervised import Supervision
@@ -26,7 +26,7 @@ def lesson(count: int = 4, seed: int = 0) -> Lesson:
 
 
 @pytest.fixture
-def env(fresh_nano: Model) -> LessonEnv:
+def env(fresh_nano: LoadedModel) -> LessonEnv:
     student = SupervisedStudent(fresh_nano, Supervision(epochs=1))
     return LessonEnv(student=student, **SMALL)  # type: ignore[arg-type]
 
@@ -95,9 +95,9 @@ def test_training_starts_from_the_base_on_all_data(env: LessonEnv) -> None:
     env.reset(seed=0)
     env.step(lesson(4, 0))
     *_, info = env.step(lesson(4, 1))
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
 
-    other = SupervisedStudent(shelf.load("nano", device="cpu"), Supervision(epochs=1))
+    other = SupervisedStudent(models.load("nano", device="cpu"), Supervision(epochs=1))
     other.learn(lesson(4, 0).examples + lesson(4, 1).examples, Seeds(0).derive("training", 2))
     assert info["weights_sha256"] == other.weights_sha256()
 
@@ -109,7 +109,7 @@ def test_a_teacher_sees_no_test_problem_and_no_reference(env: LessonEnv) -> None
     assert {attempt.reference for attempt in state.attempts} == {""}
 
 
-def test_references_are_shown_when_asked_for(fresh_nano: Model) -> None:
+def test_references_are_shown_when_asked_for(fresh_nano: LoadedModel) -> None:
     env = LessonEnv(student=SupervisedStudent(fresh_nano), show_references=True, **SMALL)  # type: ignore[arg-type]
     state, _ = env.reset(seed=0)
     assert all(attempt.reference for attempt in state.attempts)
@@ -160,7 +160,7 @@ def test_an_engine_that_breaks_after_training_is_no_loss_of_accuracy(
     assert state.report.failures == {"engine": 4}
 
 
-def test_the_state_can_be_read_as_text(fresh_nano: Model) -> None:
+def test_the_state_can_be_read_as_text(fresh_nano: LoadedModel) -> None:
     env = LessonEnv(student=SupervisedStudent(fresh_nano), render_mode="ansi", **SMALL)  # type: ignore[arg-type]
     assert env.render() is None
     env.reset(seed=0)
@@ -170,7 +170,7 @@ def test_the_state_can_be_read_as_text(fresh_nano: Model) -> None:
     assert "addition: 100.0 %" in text
 
 
-def test_a_hidden_state_tells_nothing_but_rounds_and_amounts(fresh_nano: Model) -> None:
+def test_a_hidden_state_tells_nothing_but_rounds_and_amounts(fresh_nano: LoadedModel) -> None:
     student = SupervisedStudent(fresh_nano, Supervision(epochs=1))
     env = LessonEnv(student=student, show_state=False, **SMALL)  # type: ignore[arg-type]
     env.reset(seed=0)
@@ -182,7 +182,9 @@ def test_a_hidden_state_tells_nothing_but_rounds_and_amounts(fresh_nano: Model) 
     )  # fmt: skip
 
 
-def test_a_student_that_goes_on_is_given_the_new_data_alone(fresh_nano: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_student_that_goes_on_is_given_the_new_data_alone(
+    fresh_nano: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     student = SupervisedStudent(fresh_nano, Supervision(epochs=1), start="last")
     env = LessonEnv(student=student, **SMALL)  # type: ignore[arg-type]
     given: list[int] = []
@@ -197,7 +199,7 @@ def test_a_student_that_goes_on_is_given_the_new_data_alone(fresh_nano: Model, m
     assert state.examples == 12
 
 
-def test_a_student_that_reads_text_only_is_given_no_pictures(fresh_nano: Model) -> None:
+def test_a_student_that_reads_text_only_is_given_no_pictures(fresh_nano: LoadedModel) -> None:
     env = LessonEnv("vision-skills", SupervisedStudent(fresh_nano), skills=("count",), validation=1, test=1)
     with pytest.raises(LessonError, match="the problems have pictures, and the student reads text only"):
         env.reset(seed=0)

@@ -10,7 +10,7 @@ import pytest
 import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import LessonError, PalaestraError, SettingsError
 from palaestra.core.records import Decision, Example, ImagePart, Lesson, Message, Problem, Split, ToolCall
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.envs.lesson import LessonEnv
 from palaestra.learn.student import SupervisedStudent
 from palaestra.learn.supervised import Supervision
@@ -21,7 +21,7 @@ GOOD = Example((Message("user", "What is 991+3?"),), "991+3=994. Answer: 994", "
 
 
 @pytest.fixture
-def env(fresh_nano: Model) -> Any:
+def env(fresh_nano: LoadedModel) -> Any:
     student = SupervisedStudent(fresh_nano, Supervision(epochs=1))
     made = gymnasium.make(
         "palaestra/Lesson-v0", student=student, skills=SKILLS, validation=3, test=3, rounds=2, budget=20
@@ -92,7 +92,7 @@ def bad(**values: Any) -> Lesson:
     ],
 )  # fmt: skip
 def test_what_is_no_lesson_is_refused_in_one_line_before_anything_is_tokenised(
-    lesson: Any, message: str, monkeypatch: pytest.MonkeyPatch, nano: Model
+    lesson: Any, message: str, monkeypatch: pytest.MonkeyPatch, nano: LoadedModel
 ) -> None:
     student = SupervisedStudent(nano)
     monkeypatch.setattr(student, "check", lambda examples: pytest.fail("tokenised"))
@@ -106,7 +106,7 @@ def test_what_is_no_lesson_is_refused_in_one_line_before_anything_is_tokenised(
 
 
 def test_a_lesson_that_is_too_large_is_refused_before_it_is_compared_with_held_out_problems(
-    monkeypatch: pytest.MonkeyPatch, nano: Model
+    monkeypatch: pytest.MonkeyPatch, nano: LoadedModel
 ) -> None:
     env = LessonEnv(student=SupervisedStudent(nano), skills=SKILLS, validation=1, test=1, budget=3)
     env._over = False

@@ -11,7 +11,7 @@ from gymnasium.utils.env_checker import check_env
 import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import EnvError, PalaestraError
 from palaestra.core.records import Message, Problem
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.envs.token import Response, RLHFEnv, RLHFVectorEnv
 
 END = 1
@@ -65,7 +65,7 @@ def test_without_arguments_it_asks_questions_and_prefers_brief_answers() -> None
     assert (steps[-1][1], steps[-1][3]) == (0.0, True), "cut at the limit"
 
 
-def test_the_reward_may_read_the_response_or_two_texts(nano: Model) -> None:
+def test_the_reward_may_read_the_response_or_two_texts(nano: LoadedModel) -> None:
     def of_response(response: Response) -> float:
         return float(response.prompt.text == f"Say {response.text}")
 
@@ -83,7 +83,7 @@ def test_the_reward_may_read_the_response_or_two_texts(nano: Model) -> None:
         assert found == {"Say red": 1.0, "Say blue": 0.0, "Say green": 0.0}
 
 
-def test_a_reward_model_judges_all_that_finished_in_one_call(nano: Model) -> None:
+def test_a_reward_model_judges_all_that_finished_in_one_call(nano: LoadedModel) -> None:
     judge = Judge()
     env = RLHFVectorEnv(ASKED, judge, tokenizer=nano.tokenizer, num_envs=3)  # type: ignore[arg-type]
     env.reset(seed=0)
@@ -92,7 +92,7 @@ def test_a_reward_model_judges_all_that_finished_in_one_call(nano: Model) -> Non
     assert judge.seen == [([r.prompt.text for r in responses], ["red"] * 3)]
 
 
-def test_a_reward_model_reads_a_whole_conversation(nano: Model) -> None:
+def test_a_reward_model_reads_a_whole_conversation(nano: LoadedModel) -> None:
     judge = Judge()
     talk = [Message("system", "Be kind."), Message("user", "Hello")]
     problem = Problem("p", (Message("user", "One question"),), "")
@@ -102,14 +102,14 @@ def test_a_reward_model_reads_a_whole_conversation(nano: Model) -> None:
     assert set(judge.seen[0][0]) == {tuple(talk), "One question"}
 
 
-def test_a_reward_model_that_breaks_at_one_response_still_judges_the_others(nano: Model) -> None:
+def test_a_reward_model_that_breaks_at_one_response_still_judges_the_others(nano: LoadedModel) -> None:
     env = RLHFVectorEnv([*ASKED, "poison"], Judge(), tokenizer=nano.tokenizer, num_envs=4, failures="mark")  # type: ignore[arg-type]
     env.reset(seed=0)
     found = {r.prompt.text: (r.reward, "ValueError: poisoned" in r.failure) for r in finish(env)}
     assert found == {**{text: (float(len(text)), False) for text in ASKED}, "poison": (None, True)}
 
 
-def test_a_function_that_breaks_is_not_asked_again(nano: Model) -> None:
+def test_a_function_that_breaks_is_not_asked_again(nano: LoadedModel) -> None:
     asked = []
 
     def reward(prompt: str, response: str) -> float:
@@ -122,20 +122,20 @@ def test_a_function_that_breaks_is_not_asked_again(nano: Model) -> None:
     assert sorted(asked) == sorted(ASKED)
 
 
-def test_the_cost_of_divergence_is_for_whoever_trains(nano: Model) -> None:
+def test_the_cost_of_divergence_is_for_whoever_trains(nano: LoadedModel) -> None:
     env = RLHFVectorEnv(ASKED, lambda r: 2.0, tokenizer=nano.tokenizer, kl_coefficient=0.5, reference="nano")
     env.reset(seed=0)
     assert (env.kl_coefficient, env.reference, finish(env)[0].reward) == (0.5, "nano", 2.0)
 
 
-def test_prompts_come_from_a_text_a_line(nano: Model, tmp_path: Path) -> None:
+def test_prompts_come_from_a_text_a_line(nano: LoadedModel, tmp_path: Path) -> None:
     file = tmp_path / "prompts.txt"
     file.write_bytes("\ufeffSay red\r\n\r\nSay blau\u2028grün\n  \nSay green".encode())
     env = RLHFVectorEnv(str(file), tokenizer=nano.tokenizer)
     assert env.items == ["Say red", "Say blau\u2028grün", "Say green"]
 
 
-def test_prompts_come_from_json_lines(nano: Model, tmp_path: Path) -> None:
+def test_prompts_come_from_json_lines(nano: LoadedModel, tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "Say\\nred", "other": 1}\n\n{"prompt": "Say \u2028 blue"}\n', encoding="utf-8")
     env = RLHFVectorEnv(file, tokenizer=nano.tokenizer)
@@ -158,7 +158,7 @@ def test_prompts_come_from_json_lines(nano: Model, tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_with_its_line(
-    nano: Model, tmp_path: Path, name: str, content: str | bytes | None, message: str
+    nano: LoadedModel, tmp_path: Path, name: str, content: str | bytes | None, message: str
 ) -> None:
     file = tmp_path / name
     if content is not None:
@@ -179,7 +179,7 @@ def test_a_file_that_cannot_be_read_is_named_with_its_line(
         ({"reward": "no/such/folder"}, "no/such/folder"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(nano: Model, arguments: dict[str, Any], message: str) -> None:
+def test_what_makes_no_sense_is_refused_in_one_line(nano: LoadedModel, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(PalaestraError) as caught:
         RLHFVectorEnv(**{"prompts": ASKED, **arguments}, tokenizer=nano.tokenizer)
     assert message in str(caught.value)

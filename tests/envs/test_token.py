@@ -16,7 +16,7 @@ import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import EnvError, ModelError, RewardError
 from palaestra.core.records import Message, StopReason
 from palaestra.core.seeding import Seeds
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.envs.token import Prompt, Response, TokenEnv, TokenVectorEnv
 
 COLOURS = [f"Name the colour {number}." for number in range(12)]
@@ -28,7 +28,7 @@ def count_tokens(response: Response) -> float:
 
 
 @pytest.fixture
-def make(nano: Model) -> Callable[..., TokenVectorEnv]:
+def make(nano: LoadedModel) -> Callable[..., TokenVectorEnv]:
     def made(prompts: Sequence[Any] = COLOURS, reward: Any = count_tokens, **arguments: Any) -> TokenVectorEnv:
         return TokenVectorEnv(prompts, reward, **{"tokenizer": nano.tokenizer, "max_tokens": 6, **arguments})
 
@@ -119,7 +119,7 @@ class Step:
     truncated: bool
 
 
-def test_vector_and_single_view_agree_step_by_step(nano: Model) -> None:
+def test_vector_and_single_view_agree_step_by_step(nano: LoadedModel) -> None:
     arguments = {
         "prompts": [*COLOURS[:5], [8, 8, 8]], "reward": lambda r: len(r.text) / 7, "tokenizer": nano.tokenizer,
         "token_reward": lambda prompt, ids: ids[-1] / 1000, "max_tokens": 9, "group_size": 2, "stop": ["y"],
@@ -478,7 +478,9 @@ def test_a_reward_that_breaks_is_raised_in_one_line(make: Make, bad: str) -> Non
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("where", ["reward", "rewards", "token_reward"])
-def test_a_reward_that_breaks_can_be_marked_and_costs_the_others_nothing(nano: Model, bad: str, where: str) -> None:
+def test_a_reward_that_breaks_can_be_marked_and_costs_the_others_nothing(
+    nano: LoadedModel, bad: str, where: str
+) -> None:
     broken, cause = BAD[bad]
 
     class Some(TokenVectorEnv):
@@ -549,7 +551,7 @@ def test_a_reward_function_judges_each_response_once(make: Make) -> None:
         (1.0, r"expected a list of numbers; got 1\.0"),
     ],
 )
-def test_a_batch_of_rewards_has_one_for_each_response(nano: Model, given: Any, said: str) -> None:
+def test_a_batch_of_rewards_has_one_for_each_response(nano: LoadedModel, given: Any, said: str) -> None:
     class Wrong(TokenVectorEnv):
         def rewards(self, responses: Sequence[Response]) -> Any:
             return given
@@ -616,7 +618,7 @@ def test_legal_tokens_that_make_no_sense_are_named(make: Make, legal: Any, messa
     assert message in one_line(caught)
 
 
-def test_a_policy_never_leaves_the_mask_and_its_log_probs_are_those_of_one_pass(nano: Model) -> None:
+def test_a_policy_never_leaves_the_mask_and_its_log_probs_are_those_of_one_pass(nano: LoadedModel) -> None:
     import torch
 
     from palaestra.learn.collect import collect_responses
@@ -800,7 +802,7 @@ def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
     assert str(tmp_path) in one_line(caught)
 
 
-def test_a_tokenizer_without_an_end_needs_one(nano: Model) -> None:
+def test_a_tokenizer_without_an_end_needs_one(nano: LoadedModel) -> None:
     import copy
 
     tokenizer = copy.deepcopy(nano.tokenizer)

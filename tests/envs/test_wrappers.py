@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from palaestra.core.errors import EnvError
 from palaestra.core.records import StopReason
 from palaestra.core.seeding import Seeds
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.envs.wrappers import PlainTokenVectorEnv, SlotVectorEnv
 
 END = 1
@@ -78,7 +78,7 @@ def one_line(caught: pytest.ExceptionInfo[BaseException]) -> str:
 # Environments of tokens that were written one step at a time
 
 
-def test_the_seeds_summarization_environment_is_played_as_it_is(nano: Model) -> None:
+def test_the_seeds_summarization_environment_is_played_as_it_is(nano: LoadedModel) -> None:
     from palaestra.learn.collect import collect_responses
     from palaestra.learn.policies.language_model import LanguageModelPolicy
 

@@ -118,7 +118,7 @@ class Server(ThreadingHTTPServer):
         """A client that goes away, or is killed, is no error of ours."""
 
 
-def tokens_of(body: Mapping[str, Any]) -> int:
+def count_tokens(body: Mapping[str, Any]) -> int:
     """The characters of the conversation stand for tokens."""
     return sum(len(m["content"] or "") if not isinstance(m["content"], list) else 100 for m in body["messages"])
 
@@ -154,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(reply, reply.raw if reply.raw is not None else self._completion(body, reply))
 
     def _completion(self, body: dict[str, Any], reply: Reply) -> bytes:
-        usage = {"prompt_tokens": tokens_of(body), "completion_tokens": len(reply.text or "")}
+        usage = {"prompt_tokens": count_tokens(body), "completion_tokens": len(reply.text or "")}
         usage["total_tokens"] = sum(usage.values())
         if reply.usage:
             with self.server.lock:

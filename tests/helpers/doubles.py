@@ -18,7 +18,7 @@ class Doubles:
 
     name = "doubles"
     max_tokens = 7
-    drawn = True
+    is_procedural = True
 
     def __init__(self, word: str = "Double") -> None:
         self.word = word

@@ -1,4 +1,4 @@
-"""A painter for tests: reads words, paints what colours and shapes they name, and counts what it was asked for."""
+"""An image generator for tests: reads words, paints what colours and shapes they name, and counts what it was asked for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from PIL import Image, ImageDraw
 
 from palaestra.core.records import Failure, FailureCause
-from palaestra.tasks.vision.image_generators.base import PAINTERS, Description
+from palaestra.tasks.vision.image_generators.base import IMAGE_GENERATORS, Description
 
 COLOURS = ("red", "green", "blue", "yellow", "black")
 
@@ -17,7 +17,7 @@ COLOURS = ("red", "green", "blue", "yellow", "black")
 class Sketch:
     """Discs of the colours that a description names, one a column, on a paper whose shade tells description and seed.
 
-    A description with the word `forbidden` is refused, one with `nothing` is painted white, `broken` breaks the painter,
+    A description with the word `forbidden` is refused, one with `nothing` is generated white, `broken` breaks the image generator,
     for `nonsense` it gives no picture, and `absent` it leaves out.
     """
 
@@ -27,7 +27,7 @@ class Sketch:
     def __init__(self, model: str = "plain", size: int = 32) -> None:
         self.size, self.identity = size, f"sketch {model} {size}"
 
-    def paint(self, descriptions: Sequence[Description], seed: int) -> list[Image.Image | Failure]:
+    def generate(self, descriptions: Sequence[Description], seed: int) -> list[Image.Image | Failure]:
         Sketch.asked.append([str(words) for words in descriptions])
         return [self._one(str(words), seed) for words in descriptions if words != "absent"]
 
@@ -35,7 +35,7 @@ class Sketch:
         if "broken" in words:
             raise ZeroDivisionError("the brush broke")
         if "forbidden" in words:
-            return Failure(FailureCause.REFUSED, "this is not painted")
+            return Failure(FailureCause.REFUSED, "this is not generated")
         if "nonsense" in words:
             return "a picture"  # type: ignore[return-value]
         if "nothing" in words:
@@ -49,4 +49,4 @@ class Sketch:
         return picture
 
 
-PAINTERS.register("sketch", "sketching:Sketch", "for tests")
+IMAGE_GENERATORS.register("sketch", "sketching:Sketch", "for tests")

@@ -25,7 +25,7 @@ from palaestra.core.errors import (
     SettingsError,
     UnknownNameError,
 )
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.integrations import torchrl as integration
 from palaestra.integrations.torchrl import (
     ConditionalSkip,
@@ -300,7 +300,9 @@ def test_slots_that_torchrl_leaves_out_stay_as_they_are(make: Callable[..., Tran
 
 @pytest.mark.filterwarnings(*WRAPPERS)
 @pytest.mark.parametrize("mode", ["text", "history"])
-def test_a_collector_of_torchrl_with_a_real_model(make: Callable[..., TransformedEnv], nano: Model, mode: str) -> None:
+def test_a_collector_of_torchrl_with_a_real_model(
+    make: Callable[..., TransformedEnv], nano: LoadedModel, mode: str
+) -> None:
     from torchrl.collectors.llm import LLMCollector
     from torchrl.modules.llm import TransformersWrapper
 

@@ -18,7 +18,7 @@ from torchrl.envs.utils import check_env_specs
 from torchrl_tasks import SUBMIT, block, last, play, roles, told
 
 from palaestra.core.errors import EnvError
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.integrations.torchrl import (
     ConditionalSkip,
     IsolateCodeBlock,
@@ -40,7 +40,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "turn.md"
 
 
 @pytest.fixture
-def parts(nano: Model) -> dict[str, Callable[[], Any]]:
+def parts(nano: LoadedModel) -> dict[str, Callable[[], Any]]:
     """Makes every transform, in the order of the chain."""
     return {
         "ConditionalSkip": lambda: ConditionalSkip(_to_retry),

@@ -14,7 +14,7 @@ from torchrl.envs.llm.libs.mlgym import TemplateTransform as TorchRLs
 from torchrl_tasks import SUBMIT, block, last, play, roles, told
 
 from palaestra.core.errors import EnvError, UnknownNameError
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.integrations.torchrl import TemplateTransform
 from palaestra.integrations.torchrl.rendering import Renderer
 
@@ -48,7 +48,7 @@ CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": 
 
 
 @pytest.fixture
-def with_template(nano: Model) -> Callable[[str | None], Any]:
+def with_template(nano: LoadedModel) -> Callable[[str | None], Any]:
     """A tokenizer that has this chat template."""
 
     def made(template: str | None) -> Any:
@@ -64,7 +64,7 @@ def with_template(nano: Model) -> Callable[[str | None], Any]:
 )
 def test_any_chat_template_gives_the_prompt_and_cuts_the_response(
     make: Callable[..., TransformedEnv],
-    nano: Model,
+    nano: LoadedModel,
     with_template: Callable[..., Any],
     template: str | None,
     ending: str,
@@ -163,7 +163,7 @@ SEED = ["in_keys", "out_keys", "in_keys_inv", "out_keys_inv", "tokenizer", "chat
         "tokenize", "return_tensors", "return_dict", "padding", "truncation"]  # fmt: skip
 
 
-def test_it_takes_the_arguments_of_torchrls(make: Callable[..., TransformedEnv], nano: Model) -> None:
+def test_it_takes_the_arguments_of_torchrls(make: Callable[..., TransformedEnv], nano: LoadedModel) -> None:
     theirs = inspect.signature(TorchRLs.__init__).parameters.values()
     ours = inspect.signature(TemplateTransform.__init__).parameters.values()
     assert [(one.name, one.default) for one in ours] == [(one.name, one.default) for one in theirs]
@@ -176,7 +176,7 @@ def test_it_takes_the_arguments_of_torchrls(make: Callable[..., TransformedEnv],
         TemplateTransform(tokenizer=nano.tokenizer, chat_template_name="chatml")
 
 
-def test_keys_and_a_template_of_torchrl_can_be_chosen(make: Callable[..., TransformedEnv], nano: Model) -> None:
+def test_keys_and_a_template_of_torchrl_can_be_chosen(make: Callable[..., TransformedEnv], nano: LoadedModel) -> None:
     env = make()
     own = TemplateTransform(
         out_keys=["asked"], in_keys_inv=["asked", "said"], tokenizer=nano.tokenizer, chat_template_name="chatml_format"
@@ -190,7 +190,7 @@ def test_keys_and_a_template_of_torchrl_can_be_chosen(make: Callable[..., Transf
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_prompt_may_be_token_ids(make: Callable[..., TransformedEnv], nano: Model, whole: bool) -> None:
+def test_a_prompt_may_be_token_ids(make: Callable[..., TransformedEnv], nano: LoadedModel, whole: bool) -> None:
     env = make(num_envs=2)
     env.append_transform(
         TemplateTransform(

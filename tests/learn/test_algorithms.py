@@ -35,11 +35,11 @@ class Cloning(Algorithm):
     def configured(cls, settings: Any, policy: Any, kl: float) -> CloningConfig:
         return CloningConfig(settings.learning_rate)
 
-    def update(self, rollout: Rollout, iteration: int, share_left: float = 1.0) -> dict[str, float]:
-        whole = everything(rollout, self.policy.by_lane, rollout.mask_BT.numel())[0]
+    def update(self, rollout: Rollout, iteration: int, progress_remaining: float = 1.0) -> dict[str, float]:
+        whole = everything(rollout, self.policy.by_sequence, rollout.mask_BT.numel())[0]
 
-        def loss(piece: Any) -> torch.Tensor:
-            found: torch.Tensor = -self.policy.judge(rollout, piece, values=False).logprobs.mean()
+        def loss(microbatch: Any) -> torch.Tensor:
+            found: torch.Tensor = -self.policy.evaluate_actions(rollout, microbatch, values=False).logprobs.mean()
             return found
 
         return {"surprise": float(loss(whole).detach()), "norm": gradient_step(self.optimizer, whole, 10**6, loss)}
@@ -56,7 +56,7 @@ def test_a_registered_algorithm_trains_by_name_and_by_its_settings(cloning: None
     seen: list[float] = []
     train(
         env="CartPole-v1", algorithm="cloning", iterations=4, slots=8, steps=32, evaluation=0, learning_rate=1e-2,
-        out=tmp_path / "run", callbacks=[lambda it: seen.append(it.figures["surprise"])],
+        out=tmp_path / "run", callbacks=[lambda it: seen.append(it.metrics["surprise"])],
     )  # fmt: skip
     assert seen[-1] < seen[0]
     actor = MLPActorNetwork(4, 8, 2)

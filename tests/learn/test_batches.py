@@ -5,13 +5,13 @@ import torch
 from palaestra.core.errors import LessonError
 from palaestra.core.records import Example, Message
 from palaestra.engines.base import Request
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.learn.batches import IGNORE, Encoded, batch_plan, collate, encode, response_loss
 
 EXAMPLE = Example((Message("user", "What is 3 + 4?"),), "3+4=7. Answer: 7")
 
 
-def test_the_ids_in_the_loss_are_the_ids_the_engine_asks_and_hears(nano: Model) -> None:
+def test_the_ids_in_the_loss_are_the_ids_the_engine_asks_and_hears(nano: LoadedModel) -> None:
     answer = nano.engine().generate([Request(EXAMPLE.messages)])[0][0]
     encoded = encode(EXAMPLE, nano.tokenizer, 256)
     assert encoded.prompt_ids == answer.prompt_ids  # type: ignore[union-attr]
@@ -40,7 +40,7 @@ def test_the_loss_is_the_mean_over_response_tokens_of_the_whole_batch() -> None:
     assert float(response_loss(logits_BTV, labels_BT)) == pytest.approx(total / count, abs=1e-5)
 
 
-def test_padding_changes_no_loss(nano: Model) -> None:
+def test_padding_changes_no_loss(nano: LoadedModel) -> None:
     rows = [
         encode(Example((Message("user", q),), "Answer: 7"), nano.tokenizer, 256)
         for q in ("What is 3 + 4?", "Add up 1, 2, 3, 1.")
@@ -65,6 +65,6 @@ def test_a_plan_takes_every_example_once_and_pads_little() -> None:
     assert plan != list(batch_plan(lengths, 8, np.random.default_rng(2)))
 
 
-def test_an_example_beyond_the_context_is_refused_by_name(nano: Model) -> None:
+def test_an_example_beyond_the_context_is_refused_by_name(nano: LoadedModel) -> None:
     with pytest.raises(LessonError, match="reads at most 256"):
         encode(Example((Message("user", "long " * 300),), "x"), nano.tokenizer, 256)

@@ -10,7 +10,7 @@ import pytest
 from palaestra.core.errors import EnvError
 from palaestra.core.records import ImagePart, Message, TextPart
 from palaestra.engines.chat import prompt_ids
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.learn.chats import ChatEncoder
 
 START = "{% for m in messages %}"
@@ -44,14 +44,14 @@ SHORTENING = START + "{{'<|'+m['role']+'|>'+(m['content'] if m['role']!='user' o
 ASKED = [Message("user", "Guess.")]
 
 
-def tokenizer_with(nano: Model, template: str | None) -> Any:
+def tokenizer_with(nano: LoadedModel, template: str | None) -> Any:
     own = copy.deepcopy(nano.tokenizer)
     own.chat_template = template
     return own
 
 
 @pytest.mark.parametrize("template", ["nano", CHATML, TRIMMED], ids=["nano", "chatml", "trimmed"])
-def test_the_ids_are_those_of_the_whole_conversation(nano: Model, template: str) -> None:
+def test_the_ids_are_those_of_the_whole_conversation(nano: LoadedModel, template: str) -> None:
     """Where the model samples the usual ids, growing at the end and encoding the whole come to the same."""
     tokenizer = nano.tokenizer if template == "nano" else tokenizer_with(nano, template)
     encoder = ChatEncoder(tokenizer)
@@ -69,7 +69,7 @@ def test_the_ids_are_those_of_the_whole_conversation(nano: Model, template: str)
         assert ids == prompt_ids(tokenizer, messages)
 
 
-def test_a_message_that_the_model_ended_itself_is_not_ended_twice(nano: Model) -> None:
+def test_a_message_that_the_model_ended_itself_is_not_ended_twice(nano: LoadedModel) -> None:
     end = nano.tokenizer.eos_token_id
     encoder = ChatEncoder(nano.tokenizer)
     said, reply = Message("assistant", "4"), [Message("user", "Higher.")]
@@ -80,7 +80,7 @@ def test_a_message_that_the_model_ended_itself_is_not_ended_twice(nano: Model) -
     assert nano.tokenizer.decode(spaced.answer(ASKED, said, reply, end)) == "[INST] Higher. [/INST]"
 
 
-def test_white_space_that_was_sampled_stays_as_it_is(nano: Model) -> None:
+def test_white_space_that_was_sampled_stays_as_it_is(nano: LoadedModel) -> None:
     encoder = ChatEncoder(tokenizer_with(nano, TRIMMED))
     said = Message("assistant", "\n 4 \n")
     found = nano.tokenizer.decode(encoder.answer(ASKED, said, [Message("user", "Higher.")]))
@@ -90,7 +90,7 @@ def test_white_space_that_was_sampled_stays_as_it_is(nano: Model) -> None:
 
 
 @pytest.mark.parametrize("template", [ALTERNATING, DEAF], ids=["refuses tools", "leaves tools out"])
-def test_a_tool_speaks_as_a_user_where_the_template_knows_none(nano: Model, template: str) -> None:
+def test_a_tool_speaks_as_a_user_where_the_template_knows_none(nano: LoadedModel, template: str) -> None:
     encoder = ChatEncoder(tokenizer_with(nano, template))
     said = Message("assistant", "calc: 12*7")
     as_tool, as_user = (encoder.answer(ASKED, said, [Message(role, "84")]) for role in ("tool", "user"))
@@ -102,7 +102,7 @@ def test_a_tool_speaks_as_a_user_where_the_template_knows_none(nano: Model, temp
 @pytest.mark.parametrize(
     "template", [GEMMA, ORDERLESS, MOVING], ids=["refuses system", "leaves system out", "moves system along"]
 )
-def test_system_text_begins_the_users_where_the_template_has_no_place_for_it(nano: Model, template: str) -> None:
+def test_system_text_begins_the_users_where_the_template_has_no_place_for_it(nano: LoadedModel, template: str) -> None:
     tokenizer = tokenizer_with(nano, template)
     encoder = ChatEncoder(tokenizer)
     system, joined = Message("system", "Be brief."), Message("user", "Be brief.\n\nGuess.")
@@ -117,12 +117,12 @@ def test_system_text_begins_the_users_where_the_template_has_no_place_for_it(nan
     assert encoder.opening([system]) == encoder.opening([Message("user", "Be brief.")])
 
 
-def test_a_system_message_that_the_template_shows_stays_what_it_is(nano: Model) -> None:
+def test_a_system_message_that_the_template_shows_stays_what_it_is(nano: LoadedModel) -> None:
     found = ChatEncoder(nano.tokenizer).opening([Message("system", "Be brief."), *ASKED])
     assert nano.tokenizer.decode(found) == "<|system|>Be brief.<|end|><|user|>Guess.<|end|><|assistant|>"
 
 
-def test_a_template_that_loses_what_a_user_says_is_refused(nano: Model) -> None:
+def test_a_template_that_loses_what_a_user_says_is_refused(nano: LoadedModel) -> None:
     with pytest.raises(EnvError, match="the chat template of mine leaves out, or changes, what a user says"):
         ChatEncoder(tokenizer_with(nano, MUTE), "mine")
     encoder = ChatEncoder(tokenizer_with(nano, SHORTENING))
@@ -168,7 +168,7 @@ def test_a_text_behind_others_is_not_encoded_as_a_beginning(scheme: str) -> None
     assert list(found) == prompt_ids(tokenizer, [*ASKED, said, *reply])[-len(found) :]
 
 
-def test_words_that_the_template_begins_with_are_not_taken_for_the_end_of_a_message(nano: Model) -> None:
+def test_words_that_the_template_begins_with_are_not_taken_for_the_end_of_a_message(nano: LoadedModel) -> None:
     encoder = ChatEncoder(tokenizer_with(nano, BARE))
     said, reply = Message("assistant", "4 us"), [Message("user", "Higher.")]
     _, last, *_ = nano.tokenizer.encode("\nuser")
@@ -177,7 +177,7 @@ def test_words_that_the_template_begins_with_are_not_taken_for_the_end_of_a_mess
 
 @pytest.mark.parametrize("template", [FORGETFUL, LAST_ONLY, THINKING], ids=["reasoning", "last messages", "prefilled"])
 def test_a_template_that_changes_earlier_turns_is_refused_before_anything_is_sampled(
-    nano: Model, template: str
+    nano: LoadedModel, template: str
 ) -> None:
     with pytest.raises(EnvError, match="the chat template of mine changes earlier turns") as caught:
         ChatEncoder(tokenizer_with(nano, template), "mine")
@@ -185,14 +185,14 @@ def test_a_template_that_changes_earlier_turns_is_refused_before_anything_is_sam
     assert "It begins to differ here" in str(caught.value)
 
 
-def test_without_a_template_every_message_is_a_line(nano: Model) -> None:
+def test_without_a_template_every_message_is_a_line(nano: LoadedModel) -> None:
     encoder = ChatEncoder(tokenizer_with(nano, None))
     ids = encoder.opening(ASKED) + tuple(nano.tokenizer.encode("4"))
     ids += encoder.answer(ASKED, Message("assistant", "4"), [Message("user", "Higher.")])
     assert nano.tokenizer.decode(ids) == "Guess.\n4\nHigher.\n"
 
 
-def test_what_cannot_be_encoded_is_refused_in_one_line(nano: Model) -> None:
+def test_what_cannot_be_encoded_is_refused_in_one_line(nano: LoadedModel) -> None:
     encoder = ChatEncoder(nano.tokenizer)
     picture = Message("user", (ImagePart("data:,"), TextPart("What is it?")))
     with pytest.raises(EnvError, match="a message of the user holds an image"):
@@ -208,7 +208,7 @@ def test_what_cannot_be_encoded_is_refused_in_one_line(nano: Model) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_template_that_names_the_day_survives_midnight(nano: Model) -> None:
+def test_a_template_that_names_the_day_survives_midnight(nano: LoadedModel) -> None:
     dated = "{{ day }}" + nano.tokenizer.chat_template
     tokenizer = tokenizer_with(nano, dated.replace("{{ day }}", "Monday"))
     encoder = ChatEncoder(tokenizer)

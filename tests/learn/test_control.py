@@ -58,7 +58,7 @@ def test_the_ratio_is_one_and_actions_fit_the_space(name: str, body: Any) -> Non
     collector.start(0)
     rollout = collector.collect(11, torch.Generator().manual_seed(0))
     for part in everything(rollout, False, 7):
-        now = policy.judge(rollout, part)
+        now = policy.evaluate_actions(rollout, part)
         assert torch.allclose(now.logprobs, part.of(rollout.logprobs_BT), atol=1e-5)
 
 
@@ -69,13 +69,13 @@ def test_log_probs_and_entropies_are_those_of_torch_distributions() -> None:
     actions, logprobs = head.sample(output, None, generator)
     parts = [torch.distributions.Categorical(logits=logits) for logits in torch.split(output, [2, 4], -1)]
     assert torch.allclose(logprobs, sum(p.log_prob(actions[:, k]) for k, p in enumerate(parts)), atol=1e-6)  # type: ignore[arg-type]
-    assert torch.allclose(head.judge(output, None, actions)[1], sum(p.entropy() for p in parts), atol=1e-6)  # type: ignore[arg-type]
+    assert torch.allclose(head.evaluate_actions(output, None, actions)[1], sum(p.entropy() for p in parts), atol=1e-6)  # type: ignore[arg-type]
     box, log_std = head_for(SPACES["box"]), torch.tensor([0.3, -0.5])
     mean = torch.randn(5, 2, generator=generator)
     actions, logprobs = box.sample(mean, log_std, generator)
     normal = torch.distributions.Normal(mean, log_std.exp())
     assert torch.allclose(logprobs, normal.log_prob(actions).sum(-1), atol=1e-5)
-    assert torch.allclose(box.judge(mean, log_std, actions)[1], normal.entropy().sum(-1), atol=1e-5)
+    assert torch.allclose(box.evaluate_actions(mean, log_std, actions)[1], normal.entropy().sum(-1), atol=1e-5)
 
 
 def test_sampling_follows_the_distribution() -> None:
@@ -100,13 +100,13 @@ def test_episodes_are_kept_apart_under_both_kinds_of_autoreset(mode: AutoresetMo
     _values_BT, next_BT = policy.values_BT(rollout)
     ends = (rollout.ended_BT & rollout.mask_BT).nonzero().tolist()
     assert ends
-    for lane, t in ends:  # The state that an episode ended in has the observation (start, 4).
-        start = rollout.inputs.observations_BTF[lane, t, 0]
+    for sequence, t in ends:  # The state that an episode ended in has the observation (start, 4).
+        start = rollout.inputs.observations_BTF[sequence, t, 0]
         with torch.no_grad():
             expected = policy.critic(torch.stack([start, torch.tensor(4.0)])[None])[0, 0]  # type: ignore[misc]
         if cut:
-            assert torch.allclose(next_BT[lane, t], expected, atol=1e-5)
-        assert bool(rollout.terminated_BT[lane, t]) is not cut
+            assert torch.allclose(next_BT[sequence, t], expected, atol=1e-5)
+        assert bool(rollout.terminated_BT[sequence, t]) is not cut
 
 
 def test_group_starts_are_identical_and_other_groups_start_elsewhere() -> None:
@@ -190,10 +190,10 @@ def test_ppo_learns_to_prefer_the_rewarded_action() -> None:
     for iteration in range(12):
         rollout = collector.collect(20, generator)
         returns += rollout.episode_returns
-        figures = algorithm.update(rollout, iteration)
+        metrics = algorithm.update(rollout, iteration)
     assert np.mean(returns[:20]) < 2.5
     assert np.mean(returns[-20:]) > 4.0
-    assert {"kl", "clip_share", "explained_variance", "gradient_norm"} <= set(figures)
+    assert {"kl", "clip_fraction", "explained_variance", "gradient_norm"} <= set(metrics)
 
 
 def test_target_kl_stops_the_epochs() -> None:
@@ -230,7 +230,7 @@ def test_an_episode_that_broke_is_no_result_and_teaches_nothing() -> None:
     policy = mlp_policy(env.single_observation_space, env.single_action_space)
     rollout = ControlCollector(env, policy).collect_episodes(2, 7, torch.Generator().manual_seed(0), 100)
     assert rollout.valid_B.tolist() == [True, False, True, True]  # type: ignore[union-attr]
-    assert rollout.lane_returns() == [15.0, 15.0, 15.0]
+    assert rollout.sequence_returns() == [15.0, 15.0, 15.0]
     chosen = torch.cat([batch.index for batch in select(rollout, False, 4, np.random.default_rng(0))])
     assert set((chosen // rollout.mask_BT.shape[1]).tolist()) == {0, 2, 3}
 

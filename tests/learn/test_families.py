@@ -16,7 +16,7 @@ from palaestra.engines.families import takes_slots
 from palaestra.engines.sequences import SequenceStepper
 from palaestra.engines.slots import SlotStepper
 from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy, choose
-from palaestra.learn.rollouts import Rollout, TokenInputs, lane_selection
+from palaestra.learn.rollouts import Rollout, TokenInputs, select_sequences
 
 
 def families(names: Iterable[str]) -> list[Any]:
@@ -82,7 +82,7 @@ def test_sampled_steps_have_the_log_probs_of_the_models_own_forward(family: str)
 
 
 def rollout_of(prompts: list[int], responses: list[int]) -> Rollout:
-    """Prompts by their lengths; lanes with prompts of the same length share one."""
+    """Prompts by their lengths; sequences with prompts of the same length share one."""
     generator = np.random.default_rng(1)
     texts = {n: tuple(generator.integers(0, VOCABULARY, n).tolist()) for n in prompts}
     inputs = TokenInputs(
@@ -112,19 +112,19 @@ def check_reading(family: str, prompts: list[int]) -> None:
     policy = LanguageModelPolicy(model, temperature=TEMPERATURE)
     weights_BT = torch.linspace(-1, 2, 48).view(4, 12)
     model.zero_grad()
-    judged = policy.judge(rollout, lane_selection(rollout, [0, 1, 2, 3]), entropy=True)
+    judged = policy.evaluate_actions(rollout, select_sequences(rollout, [0, 1, 2, 3]), entropy=True)
     assert judged.entropy is not None
     (judged.logprobs * weights_BT * rollout.mask_BT).sum().backward()  # type: ignore[no-untyped-call]
     found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
-    for lane, (prompt, response) in enumerate(zip(rollout.inputs.prompts, rollout.inputs.responses, strict=True)):
+    for sequence, (prompt, response) in enumerate(zip(rollout.inputs.prompts, rollout.inputs.responses, strict=True)):
         logp_TV = (own_logits(model, [*prompt, *response])[len(prompt) - 1 : -1] / TEMPERATURE).log_softmax(-1)
         chosen_T = logp_TV.gather(-1, torch.tensor(response)[:, None])[:, 0]
         entropy_T = -(logp_TV.exp() * logp_TV).sum(-1)
         n = len(response)
-        torch.testing.assert_close(judged.logprobs[lane, :n], chosen_T, **CLOSE)
-        torch.testing.assert_close(judged.entropy[lane, :n], entropy_T, **CLOSE)
-        (chosen_T * weights_BT[lane, :n]).sum().backward()  # type: ignore[no-untyped-call]
+        torch.testing.assert_close(judged.logprobs[sequence, :n], chosen_T, **CLOSE)
+        torch.testing.assert_close(judged.entropy[sequence, :n], entropy_T, **CLOSE)
+        (chosen_T * weights_BT[sequence, :n]).sum().backward()  # type: ignore[no-untyped-call]
     wanted = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
     assert found.keys() == wanted.keys()
@@ -145,11 +145,13 @@ def test_values_are_read_from_the_models_own_hidden_states(family: str, own_crit
     with torch.no_grad():
         head.weight.normal_(generator=torch.Generator().manual_seed(0))
         values_BT, next_BT = policy.values_BT(rollout)
-        for lane, (prompt, response) in enumerate(zip(rollout.inputs.prompts, rollout.inputs.responses, strict=True)):
+        for sequence, (prompt, response) in enumerate(
+            zip(rollout.inputs.prompts, rollout.inputs.responses, strict=True)
+        ):
             hidden = model.base_model(input_ids=torch.tensor([[*prompt, *response]])).last_hidden_state[0]
             wanted = head(hidden)[len(prompt) - 1 :, 0]
-            torch.testing.assert_close(values_BT[lane, : len(response)], wanted[:-1], **CLOSE)
-            torch.testing.assert_close(next_BT[lane, : len(response)], wanted[1:], **CLOSE)
+            torch.testing.assert_close(values_BT[sequence, : len(response)], wanted[:-1], **CLOSE)
+            torch.testing.assert_close(next_BT[sequence, : len(response)], wanted[1:], **CLOSE)
 
 
 def test_a_trained_bias_is_not_lost_by_the_lean_step() -> None:

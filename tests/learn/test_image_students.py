@@ -11,10 +11,10 @@ import torch
 from palaestra.core.errors import LessonError, RunError
 from palaestra.core.records import Example, ImagePart, Message, TextPart
 from palaestra.core.seeding import Seeds
-from palaestra.engines import models as shelf
+from palaestra.engines import models
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.images import load_image
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.learn.batches import Encoded, of_one_shape
 from palaestra.learn.nano_vlm import CONTEXT, build_model
 from palaestra.learn.randomness import seeded_torch
@@ -22,7 +22,7 @@ from palaestra.learn.student import SupervisedStudent
 from palaestra.learn.supervised import Method, Supervision, add_adapter, fine_tune
 from palaestra.runs.files import write_folder
 from palaestra.tasks.vision.render import png_url, render
-from palaestra.tasks.vision.scene import Item, Scene
+from palaestra.tasks.vision.scene import Scene, SceneItem
 from palaestra.tasks.vision.task import VisionSkills
 
 STILL = Supervision(epochs=1, batch_size=64, learning_rate=1e-30)
@@ -31,32 +31,32 @@ SUM = Example((Message("user", "What is 3 + 4?"),), "3+4=7. Answer: 7")
 
 
 @pytest.fixture
-def vlm() -> Model:
-    return shelf.load("nano-vlm", device="cpu")
+def vlm() -> LoadedModel:
+    return models.load("nano-vlm", device="cpu")
 
 
 @pytest.fixture(scope="module")
 def processor() -> Any:
-    return shelf.load("nano-vlm", device="cpu").processor
+    return models.load("nano-vlm", device="cpu").processor
 
 
 @pytest.fixture
-def tiny(processor: Any) -> Model:
+def tiny(processor: Any) -> LoadedModel:
     """Random weights of nano-vlm's shape, made small."""
     return build(processor)
 
 
-def build(processor: Any, layers: int = 1, width: int = 32) -> Model:
+def build(processor: Any, layers: int = 1, width: int = 32) -> LoadedModel:
     with seeded_torch(Seeds(1)):
         model = build_model(processor.tokenizer, layers, width).eval()
     for name, weight in model.named_parameters():
         if weight.ndim > 1 and "embed" not in name:  # Random weights at which pictures matter.
             weight.data.mul_(3)
-    return Model("tiny", model, processor.tokenizer, processor)
+    return LoadedModel("tiny", model, processor.tokenizer, processor)
 
 
 def picture(colour: str, x: int = 24, y: int = 24, shape: str = "circle") -> ImagePart:
-    return ImagePart(png_url(render(Scene((Item(shape, colour, "large", x, y),)))))
+    return ImagePart(png_url(render(Scene((SceneItem(shape, colour, "large", x, y),)))))
 
 
 def example(response: str, *parts: ImagePart | TextPart) -> Example:
@@ -85,7 +85,7 @@ def mixed() -> list[Example]:
     ]
 
 
-def their_loss(model: Model, examples: Sequence[Example]) -> float:
+def their_loss(model: LoadedModel, examples: Sequence[Example]) -> float:
     """One batch by transformers alone: its template, its processor, its forward, its loss."""
     texts, prompts, images = [], [], []
     for one in examples:
@@ -107,7 +107,7 @@ def their_loss(model: Model, examples: Sequence[Example]) -> float:
         return float(model.weights(**given, labels=labels_BT).loss)
 
 
-def our_loss(model: Model, examples: Sequence[Example]) -> float:
+def our_loss(model: LoadedModel, examples: Sequence[Example]) -> float:
     ((_, loss),) = fine_tune(
         model.weights, model.tokenizer, examples, STILL, Seeds(0), processor=model.processor
     )  # fmt: skip
@@ -118,7 +118,7 @@ def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-def test_the_loss_of_a_batch_is_transformers_own(vlm: Model) -> None:
+def test_the_loss_of_a_batch_is_transformers_own(vlm: LoadedModel) -> None:
     examples = lesson()
     assert our_loss(vlm, examples) == pytest.approx(their_loss(vlm, examples), rel=1e-5)
     # And it is the picture's: with those of others in their place it is another.
@@ -129,7 +129,7 @@ def test_the_loss_of_a_batch_is_transformers_own(vlm: Model) -> None:
     assert our_loss(vlm, swapped) > our_loss(vlm, examples) + 0.05
 
 
-def test_prompts_with_no_picture_one_and_several_share_a_batch(tiny: Model) -> None:
+def test_prompts_with_no_picture_one_and_several_share_a_batch(tiny: LoadedModel) -> None:
     examples = mixed()
     assert our_loss(tiny, examples) == pytest.approx(their_loss(tiny, examples), rel=1e-5)
     sizes = [len(tiny.tokenizer.encode(e.response, add_special_tokens=False)) + 1 for e in examples]
@@ -149,7 +149,9 @@ def test_a_batch_is_cut_where_images_became_inputs_of_different_shapes() -> None
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_a_student_learns_from_pictures_forgets_saves_and_loads(vlm: Model, tmp_path: Path, method: Method) -> None:
+def test_a_student_learns_from_pictures_forgets_saves_and_loads(
+    vlm: LoadedModel, tmp_path: Path, method: Method
+) -> None:
     supervision = Supervision(method, epochs=4, batch_size=4, learning_rate=1e-3 if method == "full" else 5e-3)
     unseen = [Request((Message("user", (picture(c, 24, 24), QUESTION)),), Sampling(max_tokens=8)) for c in NAMES]
 
@@ -172,7 +174,7 @@ def test_a_student_learns_from_pictures_forgets_saves_and_loads(vlm: Model, tmp_
     assert student.weights_sha256() == learned
     assert said(student) == list(NAMES.values())
     if method == "full":  # An ordinary checkpoint, with its processor beside it.
-        loaded = shelf.load(str(tmp_path / "student"), device="cpu").engine().generate(unseen)
+        loaded = models.load(str(tmp_path / "student"), device="cpu").engine().generate(unseen)
         assert [several[0].text for several in loaded] == list(NAMES.values())  # type: ignore[union-attr]
 
 
@@ -203,7 +205,7 @@ def test_the_same_seed_gives_the_same_weights_also_after_a_kill(processor: Any, 
     assert again.weights_sha256() == hashes[0]
 
 
-def test_the_checkpoint_of_another_model_is_refused(processor: Any, tiny: Model, tmp_path: Path) -> None:
+def test_the_checkpoint_of_another_model_is_refused(processor: Any, tiny: LoadedModel, tmp_path: Path) -> None:
     for layers, width in ((1, 64), (2, 32)):
         build(processor, layers, width).weights.save_pretrained(tmp_path / f"{layers}-{width}")
         with pytest.raises(RunError, match="belongs to another model than tiny"):
@@ -217,7 +219,7 @@ def test_the_checkpoint_of_another_model_is_refused(processor: Any, tiny: Model,
 PARTS = ("vision_tower", "multi_modal_projector", "language_model")
 
 
-def test_a_whole_training_changes_every_part_and_a_text_leaves_the_eyes_alone(tiny: Model) -> None:
+def test_a_whole_training_changes_every_part_and_a_text_leaves_the_eyes_alone(tiny: LoadedModel) -> None:
     supervision = Supervision(epochs=1, batch_size=4)
     for examples, moved in (([SUM] * 4, PARTS[2:]), (lesson(4), PARTS)):
         before = weights(tiny.weights)
@@ -229,7 +231,7 @@ def test_a_whole_training_changes_every_part_and_a_text_leaves_the_eyes_alone(ti
         assert all("post_layernorm" in name for name in still), still
 
 
-def test_an_adapter_changes_itself_in_every_part_and_nothing_of_the_base(tiny: Model) -> None:
+def test_an_adapter_changes_itself_in_every_part_and_nothing_of_the_base(tiny: LoadedModel) -> None:
     before = weights(tiny.weights)
     supervision = Supervision("lora", epochs=1, batch_size=2, rank=4)
     adapted = add_adapter(tiny.weights, supervision, Seeds(0))
@@ -243,7 +245,7 @@ def test_an_adapter_changes_itself_in_every_part_and_nothing_of_the_base(tiny: M
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_what_a_student_cannot_be_shown_is_one_clear_line(tiny: Model, nano: Model) -> None:
+def test_what_a_student_cannot_be_shown_is_one_clear_line(tiny: LoadedModel, nano: LoadedModel) -> None:
     student = SupervisedStudent(tiny)
     long = example("many", *[picture("red")] * 4, QUESTION)
     with pytest.raises(LessonError, match=f"tokens and the student reads at most {CONTEXT}"):

@@ -11,7 +11,7 @@ import torch
 from palaestra.learn.losses import (
     aggregate_BT,
     approximate_kl,
-    clip_share,
+    clip_fraction,
     clipped_policy_loss,
     clipped_value_loss,
     kl_k1,
@@ -63,7 +63,7 @@ def test_ppo_in_control_is_that_of_stable_baselines() -> None:
     fraction = torch.mean((torch.abs(ratio - 1) > clip).float())
     assert torch.allclose(clipped_policy_loss(new, old, advantages, clip).mean(), policy_loss, atol=1e-6)
     assert torch.allclose(approximate_kl(new, old), approx_kl, atol=1e-6)
-    assert torch.allclose(clip_share(new, old, None, clip), fraction)
+    assert torch.allclose(clip_fraction(new, old, None, clip), fraction)
     # SB3 takes the squared error of the clipped value; PPO's paper code, and ours, the worse of the two.
     worse = torch.maximum((values - returns) ** 2, (clipped - returns) ** 2)
     assert torch.allclose(clipped_value_loss(values, old_values, returns, clip), 0.5 * worse, atol=1e-6)

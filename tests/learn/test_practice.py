@@ -13,9 +13,9 @@ import torch
 from palaestra.core.errors import LessonError, SettingsError
 from palaestra.core.records import Completion, Example, Failure, FailureCause, Problem, Score
 from palaestra.core.seeding import Seeds
-from palaestra.engines import models as shelf
+from palaestra.engines import models
 from palaestra.engines.base import Request, Sampling
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.envs.token import TokenVectorEnv
 from palaestra.learn.policies.visual import VisualPolicy, collect_answers
 from palaestra.learn.practice import Practice, PractisingStudent
@@ -34,25 +34,27 @@ def score(example: Example, completion: Completion) -> Score | Failure | None:
     return TASK.score(Problem("", example.messages, example.reference, example.skill), completion)
 
 
-def student_of(model: Model, settings: Practice = SMALL, method: Method = "full", **more: Any) -> PractisingStudent:
+def student_of(
+    model: LoadedModel, settings: Practice = SMALL, method: Method = "full", **more: Any
+) -> PractisingStudent:
     more = {"score": score, **more}
     return PractisingStudent(model, Supervision(method), settings, environment=TokenVectorEnv, **more)
 
 
-def test_a_student_gets_better_at_what_it_practises(fresh_nano: Model) -> None:
+def test_a_student_gets_better_at_what_it_practises(fresh_nano: LoadedModel) -> None:
     examples = TASK.write_examples("percent", "", 8, np.random.default_rng(0))
     student = student_of(fresh_nano, Practice(passes=8.0, problems=8, learning_rate=3e-4, max_tokens=48))
     curve = student.learn(examples, Seeds(0))
     assert len(curve) == 8
     missed = [loss for _, loss in curve]
     assert np.mean(missed[-2:]) < np.mean(missed[:2]) - 0.1
-    assert student.figures["reward_last"] > student.figures["reward_first"]
-    assert student.figures["problems"] == 8
+    assert student.metrics["reward_last"] > student.metrics["reward_first"]
+    assert student.metrics["problems"] == 8
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_practice_repeats_by_its_seed_and_is_saved_and_loaded(
-    fresh_nano: Model, tmp_path: Path, method: Method
+    fresh_nano: LoadedModel, tmp_path: Path, method: Method
 ) -> None:
     student = student_of(fresh_nano, replace(SMALL, kl=0.05, learning_rate=1e-3), method)
     question = Request(EXAMPLES[0].messages, Sampling(max_tokens=32))
@@ -66,7 +68,7 @@ def test_practice_repeats_by_its_seed_and_is_saved_and_loaded(
     assert student.engine().generate([question]) == before
     assert student.learn(EXAMPLES[:4], Seeds(0)) == curve
     assert student.weights_sha256() == learned
-    other = student_of(shelf.load("nano", device="cpu"), method=method)
+    other = student_of(models.load("nano", device="cpu"), method=method)
     other.learn(EXAMPLES[:4], Seeds(1))
     assert other.weights_sha256() != learned
     other.load(tmp_path / "student")
@@ -74,7 +76,7 @@ def test_practice_repeats_by_its_seed_and_is_saved_and_loaded(
     assert other.engine().generate([question]) == after
 
 
-def test_a_practice_killed_in_the_middle_ends_as_one_that_was_not(fresh_nano: Model, tmp_path: Path) -> None:
+def test_a_practice_killed_in_the_middle_ends_as_one_that_was_not(fresh_nano: LoadedModel, tmp_path: Path) -> None:
     class Killed(Exception):
         pass
 
@@ -85,23 +87,23 @@ def test_a_practice_killed_in_the_middle_ends_as_one_that_was_not(fresh_nano: Mo
     settings = replace(SMALL, passes=2.0, problems=2)
     whole = student_of(fresh_nano, settings)
     curve = whole.learn(EXAMPLES[:4], Seeds(0))
-    student = student_of(shelf.load("nano", device="cpu"), settings, keep_every=0.0)
+    student = student_of(models.load("nano", device="cpu"), settings, keep_every=0.0)
     with pytest.raises(Killed):
         student.learn(EXAMPLES[:4], Seeds(0), kill, tmp_path / "training")
     steps: list[int] = []
-    again = student_of(shelf.load("nano", device="cpu"), settings)
+    again = student_of(models.load("nano", device="cpu"), settings)
     assert again.learn(EXAMPLES[:4], Seeds(0), lambda step, *_: steps.append(step), tmp_path / "training") == curve
     assert steps == [3, 4]
     assert again.weights_sha256() == whole.weights_sha256()
 
 
 def test_the_weights_of_a_small_model_have_memory_of_their_own_after_practice(
-    fresh_nano: Model, tmp_path: Path
+    fresh_nano: LoadedModel, tmp_path: Path
 ) -> None:
     from palaestra.learn.nano import build_model
 
     torch.manual_seed(0)  # Its random words decide whether one answer is longer than another.
-    model = Model("tiny", build_model(fresh_nano.tokenizer, layers=1, width=32).eval(), fresh_nano.tokenizer)
+    model = LoadedModel("tiny", build_model(fresh_nano.tokenizer, layers=1, width=32).eval(), fresh_nano.tokenizer)
 
     def length(example: Example, completion: Completion) -> Score:
         return Score(min(1.0, len(completion.text) / 1000))
@@ -116,7 +118,7 @@ def test_the_weights_of_a_small_model_have_memory_of_their_own_after_practice(
     assert student.weights_sha256() == learned
 
 
-def test_what_nobody_can_judge_is_no_problem_and_a_failure_is_no_zero(fresh_nano: Model) -> None:
+def test_what_nobody_can_judge_is_no_problem_and_a_failure_is_no_zero(fresh_nano: LoadedModel) -> None:
     def half(example: Example, completion: Completion) -> Score | Failure | None:
         if example is EXAMPLES[0]:
             return None
@@ -129,7 +131,7 @@ def test_what_nobody_can_judge_is_no_problem_and_a_failure_is_no_zero(fresh_nano
     curve = student.learn(EXAMPLES[:4], Seeds(0))
     assert curve == [(1, 0.0)]  # All that was scored was right.
     assert student.weights_sha256() == clean  # And so nothing was to be learned.
-    assert student.figures == {
+    assert student.metrics == {
         "problems": 3, "unverifiable": 1, "reward_first": 1, "reward_last": 1, "failed_answers": 4,
         "groups_without_variance": 1,
     }  # fmt: skip
@@ -139,11 +141,11 @@ def test_what_nobody_can_judge_is_no_problem_and_a_failure_is_no_zero(fresh_nano
         student_of(fresh_nano, score=half).learn(EXAMPLES[1:2], Seeds(0))
 
 
-def test_the_divergence_is_from_the_base_also_after_a_round(fresh_nano: Model) -> None:
+def test_the_divergence_is_from_the_base_also_after_a_round(fresh_nano: LoadedModel) -> None:
     from palaestra.learn.practice import _Tokens
 
     for method in ("full", "lora"):
-        student = student_of(shelf.load("nano", device="cpu"), method=method, start="last")  # type: ignore[arg-type]
+        student = student_of(models.load("nano", device="cpu"), method=method, start="last")  # type: ignore[arg-type]
         student.learn(EXAMPLES[:4], Seeds(0))
         source = _Tokens(student, EXAMPLES, Seeds(0))
         rollout = source.collect(1, 2)
@@ -153,7 +155,7 @@ def test_the_divergence_is_from_the_base_also_after_a_round(fresh_nano: Model) -
         assert torch.allclose(reference_BT, base_BT, atol=1e-4)
 
 
-def test_what_is_missing_is_one_clear_line(fresh_nano: Model) -> None:
+def test_what_is_missing_is_one_clear_line(fresh_nano: LoadedModel) -> None:
     with pytest.raises(SettingsError, match="needs a scorer"):
         make_student("practice", fresh_nano, environment=TokenVectorEnv)
     with pytest.raises(SettingsError, match="give environment=TokenVectorEnv"):
@@ -173,20 +175,20 @@ def scenes() -> list[Example]:
 def test_answers_to_pictures_are_judged_as_they_were_given(scenes: list[Example]) -> None:
     from palaestra.learn.batches import encode
 
-    vlm = shelf.load("nano-vlm", device="cpu")
+    vlm = models.load("nano-vlm", device="cpu")
     examples = [*scenes[:2], EXAMPLES[0]]
     prompts = [encode(one, vlm.tokenizer, 1 << 20, vlm.processor) for one in examples]
     rollout = collect_answers(vlm.engine(), examples, prompts, lambda e, c: float(len(c.text) % 2), 2, 24, [1, 2, 3])
-    policy = VisualPolicy(vlm.weights, pad_id_of(vlm.tokenizer), piece=4)
+    policy = VisualPolicy(vlm.weights, pad_id_of(vlm.tokenizer), microbatch_size=4)
     found_BT = policy.logprobs_BT(rollout)
     assert torch.allclose(found_BT, rollout.logprobs_BT, atol=1e-4)
     assert rollout.group_B is not None
     assert rollout.group_B.tolist() == [0, 0, 1, 1, 2, 2]
-    assert rollout.lane_returns() == [float(len(answer.text) % 2) for answer in rollout.records]
+    assert rollout.sequence_returns() == [float(len(answer.text) % 2) for answer in rollout.records]
 
 
 def test_students_that_read_images_practise_as_well(scenes: list[Example]) -> None:
-    vlm = shelf.load("nano-vlm", device="cpu")
+    vlm = models.load("nano-vlm", device="cpu")
 
     def brief(example: Example, completion: Completion) -> Score:
         return Score(1.0 / (1 + len(completion.token_ids)))

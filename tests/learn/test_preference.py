@@ -16,9 +16,9 @@ import torch
 from palaestra.core.errors import LessonError, SettingsError, UnknownNameError
 from palaestra.core.records import Completion, Example, Failure, FailureCause, Message, Problem, Score
 from palaestra.core.seeding import Seeds
-from palaestra.engines import models as shelf
+from palaestra.engines import models
 from palaestra.engines.base import Request
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.learn.preference import (
     Pair,
     Preference,
@@ -44,12 +44,12 @@ def score(example: Example, completion: Completion) -> Score | Failure | None:
     return TASK.score(Problem("", example.messages, example.reference, example.skill), completion)
 
 
-def student_of(model: Model, settings: Preference = Preference(), method: Method = "full", **more: Any) -> Any:
+def student_of(model: LoadedModel, settings: Preference = Preference(), method: Method = "full", **more: Any) -> Any:
     how = replace(SMALL, method=method, learning_rate=2e-4 if method == "full" else 5e-3)
     return PreferenceStudent(model, how, settings, score=score, **more)
 
 
-def moved(model: Model) -> Model:
+def moved(model: LoadedModel) -> LoadedModel:
     """The same model with other weights than its reference's."""
     with seeded_torch(Seeds(1)), torch.no_grad():
         for weight in model.weights.parameters():
@@ -66,18 +66,18 @@ def margins(student: PreferenceStudent, pairs: Sequence[Pair]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("sft_weight", [0.0, 0.7])
-def test_the_loss_is_that_of_trl(nano: Model, sft_weight: float) -> None:
+def test_the_loss_is_that_of_trl(nano: LoadedModel, sft_weight: float) -> None:
     """TRL's collator and `_compute_loss`, on our ids, on a trainer that has nothing but what the method reads."""
     trl = pytest.importorskip("trl")
     from trl.trainer.dpo_trainer import DataCollatorForPreference
     from trl.trainer.utils import add_fused_lm_head
 
-    student = student_of(shelf.load("nano", device="cpu"))
+    student = student_of(models.load("nano", device="cpu"))
     pairs = student.pairs(GIVEN[:6], Seeds(0))
     pad_id = pad_id_of(nano.tokenizer)
     reference = student._reference(pairs, pad_id)
     settings = Preference(beta=0.3, sft_weight=sft_weight)
-    policy, other = moved(shelf.load("nano", device="cpu")).weights, shelf.load("nano", device="cpu").weights
+    policy, other = moved(models.load("nano", device="cpu")).weights, models.load("nano", device="cpu").weights
     with torch.no_grad():
         ours = float(preference_loss(policy, pairs, [reference[k] for k in range(6)], settings, pad_id))
     for model in (policy, other):
@@ -101,7 +101,7 @@ def test_the_loss_is_that_of_trl(nano: Model, sft_weight: float) -> None:
     assert abs(ours - float(np.log(2))) > 0.01  # Another number than that of a policy that is its reference.
 
 
-def test_at_the_start_the_preference_loss_is_that_of_a_coin(fresh_nano: Model) -> None:
+def test_at_the_start_the_preference_loss_is_that_of_a_coin(fresh_nano: LoadedModel) -> None:
     student = student_of(fresh_nano, Preference(sft_weight=0.0))
     curve = student.learn(GIVEN, Seeds(0))
     assert curve[0][1] == pytest.approx(np.log(2), rel=1e-4)
@@ -110,7 +110,7 @@ def test_at_the_start_the_preference_loss_is_that_of_a_coin(fresh_nano: Model) -
 
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_right_responses_become_likelier_than_wrong_ones_and_it_repeats(
-    fresh_nano: Model, tmp_path: Path, method: Method
+    fresh_nano: LoadedModel, tmp_path: Path, method: Method
 ) -> None:
     student = student_of(fresh_nano, method=method)
     clean = student.weights_sha256()
@@ -125,14 +125,14 @@ def test_right_responses_become_likelier_than_wrong_ones_and_it_repeats(
     assert student.weights_sha256() == clean
     assert student.learn(GIVEN, Seeds(0)) == curve
     assert student.weights_sha256() == learned
-    other = student_of(shelf.load("nano", device="cpu"), method=method)
+    other = student_of(models.load("nano", device="cpu"), method=method)
     other.learn(GIVEN[:2], Seeds(1))
     assert other.weights_sha256() != learned
     other.load(tmp_path / "student")
     assert other.weights_sha256() == learned
 
 
-def test_a_training_killed_in_the_middle_ends_as_one_that_was_not(fresh_nano: Model, tmp_path: Path) -> None:
+def test_a_training_killed_in_the_middle_ends_as_one_that_was_not(fresh_nano: LoadedModel, tmp_path: Path) -> None:
     class Killed(Exception):
         pass
 
@@ -143,24 +143,24 @@ def test_a_training_killed_in_the_middle_ends_as_one_that_was_not(fresh_nano: Mo
     few = Preference(samples=1, max_tokens=32)
     whole = student_of(fresh_nano, few)
     curve = whole.learn(EXAMPLES, Seeds(0))
-    student = student_of(shelf.load("nano", device="cpu"), few, keep_every=0.0)
+    student = student_of(models.load("nano", device="cpu"), few, keep_every=0.0)
     with pytest.raises(Killed):
         student.learn(EXAMPLES, Seeds(0), kill, tmp_path / "training")
     steps: list[int] = []
-    again = student_of(shelf.load("nano", device="cpu"), few)
+    again = student_of(models.load("nano", device="cpu"), few)
     assert again.learn(EXAMPLES, Seeds(0), lambda step, *_: steps.append(step), tmp_path / "training") == curve
     assert steps[0] == 4
     assert again.weights_sha256() == whole.weights_sha256()
 
 
-def test_its_own_rejected_answers_are_wrong_and_exactly_what_it_said(fresh_nano: Model) -> None:
+def test_its_own_rejected_answers_are_wrong_and_exactly_what_it_said(fresh_nano: LoadedModel) -> None:
     student = student_of(fresh_nano, Preference(samples=3))
     examples = [*EXAMPLES[:7], GIVEN[7]]
     pairs = student.pairs(examples, Seeds(0))
     assert student.pairs(examples, Seeds(0)) == pairs
     own = [(example, pair) for example, pair in zip(examples[:7], pairs[:7], strict=True) if pair.rejected is not None]
     assert len(own) >= 4
-    assert student.figures == {"pairs_given": 1, "pairs_own": len(own), "without_pair": 7 - len(own)}
+    assert student.metrics == {"pairs_given": 1, "pairs_own": len(own), "without_pair": 7 - len(own)}
     end = student.tokenizer.eos_token_id
     for example, pair in own:
         assert pair.rejected is not None
@@ -174,27 +174,27 @@ def test_its_own_rejected_answers_are_wrong_and_exactly_what_it_said(fresh_nano:
     assert text == GIVEN[7].metadata["rejected"]
 
 
-def test_an_answer_that_could_not_be_judged_is_not_taken_for_wrong(fresh_nano: Model) -> None:
+def test_an_answer_that_could_not_be_judged_is_not_taken_for_wrong(fresh_nano: LoadedModel) -> None:
     def broken(example: Example, completion: Completion) -> Failure | None:
         return Failure(FailureCause.SCORER, "broke") if len(completion.text) % 2 else None
 
     student = PreferenceStudent(fresh_nano, SMALL, Preference(sft_weight=0.0), score=broken)
     with pytest.raises(LessonError, match="none of the 8 examples has a rejected answer"):
         student.learn(EXAMPLES, Seeds(0))
-    assert student.figures["without_pair"] == 8
+    assert student.metrics["without_pair"] == 8
 
 
-def test_without_any_pair_the_responses_alone_are_learned_or_nothing_is(fresh_nano: Model) -> None:
+def test_without_any_pair_the_responses_alone_are_learned_or_nothing_is(fresh_nano: LoadedModel) -> None:
     plain = PreferenceStudent(fresh_nano, SMALL, Preference(sft_weight=0.0))
     with pytest.raises(LessonError, match=r"no scorer was given; give metadata\['rejected'\]"):
         plain.learn(EXAMPLES, Seeds(0))
     responses = PreferenceStudent(fresh_nano, SMALL, Preference(sft_weight=1.0)).learn(EXAMPLES, Seeds(0))
-    supervised = SupervisedStudent(shelf.load("nano", device="cpu"), SMALL).learn(EXAMPLES, Seeds(0))
+    supervised = SupervisedStudent(models.load("nano", device="cpu"), SMALL).learn(EXAMPLES, Seeds(0))
     assert [loss for _, loss in responses] == pytest.approx([loss for _, loss in supervised], rel=1e-3)
 
 
-def test_what_cannot_be_a_rejected_answer_is_one_clear_line(nano: Model) -> None:
-    student = student_of(shelf.load("nano", device="cpu"))
+def test_what_cannot_be_a_rejected_answer_is_one_clear_line(nano: LoadedModel) -> None:
+    student = student_of(models.load("nano", device="cpu"))
     student.check(GIVEN)
     with pytest.raises(LessonError, match="the rejected answer of an example is a text; got list"):
         student.check([replace(EXAMPLES[0], metadata={"rejected": ["1"]})])
@@ -205,7 +205,7 @@ def test_what_cannot_be_a_rejected_answer_is_one_clear_line(nano: Model) -> None
 
 
 def test_a_student_that_goes_on_learns_from_its_last_weights_and_a_broken_training_changes_nothing(
-    fresh_nano: Model, tmp_path: Path
+    fresh_nano: LoadedModel, tmp_path: Path
 ) -> None:
     student = student_of(fresh_nano, start="last")
     clean = student.weights_sha256()
@@ -222,7 +222,7 @@ def test_a_student_that_goes_on_learns_from_its_last_weights_and_a_broken_traini
     student.learn(GIVEN[4:], Seeds(1))
     second = student.weights_sha256()
     # A process that was killed between the rounds loads the first and gets to the same second.
-    other = student_of(shelf.load("nano", device="cpu"), start="last")
+    other = student_of(models.load("nano", device="cpu"), start="last")
     other.load(tmp_path / "first")
     other.learn(GIVEN[4:], Seeds(1))
     assert other.weights_sha256() == second
@@ -233,7 +233,7 @@ def test_a_student_that_goes_on_learns_from_its_last_weights_and_a_broken_traini
 
 
 def test_students_that_read_images_prefer_as_well() -> None:
-    vlm = shelf.load("nano-vlm", device="cpu")
+    vlm = models.load("nano-vlm", device="cpu")
     examples = VisionSkills().write_examples("relation", "", 4, np.random.default_rng(0))
     examples = [replace(one, metadata={"rejected": "Answer: a very wrong one"}) for one in examples]
     examples.append(replace(examples[0], messages=(Message("user", "What is 3 + 4?"),), response="Answer: 7"))
@@ -245,7 +245,7 @@ def test_students_that_read_images_prefer_as_well() -> None:
     assert (margins(student, pairs[:4]) > before).all()
 
 
-def test_students_are_made_by_how_they_learn(nano: Model) -> None:
+def test_students_are_made_by_how_they_learn(nano: LoadedModel) -> None:
     assert STUDENTS.names() == ["practice", "preference", "supervised"]
     made = make_student("preference", nano, SMALL, score=score, start="last", beta=0.2)
     assert isinstance(made, PreferenceStudent)

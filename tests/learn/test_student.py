@@ -8,7 +8,7 @@ from palaestra.core.errors import RunError
 from palaestra.core.records import Message
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Request
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.learn.student import SupervisedStudent
 from palaestra.learn.supervised import Method, Supervision
 from palaestra.runs.files import write_folder
@@ -31,13 +31,13 @@ def method(request: pytest.FixtureRequest) -> Method:
 
 
 def student_of(
-    model: Model, method: Method, epochs: int = 2, batch_size: int = 4, **options: float
+    model: LoadedModel, method: Method, epochs: int = 2, batch_size: int = 4, **options: float
 ) -> SupervisedStudent:
     supervision = Supervision(method, epochs, batch_size, learning_rate=1e-3 if method == "full" else 5e-3)
     return SupervisedStudent(model, supervision, **options)  # type: ignore[arg-type]
 
 
-def test_a_student_learns_forgets_and_learns_the_same_again(fresh_nano: Model, method: Method) -> None:
+def test_a_student_learns_forgets_and_learns_the_same_again(fresh_nano: LoadedModel, method: Method) -> None:
     student = student_of(fresh_nano, method, epochs=4, batch_size=8)
     before, clean = said(student), student.weights_sha256()
     student.learn(EXAMPLES, Seeds(0))
@@ -51,19 +51,21 @@ def test_a_student_learns_forgets_and_learns_the_same_again(fresh_nano: Model, m
     assert student.weights_sha256() == learned
 
 
-def test_a_saved_student_loads_into_a_fresh_one(fresh_nano: Model, tmp_path: Path, method: Method) -> None:
-    from palaestra.engines import models as shelf
+def test_a_saved_student_loads_into_a_fresh_one(fresh_nano: LoadedModel, tmp_path: Path, method: Method) -> None:
+    from palaestra.engines import models
 
     student = student_of(fresh_nano, method)
     student.learn(FEW, Seeds(0))
     write_folder(tmp_path / "student", student.save)
-    other = student_of(shelf.load("nano", device="cpu"), method)
+    other = student_of(models.load("nano", device="cpu"), method)
     other.load(tmp_path / "student")
     assert other.weights_sha256() == student.weights_sha256()
     assert said(other) == said(student)
 
 
-def test_after_every_training_the_engine_asks_what_that_training_led_to(fresh_nano: Model, method: Method) -> None:
+def test_after_every_training_the_engine_asks_what_that_training_led_to(
+    fresh_nano: LoadedModel, method: Method
+) -> None:
     """A server that knows adapters by a number would go on with the first one."""
     student = student_of(fresh_nano, method, epochs=4)
     for answer in ("Answer: 1", "Answer: 2"):
@@ -71,20 +73,20 @@ def test_after_every_training_the_engine_asks_what_that_training_led_to(fresh_na
         assert said(student) == answer
 
 
-def test_a_saved_student_is_an_ordinary_checkpoint(fresh_nano: Model, tmp_path: Path) -> None:
-    from palaestra.engines import models as shelf
+def test_a_saved_student_is_an_ordinary_checkpoint(fresh_nano: LoadedModel, tmp_path: Path) -> None:
+    from palaestra.engines import models
 
     student = student_of(fresh_nano, "full")
     student.learn(FEW, Seeds(0))
     write_folder(tmp_path / "student", student.save)
-    answer = shelf.load(str(tmp_path / "student"), device="cpu").engine().generate([QUESTION])[0][0]
+    answer = models.load(str(tmp_path / "student"), device="cpu").engine().generate([QUESTION])[0][0]
     assert answer.text == said(student)  # type: ignore[union-attr]
 
 
 def test_a_training_killed_in_the_middle_goes_on_from_its_last_state(
-    fresh_nano: Model, tmp_path: Path, method: Method
+    fresh_nano: LoadedModel, tmp_path: Path, method: Method
 ) -> None:
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
 
     whole = student_of(fresh_nano, method)
     curve = whole.learn(FEW, Seeds(0))
@@ -96,17 +98,17 @@ def test_a_training_killed_in_the_middle_goes_on_from_its_last_state(
         if step == 3:
             raise Killed
 
-    student = student_of(shelf.load("nano", device="cpu"), method, keep_every=0.0)
+    student = student_of(models.load("nano", device="cpu"), method, keep_every=0.0)
     with pytest.raises(Killed):
         student.learn(FEW, Seeds(0), kill, tmp_path / "training")
     steps: list[int] = []
-    again = student_of(shelf.load("nano", device="cpu"), method)
+    again = student_of(models.load("nano", device="cpu"), method)
     assert again.learn(FEW, Seeds(0), lambda step, total, loss: steps.append(step), tmp_path / "training") == curve
     assert steps == [3, 4]
     assert again.weights_sha256() == whole.weights_sha256()
 
 
-def test_the_state_of_another_training_is_not_used(fresh_nano: Model, tmp_path: Path) -> None:
+def test_the_state_of_another_training_is_not_used(fresh_nano: LoadedModel, tmp_path: Path) -> None:
     student = student_of(fresh_nano, "full", keep_every=0.0)
     student.learn(FEW, Seeds(0), progress=tmp_path / "training")
     steps: list[int] = []
@@ -114,7 +116,7 @@ def test_the_state_of_another_training_is_not_used(fresh_nano: Model, tmp_path: 
     assert steps[0] == 1
 
 
-def test_a_damaged_checkpoint_is_one_clear_line(fresh_nano: Model, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_one_clear_line(fresh_nano: LoadedModel, tmp_path: Path) -> None:
     student = student_of(fresh_nano, "full")
     with pytest.raises(RunError, match="damaged"):
         student.load(tmp_path)
@@ -123,7 +125,7 @@ def test_a_damaged_checkpoint_is_one_clear_line(fresh_nano: Model, tmp_path: Pat
         student.load(tmp_path)
 
 
-def test_the_checkpoint_of_another_model_is_refused(fresh_nano: Model, tmp_path: Path) -> None:
+def test_the_checkpoint_of_another_model_is_refused(fresh_nano: LoadedModel, tmp_path: Path) -> None:
     from palaestra.learn.nano import build_model
 
     build_model(fresh_nano.tokenizer, layers=4, width=64).save_pretrained(tmp_path)

@@ -7,7 +7,7 @@ import torch
 from palaestra.core.errors import LessonError, MissingExtraError
 from palaestra.core.records import Example
 from palaestra.core.seeding import Seeds
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.learn.supervised import Supervision, TrainingState, _schedule, add_adapter, fine_tune, supervision_for
 from palaestra.tasks.math.task import MathSkills
 
@@ -27,18 +27,18 @@ def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_the_loss_falls_on_what_is_learned(fresh_nano: Model) -> None:
+def test_the_loss_falls_on_what_is_learned(fresh_nano: LoadedModel) -> None:
     curve = fine_tune(fresh_nano.weights, fresh_nano.tokenizer, lesson(), Supervision(epochs=6, batch_size=8), Seeds(0))
     assert len(curve) == 18
     assert np.mean([loss for _, loss in curve[-3:]]) < 0.5 * np.mean([loss for _, loss in curve[:3]])
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others() -> None:
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
 
     results = []
     for seed in (0, 0, 1):
-        model = shelf.load("nano", device="cpu")
+        model = models.load("nano", device="cpu")
         fine_tune(model.weights, model.tokenizer, lesson(), SUPERVISION, Seeds(seed))
         results.append(weights(model.weights))
     assert same(results[0], results[1])
@@ -47,7 +47,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others() -> None:
 
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_an_interrupted_training_goes_on_to_the_same_weights(method: str) -> None:
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
 
     supervision = Supervision(method=method, epochs=2, batch_size=8, dropout=0.1 if method == "lora" else 0.0)  # type: ignore[arg-type]
     states: list[TrainingState] = []
@@ -58,8 +58,8 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(method: str) -> Non
             moments = {k: {n: torch.as_tensor(t).clone() for n, t in m.items()} for k, m in state.moments.items()}
             states.append(TrainingState(3, copied, moments, list(state.curve)))
 
-    def prepared() -> tuple[Model, torch.nn.Module]:
-        model = shelf.load("nano", device="cpu")
+    def prepared() -> tuple[LoadedModel, torch.nn.Module]:
+        model = models.load("nano", device="cpu")
         return model, add_adapter(model.weights, supervision, Seeds(0)) if method == "lora" else model.weights
 
     model, whole = prepared()
@@ -70,7 +70,7 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(method: str) -> Non
     assert same(weights(whole), weights(rest))
 
 
-def test_an_adapter_leaves_the_base_as_it_was(fresh_nano: Model) -> None:
+def test_an_adapter_leaves_the_base_as_it_was(fresh_nano: LoadedModel) -> None:
     before = weights(fresh_nano.weights)
     adapted = add_adapter(fresh_nano.weights, Supervision("lora"), Seeds(0))
     fine_tune(adapted, fresh_nano.tokenizer, lesson(), Supervision("lora", epochs=1), Seeds(0))
@@ -78,19 +78,19 @@ def test_an_adapter_leaves_the_base_as_it_was(fresh_nano: Model) -> None:
     assert same(before, restored)
 
 
-def test_training_leaves_the_global_generator_alone(fresh_nano: Model) -> None:
+def test_training_leaves_the_global_generator_alone(fresh_nano: LoadedModel) -> None:
     before = torch.random.get_rng_state()
     adapted = add_adapter(fresh_nano.weights, Supervision("lora", dropout=0.1), Seeds(0))
     fine_tune(adapted, fresh_nano.tokenizer, lesson(8), Supervision("lora", epochs=1, dropout=0.1), Seeds(0))
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_an_empty_lesson_is_refused(fresh_nano: Model) -> None:
+def test_an_empty_lesson_is_refused(fresh_nano: LoadedModel) -> None:
     with pytest.raises(LessonError, match="at least one example"):
         fine_tune(fresh_nano.weights, fresh_nano.tokenizer, [], SUPERVISION, Seeds(0))
 
 
-def test_a_loss_that_is_not_finite_stops_with_advice(fresh_nano: Model) -> None:
+def test_a_loss_that_is_not_finite_stops_with_advice(fresh_nano: LoadedModel) -> None:
     with torch.no_grad():
         fresh_nano.weights.model.norm.weight.fill_(float("nan"))
     with pytest.raises(LessonError, match="lower the learning rate"):

@@ -14,7 +14,7 @@ def network() -> torch.nn.Module:
 
 
 def test_the_flat_optimizer_is_adamw_with_clipping() -> None:
-    """Step by step the weights of torch's own optimizer, with two rates, decay, clipping and a schedule."""
+    """Step by step the weights of torch's own optimizer, with two learning_rates, decay, clipping and a schedule."""
     ours, theirs = network(), network()
     layers = [list(ours[0].parameters()), list(ours[2].parameters())]  # type: ignore[index]
     optimizer = Optimizer([{"params": layers[0], "lr": 1e-2}, {"params": layers[1], "lr": 3e-3}], 0.5, 0.1)
@@ -23,9 +23,9 @@ def test_the_flat_optimizer_is_adamw_with_clipping() -> None:
     )  # type: ignore[index]  # fmt: skip
     generator = torch.Generator().manual_seed(1)
     for step in range(20):
-        share = 1 - step / 20
-        optimizer.scale(share)
-        inner.param_groups[0]["lr"], inner.param_groups[1]["lr"] = 1e-2 * share, 3e-3 * share
+        fraction = 1 - step / 20
+        optimizer.scale(fraction)
+        inner.param_groups[0]["lr"], inner.param_groups[1]["lr"] = 1e-2 * fraction, 3e-3 * fraction
         x, y = torch.randn(8, 3, generator=generator), 5 * torch.randn(8, 2, generator=generator)
         for model in (ours, theirs):
             ((model(x) - y) ** 2).mean().backward()

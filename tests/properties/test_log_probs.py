@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palaestra.core.seeding import Seeds
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.engines.slots import SlotStepper
 from palaestra.envs.token import Prompt, TokenVectorEnv
 from palaestra.learn.collect import collect_responses
@@ -76,18 +76,18 @@ class Scripted(TokenVectorEnv):
 
 
 def worst_ratio(policy: LanguageModelPolicy, rollout: Rollout) -> float:
-    """By our own way of reading, where the model has one, and by transformers'."""
-    lean, found = policy._lean, []
-    for policy._lean in (lean, None):
+    """By the fast path, if the model has one, and by the model's own forward pass."""
+    fast, found = policy.sequence_forward.fast, []
+    for policy.sequence_forward.fast in (fast, None):
         new_BT = policy.logprobs_BT(rollout)
         found.append(float((((new_BT - rollout.logprobs_BT) * rollout.mask_BT).exp() - 1).abs().max()))
-    policy._lean = lean
+    policy.sequence_forward.fast = fast
     return max(found)
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.data())
-def test_the_ratio_is_one_before_the_first_gradient_step(model: Any, nano: Model, data: st.DataObject) -> None:
+def test_the_ratio_is_one_before_the_first_gradient_step(model: Any, nano: LoadedModel, data: st.DataObject) -> None:
     slots = data.draw(st.integers(1, 7), "slots")
     episodes = data.draw(st.integers(1, 15), "episodes")
     generator = np.random.default_rng(data.draw(st.integers(0, 10**6), "seed"))
@@ -96,7 +96,7 @@ def test_the_ratio_is_one_before_the_first_gradient_step(model: Any, nano: Model
     temperature = data.draw(st.sampled_from([1.0, 0.7, 1.6]), "temperature")
     env = Scripted(lengths, prompts, nano.tokenizer, slots)
     policy = LanguageModelPolicy(
-        model, temperature=temperature, vocabulary=VOCABULARY, piece=data.draw(st.integers(1, 5))
+        model, temperature=temperature, vocabulary=VOCABULARY, microbatch_size=data.draw(st.integers(1, 5))
     )
     rollout = collect_responses(env, policy, episodes, Seeds(1), seed=0)
     assert sorted(rollout.episode_lengths) == sorted(lengths)
@@ -129,7 +129,7 @@ def test_stepping_gives_the_logits_of_one_full_pass(model: Any, seed: int) -> No
             logits_SV = stepper.start({s: sequences[s] for s in fresh}, logits_SV)
 
 
-def test_an_episode_says_the_same_in_any_company(model: Any, nano: Model) -> None:
+def test_an_episode_says_the_same_in_any_company(model: Any, nano: LoadedModel) -> None:
     """The choices of an episode belong to its number: slots, order and neighbours change nothing."""
     generator = np.random.default_rng(5)
     prompts = [generator.integers(2, VOCABULARY, n).tolist() for n in (3, 9, 5, 14, 4, 8)]
@@ -141,7 +141,7 @@ def test_an_episode_says_the_same_in_any_company(model: Any, nano: Model) -> Non
     assert found[0] == found[1] == found[2]
 
 
-def test_the_ratio_is_one_with_an_adapter_and_the_reference_is_the_adapter_off(model: Any, nano: Model) -> None:
+def test_the_ratio_is_one_with_an_adapter_and_the_reference_is_the_adapter_off(model: Any, nano: LoadedModel) -> None:
     pytest.importorskip("peft")
     import copy
 
@@ -168,7 +168,7 @@ def test_the_ratio_is_one_with_an_adapter_and_the_reference_is_the_adapter_off(m
     assert abs(divergence - float(expected.sum(-1).mean())) < 1e-5
 
 
-def test_dropout_stays_off_while_learning(model: Any, nano: Model) -> None:
+def test_dropout_stays_off_while_learning(model: Any, nano: LoadedModel) -> None:
     """GPT-2's configuration has dropout; the first update must still find every ratio at 1."""
     import copy
 
@@ -184,12 +184,12 @@ def test_dropout_stays_off_while_learning(model: Any, nano: Model) -> None:
         algorithm: Any = PPO(policy, PPOConfig(update_epochs=1, minibatch_size=4))
         if kind == "grpo":
             algorithm = GRPO(policy, GRPOConfig(group_size=2))
-        figures = algorithm.update(rollout, 1)
-        assert abs(figures["kl"]) < 1e-6
-        assert figures["clip_share"] == 0
+        metrics = algorithm.update(rollout, 1)
+        assert abs(metrics["kl"]) < 1e-6
+        assert metrics["clip_fraction"] == 0
 
 
-def test_the_divergence_of_a_policy_from_itself_is_zero(model: Any, nano: Model) -> None:
+def test_the_divergence_of_a_policy_from_itself_is_zero(model: Any, nano: LoadedModel) -> None:
     from palaestra.learn.reference import Reference, penalise
 
     policy = LanguageModelPolicy(model, vocabulary=VOCABULARY)
@@ -198,7 +198,7 @@ def test_the_divergence_of_a_policy_from_itself_is_zero(model: Any, nano: Model)
     assert abs(penalise(rollout, Reference(policy).logprobs_BT(rollout), 1.0)) < 1e-4
 
 
-def test_values_follow_the_states_with_a_head_and_with_a_critic_of_its_own(model: Any, nano: Model) -> None:
+def test_values_follow_the_states_with_a_head_and_with_a_critic_of_its_own(model: Any, nano: LoadedModel) -> None:
     """The value of a decision is that of the state before it; its next value, of the state after it."""
     import copy
 
@@ -214,24 +214,24 @@ def test_values_follow_the_states_with_a_head_and_with_a_critic_of_its_own(model
             head.weight.normal_(generator=torch.Generator().manual_seed(0))
         rollout = collect_responses(env, policy, 3, Seeds(2), seed=0)
         values_BT, next_BT = policy.values_BT(rollout)
-        for lane in range(3):
-            prompt, response = rollout.inputs.prompts[lane], rollout.inputs.responses[lane]
+        for sequence in range(3):
+            prompt, response = rollout.inputs.prompts[sequence], rollout.inputs.responses[sequence]
             with torch.no_grad():
                 hidden = model.base_model(input_ids=torch.tensor([prompt + response])).last_hidden_state[0]
                 expected = head(hidden)[:, 0][len(prompt) - 1 :]
             n = len(response)
-            assert torch.allclose(values_BT[lane, :n], expected[:-1], atol=1e-4)
-            assert torch.allclose(next_BT[lane, :n], expected[1:], atol=1e-4)
+            assert torch.allclose(values_BT[sequence, :n], expected[:-1], atol=1e-4)
+            assert torch.allclose(next_BT[sequence, :n], expected[1:], atol=1e-4)
 
 
-def test_known_shapes_take_the_lean_step_and_a_stranger_its_own_way(model: Any) -> None:
+def test_known_architectures_take_the_fast_step_and_others_their_own_forward(model: Any) -> None:
     stepper = SlotStepper(model, 2)
     stepper.start({0: [5, 6, 7], 1: [8]})
     stepper.step(torch.tensor([3, 4]))
-    assert stepper._lean is not None
+    assert stepper._fast is not None
 
     class Stranger(type(model)):  # type: ignore[misc]
-        """Has the name of a known shape and computes something else."""
+        """Has the name of a known architecture and computes something else."""
 
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             output = super().forward(*args, **kwargs)
@@ -246,12 +246,12 @@ def test_known_shapes_take_the_lean_step_and_a_stranger_its_own_way(model: Any) 
     stepper = SlotStepper(stranger, 2)
     stepper.start({0: [5, 6, 7], 1: [8]})
     logits = stepper.step(torch.tensor([3, 4]))
-    assert stepper._lean is None
+    assert stepper._fast is None
     with torch.no_grad():
         assert torch.allclose(logits[1], 0.5 * model(input_ids=torch.tensor([[8, 4]])).logits[0, -1], atol=1e-4)
 
 
-def test_the_lean_step_follows_the_weights(model: Any) -> None:
+def test_the_fast_step_follows_the_weights(model: Any) -> None:
     import copy
 
     changed = copy.deepcopy(model)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from talk import Talk
 
 from palaestra.core.seeding import Seeds
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.envs.turn import TurnVectorEnv
 from palaestra.learn.chats import ChatEncoder
 from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy
@@ -69,7 +69,7 @@ def messages_of(dice: Dice, number: int, turn: int, seeds: Seeds, most: int) -> 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_what_is_learned_from_is_what_was_sampled_turn_by_turn(nano: Model, data: st.DataObject) -> None:
+def test_what_is_learned_from_is_what_was_sampled_turn_by_turn(nano: LoadedModel, data: st.DataObject) -> None:
     tokenizer = nano.tokenizer
     end = int(tokenizer.eos_token_id)
     slots, group = data.draw(st.integers(1, 5), "slots"), data.draw(st.sampled_from([1, 2, 3]), "group")
@@ -85,8 +85,8 @@ def test_what_is_learned_from_is_what_was_sampled_turn_by_turn(nano: Model, data
     )  # fmt: skip
     env.close()
     assert [episode.number for episode in rollout.records] == list(range(first, first + episodes))
-    for lane, episode in enumerate(rollout.records):
-        assert episode.group == episode.number // group == int(rollout.group_B[lane])  # type: ignore[index]
+    for sequence, episode in enumerate(rollout.records):
+        assert episode.group == episode.number // group == int(rollout.group_B[sequence])  # type: ignore[index]
         head = episode.messages[: episode.opening]
         alone = Talk(failing=failing)
         assert alone.reset(seed=episode.seed)[0].messages == head
@@ -97,7 +97,7 @@ def test_what_is_learned_from_is_what_was_sampled_turn_by_turn(nano: Model, data
         assert len(said) == episode.turns
         text = "".join(f"<|{m.role}|>{m.text}<|end|>" for m in head) + "<|assistant|>"
         ids: list[int] = list(tokenizer.encode(text, add_special_tokens=False))
-        assert tuple(ids) == rollout.inputs.prompts[lane]
+        assert tuple(ids) == rollout.inputs.prompts[sequence]
         chosen: list[int] = []
         logprobs: list[float] = []
         rewards = np.zeros(rollout.rewards_BT.shape[1])
@@ -125,13 +125,13 @@ def test_what_is_learned_from_is_what_was_sampled_turn_by_turn(nano: Model, data
                 given_text = "".join(f"<|{m.role}|>{m.text}<|end|>" for m in answers) + "<|assistant|>"
                 ids += tokenizer.encode(("" if ended else "<|end|>") + given_text, add_special_tokens=False)
         inputs = rollout.inputs
-        assert inputs.prompts[lane] + inputs.responses[lane] == tuple(ids)
-        assert (inputs.chosen[lane] + len(inputs.prompts[lane])).tolist() == places
-        assert inputs.decisions(lane) == tuple(chosen)
+        assert inputs.prompts[sequence] + inputs.responses[sequence] == tuple(ids)
+        assert (inputs.chosen[sequence] + len(inputs.prompts[sequence])).tolist() == places
+        assert inputs.decisions(sequence) == tuple(chosen)
         n = len(chosen)
-        assert rollout.mask_BT[lane].tolist() == [True] * n + [False] * (len(rewards) - n)
-        assert np.allclose(rollout.logprobs_BT[lane, :n], logprobs)
-        assert np.allclose(rollout.rewards_BT[lane], rewards)
+        assert rollout.mask_BT[sequence].tolist() == [True] * n + [False] * (len(rewards) - n)
+        assert np.allclose(rollout.logprobs_BT[sequence, :n], logprobs)
+        assert np.allclose(rollout.rewards_BT[sequence], rewards)
         # The record of the store says the same.
         record = episode.trajectory("Talk-v0")
         assert [i for s in record.segments for i in s.token_ids] == ids
@@ -140,8 +140,10 @@ def test_what_is_learned_from_is_what_was_sampled_turn_by_turn(nano: Model, data
         kept = [p for s in record.segments for p, own in zip(s.logprobs, s.chosen, strict=True) if own]
         assert np.allclose(kept, logprobs) and record.total_reward == pytest.approx(float(rewards.sum()))  # noqa: PT018
         assert len(ids) <= context
-        assert bool(rollout.valid_B[lane]) is not bool(episode.failure)  # type: ignore[index]
-        assert bool(rollout.terminated_BT[lane, n - 1]) is episode.terminated is (episode.stop_reason == "submitted")
+        assert bool(rollout.valid_B[sequence]) is not bool(episode.failure)  # type: ignore[index]
+        assert (
+            bool(rollout.terminated_BT[sequence, n - 1]) is episode.terminated is (episode.stop_reason == "submitted")
+        )
         if episode.stop_reason == "context":
             assert replay[2:4] == (False, False)
             assert episode.rewards[-1] == pytest.approx(replay[1] - 10.0), "what the limit hands in is paid as well"
@@ -163,7 +165,7 @@ def llama(vocabulary: int) -> Any:
 
 
 @pytest.fixture(scope="module", params=[gpt2, llama], ids=["gpt2", "llama"])
-def model(request: pytest.FixtureRequest, nano: Model) -> Any:
+def model(request: pytest.FixtureRequest, nano: LoadedModel) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         made = request.param(len(nano.tokenizer))
@@ -173,7 +175,7 @@ def model(request: pytest.FixtureRequest, nano: Model) -> Any:
     return made.eval()
 
 
-def talked(policy: LanguageModelPolicy, nano: Model, episodes: int, seed: int, **given: Any) -> Rollout:
+def talked(policy: LanguageModelPolicy, nano: LoadedModel, episodes: int, seed: int, **given: Any) -> Rollout:
     """Episodes of `Talk` by a policy; a message ends at any token with a low id, so that lengths differ."""
     options = SimpleNamespace(**{"slots": 3, "words": 6, "most": 12, "group": 1, **given})
     env = TurnVectorEnv(lambda: Talk(words=options.words), options.slots, autoreset=False)
@@ -186,38 +188,40 @@ def talked(policy: LanguageModelPolicy, nano: Model, episodes: int, seed: int, *
         env.close()
 
 
-def whole_pass(model: Any, rollout: Rollout, lane: int, temperature: float = 1.0) -> torch.Tensor:
-    """The log-probs of a lane's decisions by one pass of transformers: no cache, no padding, one sequence."""
+def whole_pass(model: Any, rollout: Rollout, sequence: int, temperature: float = 1.0) -> torch.Tensor:
+    """The log-probs of a sequence's decisions by one pass of transformers: no cache, no padding, one sequence."""
     inputs = rollout.inputs
-    ids = torch.tensor(inputs.prompts[lane] + inputs.responses[lane])
+    ids = torch.tensor(inputs.prompts[sequence] + inputs.responses[sequence])
     with torch.no_grad():
         logprobs = (model(input_ids=ids[None]).logits[0] / temperature).log_softmax(-1)
-    places = torch.from_numpy(inputs.chosen[lane]) + len(inputs.prompts[lane])
+    places = torch.from_numpy(inputs.chosen[sequence]) + len(inputs.prompts[sequence])
     found: torch.Tensor = logprobs[places - 1, ids[places]]
     return found
 
 
 @settings(max_examples=12, deadline=None)
 @given(st.data())
-def test_the_ratio_is_one_before_the_first_gradient_step(model: Any, nano: Model, data: st.DataObject) -> None:
+def test_the_ratio_is_one_before_the_first_gradient_step(model: Any, nano: LoadedModel, data: st.DataObject) -> None:
     temperature = data.draw(st.sampled_from([1.0, 0.7, 1.6]), "temperature")
-    policy = LanguageModelPolicy(model, temperature=temperature, piece=data.draw(st.integers(1, 5), "piece"))
+    policy = LanguageModelPolicy(
+        model, temperature=temperature, microbatch_size=data.draw(st.integers(1, 5), "microbatch_size")
+    )
     rollout = talked(
         policy, nano, data.draw(st.integers(1, 9), "episodes"), data.draw(st.integers(0, 999), "seed"),
         slots=data.draw(st.integers(1, 5), "slots"), words=data.draw(st.sampled_from([1, 6, 20]), "words"),
     )  # fmt: skip
-    lean = policy._lean
-    assert lean is not None
-    for policy._lean in (lean, None):
+    fast = policy.sequence_forward.fast
+    assert fast is not None
+    for policy.sequence_forward.fast in (fast, None):
         new_BT = policy.logprobs_BT(rollout)
         assert float((((new_BT - rollout.logprobs_BT) * rollout.mask_BT).exp() - 1).abs().max()) < TOLERANCE
-    policy._lean = lean
-    for lane in range(rollout.lanes):
-        old = rollout.logprobs_BT[lane][rollout.mask_BT[lane]]
-        assert float(((whole_pass(model, rollout, lane, temperature) - old).exp() - 1).abs().max()) < TOLERANCE
+    policy.sequence_forward.fast = fast
+    for sequence in range(rollout.num_sequences):
+        old = rollout.logprobs_BT[sequence][rollout.mask_BT[sequence]]
+        assert float(((whole_pass(model, rollout, sequence, temperature) - old).exp() - 1).abs().max()) < TOLERANCE
 
 
-def test_an_episode_says_the_same_in_any_company(model: Any, nano: Model) -> None:
+def test_an_episode_says_the_same_in_any_company(model: Any, nano: LoadedModel) -> None:
     """Slots, order, neighbours and when the others are done change nothing."""
     policy = LanguageModelPolicy(model)
     found = [talked(policy, nano, 8, 3, slots=slots).inputs for slots in (1, 3, 8)]
@@ -225,7 +229,7 @@ def test_an_episode_says_the_same_in_any_company(model: Any, nano: Model) -> Non
     assert len({len(response) for response in found[0].responses}) > 3
 
 
-def test_values_stand_before_decisions_and_behind_the_end(model: Any, nano: Model) -> None:
+def test_values_stand_before_decisions_and_behind_the_end(model: Any, nano: LoadedModel) -> None:
     """The value after the last word of a turn is that of the state after the answer to it."""
     for own in (True, False):
         critic = LanguageModelCritic(model.base_model, 32)
@@ -234,23 +238,23 @@ def test_values_stand_before_decisions_and_behind_the_end(model: Any, nano: Mode
         with torch.no_grad():
             head.weight.normal_(generator=torch.Generator().manual_seed(0))
         rollout = talked(policy, nano, 5, 1)
-        for lean in (True, False):
-            if not lean:
-                policy._lean = critic._lean = None
+        for fast in (True, False):
+            if not fast:
+                policy.sequence_forward.fast = critic.sequence_forward.fast = None
             values_BT, next_BT = policy.values_BT(rollout)
-            for lane in range(rollout.lanes):
-                prompt, response = rollout.inputs.prompts[lane], rollout.inputs.responses[lane]
+            for sequence in range(rollout.num_sequences):
+                prompt, response = rollout.inputs.prompts[sequence], rollout.inputs.responses[sequence]
                 with torch.no_grad():
                     hidden = model.base_model(input_ids=torch.tensor([prompt + response])).last_hidden_state[0]
                     all_values = head(hidden)[:, 0]
-                before = [*(rollout.inputs.chosen[lane] + len(prompt) - 1).tolist(), len(prompt + response) - 1]
+                before = [*(rollout.inputs.chosen[sequence] + len(prompt) - 1).tolist(), len(prompt + response) - 1]
                 n = len(before) - 1
-                assert torch.allclose(values_BT[lane, :n], all_values[before[:-1]], atol=1e-4)
-                assert torch.allclose(next_BT[lane, :n], all_values[before[1:]], atol=1e-4)
+                assert torch.allclose(values_BT[sequence, :n], all_values[before[:-1]], atol=1e-4)
+                assert torch.allclose(next_BT[sequence, :n], all_values[before[1:]], atol=1e-4)
 
 
-def test_gradients_come_from_decisions_alone(model: Any, nano: Model) -> None:
-    """The loss of a lane is that of one plain pass in which all that was given is masked."""
+def test_gradients_come_from_decisions_alone(model: Any, nano: LoadedModel) -> None:
+    """The loss of a sequence is that of one plain pass in which all that was given is masked."""
     import copy
 
     own = copy.deepcopy(model)
@@ -259,13 +263,13 @@ def test_gradients_come_from_decisions_alone(model: Any, nano: Model) -> None:
     from palaestra.learn.rollouts import everything
 
     for selection in everything(rollout, True, 4):
-        judged = policy.judge(rollout, selection, values=False)
+        judged = policy.evaluate_actions(rollout, selection, values=False)
         (judged.logprobs * selection.of(rollout.mask_BT)).sum().backward()  # type: ignore[no-untyped-call]
     plain = copy.deepcopy(model)
-    for lane in range(rollout.lanes):
-        ids = torch.tensor(rollout.inputs.prompts[lane] + rollout.inputs.responses[lane])
+    for sequence in range(rollout.num_sequences):
+        ids = torch.tensor(rollout.inputs.prompts[sequence] + rollout.inputs.responses[sequence])
         labels = torch.full_like(ids, -100)
-        places = torch.from_numpy(rollout.inputs.chosen[lane]) + len(rollout.inputs.prompts[lane])
+        places = torch.from_numpy(rollout.inputs.chosen[sequence]) + len(rollout.inputs.prompts[sequence])
         labels[places] = ids[places]
         logits = plain(input_ids=ids[None]).logits[0, :-1]
         (-torch.nn.functional.cross_entropy(logits, labels[1:], reduction="sum", ignore_index=-100)).backward()
@@ -275,7 +279,9 @@ def test_gradients_come_from_decisions_alone(model: Any, nano: Model) -> None:
 
 
 @pytest.mark.parametrize("kind", ["grpo", "rloo", "ppo", "reinforce"])
-def test_the_first_update_of_every_algorithm_finds_the_policy_where_it_was(model: Any, nano: Model, kind: str) -> None:
+def test_the_first_update_of_every_algorithm_finds_the_policy_where_it_was(
+    model: Any, nano: LoadedModel, kind: str
+) -> None:
     import copy
 
     from palaestra.learn.algorithms import ALGORITHMS
@@ -290,6 +296,6 @@ def test_the_first_update_of_every_algorithm_finds_the_policy_where_it_was(model
         "reinforce": {},
     }[kind]  # fmt: skip
     before = [p.detach().clone() for p in policy.parameters()]
-    figures = algorithm_class(policy, algorithm_class.Config(**config)).update(rollout, 1)
-    assert abs(figures.get("kl", 0.0)) < 1e-5
+    metrics = algorithm_class(policy, algorithm_class.Config(**config)).update(rollout, 1)
+    assert abs(metrics.get("kl", 0.0)) < 1e-5
     assert any(not torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))

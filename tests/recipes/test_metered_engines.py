@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from palaestra.core.errors import SettingsError
-from palaestra.engines import models as shelf
+from palaestra.engines import models
 from palaestra.recipes.evaluate.recipe import evaluate
 from palaestra.recipes.evaluate.settings import EvaluateSettings
 from palaestra.recipes.research.bench import bench
@@ -49,7 +49,7 @@ def test_a_limit_in_dollars_for_a_model_without_a_price_is_refused_at_once(
     def load(*arguments: Any, **named: Any) -> Any:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(shelf, "load", load)
+    monkeypatch.setattr(models, "load", load)
     monkeypatch.delenv("PALAESTRA_PRICES", raising=False)
     with pytest.raises(SettingsError, match=r"a limit in dollars needs to know what .*#unpriced costs"):
         RECIPES[name](tmp_path / "out")

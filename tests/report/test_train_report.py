@@ -1,4 +1,4 @@
-"""The report of a train run: true to its figures, for language models and classic environments, at every moment."""
+"""The report of a train run: true to its metrics, for language models and classic environments, at every moment."""
 
 from __future__ import annotations
 
@@ -90,13 +90,13 @@ def classic(folder: Path, **values: Any) -> Run:
     return create(folder, **(settings | values))
 
 
-def figures(iteration: int, **more: float) -> dict[str, float]:
+def metrics(iteration: int, **more: float) -> dict[str, float]:
     """What an iteration of a language model with a reference brings."""
     reward = 0.1 * iteration
     return {
         "reward": reward, "reward_low": reward - 0.05, "reward_high": reward + 0.05, "reward_count": 64.0,
         "episodes": 64.0, "failures": 1.0, "decisions": 1000.0, "total_decisions": 1000.0 * iteration,
-        "length": 15.5, "entropy": 0.8, "truncated": 0.125, "kl": 0.004, "clip_share": 0.03, "gradient_norm": 0.42,
+        "length": 15.5, "entropy": 0.8, "truncated": 0.125, "kl": 0.004, "clip_fraction": 0.03, "gradient_norm": 0.42,
         "explained_variance": -0.5, "reference_kl": 0.2 * iteration, "seconds_model": 2.0, "seconds_environment": 0.5,
         "seconds_reference": 0.5, "seconds_update": 1.0, "tokens_per_second": 250.0, **more,
     }  # fmt: skip
@@ -148,14 +148,14 @@ def read(folder: Path) -> Page:
 
 def rlhf_run(folder: Path, iterations: int = 3, *, gold: bool = False, response: str = "fine") -> Path:
     with language(folder) as run:
-        run.store.add_figures(0, held_out(0.2, test_reference_kl=0.0))
+        run.store.add_metrics(0, held_out(0.2, test_reference_kl=0.0))
         for k in range(1, iterations + 1):
-            run.store.add_iteration(k, figures(k), [episode(response)], cost(f"{k}/train"))
+            run.store.add_iteration(k, metrics(k), [episode(response)], cost(f"{k}/train"))
             if gold:
                 value = 0.5 - 0.1 * (k - 2) ** 2
                 more = {"gold_reward": value, "gold_reward_low": value - 0.04, "gold_reward_high": value + 0.04}
-                run.store.add_figures(k, more)
-        run.store.add_figures(iterations, held_out(0.7, test_reference_kl=0.6))
+                run.store.add_metrics(k, more)
+        run.store.add_metrics(iterations, held_out(0.7, test_reference_kl=0.6))
         run.store.add_cost(LedgerEntry("rest", seconds=1.0))
         run.write_summary({"recipe": "train", "weights_sha256": "abcdef0123456789", "stopped_early": False})
     return folder
@@ -165,13 +165,13 @@ def task_run(folder: Path, *, ended: bool = True) -> Path:
     with language(folder, "CoTEnv-v0", "grpo", variant="dr_grpo") as run:
         store = run.store
         store.add_attempts("0/test", attempts(2), cost("0/test"))
-        store.add_figures(0, {"test_accuracy": 20.0, "test_count": 10.0, "seconds_evaluate": 1.0})
+        store.add_metrics(0, {"test_accuracy": 20.0, "test_count": 10.0, "seconds_evaluate": 1.0})
         for k in (1, 2):
             more = {"groups_without_variance": 0.25}
-            store.add_iteration(k, figures(k, **more), [episode()], cost(f"{k}/train"))
+            store.add_iteration(k, metrics(k, **more), [episode()], cost(f"{k}/train"))
         store.add_attempts("2/test", attempts(8, failed=1), cost("2/test"))
         if ended:
-            store.add_figures(2, {"test_accuracy": 88.9, "test_count": 9.0, "seconds_evaluate": 1.0})
+            store.add_metrics(2, {"test_accuracy": 88.9, "test_count": 9.0, "seconds_evaluate": 1.0})
             run.write_summary({"recipe": "train"})
     return folder
 
@@ -195,9 +195,9 @@ def test_the_headline_of_a_run_with_rewards(tmp_path: Path) -> None:
 
 def turn_run(folder: Path, **summary: Any) -> Path:
     with language(folder, "palaestra/Guess-v0", "grpo") as run:
-        run.store.add_figures(0, held_out(0.2))
-        run.store.add_iteration(1, figures(1, groups_without_variance=0.25), [episode()], cost("1/train"))
-        run.store.add_figures(1, held_out(0.3))
+        run.store.add_metrics(0, held_out(0.2))
+        run.store.add_iteration(1, metrics(1, groups_without_variance=0.25), [episode()], cost("1/train"))
+        run.store.add_metrics(1, held_out(0.3))
         run.write_summary({"recipe": "train", "iterations": 1, **summary})
     return folder
 
@@ -224,8 +224,8 @@ def test_an_evaluation_in_which_no_episode_counts_says_so(tmp_path: Path) -> Non
     with language(tmp_path / "run", "palaestra/Guess-v0", "grpo") as run:
         for k in (0, 1):
             if k:
-                run.store.add_iteration(k, figures(k), [episode()], cost(f"{k}/train"))
-            run.store.add_figures(k, {"test_count": 0.0, "test_failures": 1.0, "seconds_evaluate": 1.0})
+                run.store.add_iteration(k, metrics(k), [episode()], cost(f"{k}/train"))
+            run.store.add_metrics(k, {"test_count": 0.0, "test_failures": 1.0, "seconds_evaluate": 1.0})
         nothing = dict.fromkeys(("test_gain", "test_gain_low", "test_gain_high"))
         run.write_summary({"recipe": "train", "iterations": 1, **nothing, "test_gain_episodes": 0})
     said = read(tmp_path / "run").section("headline")
@@ -251,7 +251,7 @@ def test_a_task_is_divided_by_skill(tmp_path: Path) -> None:
     assert re.search(r"clock 0\.0 % .* 0 of 5 right 75\.0 % .* 3 of 4 right, 1 failed", said)
     assert "iteration 0: 20.00 (5.67 to 50.98), n 10" in page.chart("held-out accuracy by iteration")
     assert "Now right 6 of 9" in page.section("samples")
-    assert page.section("divergence")  # Figures of a reference are there, whatever the environment.
+    assert page.section("divergence")  # Metrics of a reference are there, whatever the environment.
 
 
 def test_rewards_are_drawn_with_their_intervals_and_evaluations(tmp_path: Path) -> None:
@@ -290,11 +290,11 @@ def test_without_a_reference_nothing_is_said_of_divergence(tmp_path: Path) -> No
     assert read(tmp_path / "run").section("divergence") == ""
 
 
-def test_the_health_panel_has_the_figures_that_there_are(tmp_path: Path) -> None:
+def test_the_health_panel_has_the_metrics_that_there_are(tmp_path: Path) -> None:
     page = read(rlhf_run(tmp_path / "run"))
     said = page.section("health")
     for words in (
-        "KL of the update 0.0040", "KL to the reference 0.600", "Clip share 3 %", "Entropy 0.800",
+        "KL of the update 0.0040", "KL to the reference 0.600", "Clip fraction 3 %", "Entropy 0.800",
         "Explained variance −0.500", "Response length 15.50 tokens", "Cut at the limit 12.5 %",
         "Gradient norm 0.420 before clipping; limit 0.500",
     ):  # fmt: skip
@@ -306,8 +306,8 @@ def test_the_health_panel_has_the_figures_that_there_are(tmp_path: Path) -> None
 
 def test_a_figure_that_the_last_iteration_lacks_says_where_it_is_from(tmp_path: Path) -> None:
     with language(tmp_path / "run") as run:
-        run.store.add_iteration(1, figures(1), [], cost("1/train"))
-        run.store.add_iteration(2, {n: v for n, v in figures(2).items() if n != "kl"}, [], cost("2/train"))
+        run.store.add_iteration(1, metrics(1), [], cost("1/train"))
+        run.store.add_iteration(2, {n: v for n, v in metrics(2).items() if n != "kl"}, [], cost("2/train"))
     said = read(tmp_path / "run").section("health")
     assert "KL of the update 0.0040 at 1" in said
     assert "Entropy 0.800 nats" in said
@@ -315,11 +315,11 @@ def test_a_figure_that_the_last_iteration_lacks_says_where_it_is_from(tmp_path: 
 
 def test_a_classic_environment(tmp_path: Path) -> None:
     with classic(tmp_path / "run") as run:
-        run.store.add_figures(0, held_out(10.0, 20))
+        run.store.add_metrics(0, held_out(10.0, 20))
         for k in (1, 2):
             kept = [Trajectory("CartPole-v1", 0, (20.0,), infos=({"length": 20},))]
             run.store.add_iteration(k, steps(k), kept, cost(f"{k}/train", 0.25))
-        run.store.add_figures(2, held_out(450.0, 20))
+        run.store.add_metrics(2, held_out(450.0, 20))
         run.write_summary({"recipe": "train", "stopped_early": True})
     page = read(tmp_path / "run")
     assert "mlp learns in CartPole-v1 by PPO" in page.said
@@ -352,7 +352,7 @@ def test_episodes_are_shown_with_reward_tokens_and_log_probs(tmp_path: Path) -> 
     with language(tmp_path / "run") as run:
         for k in range(1, 6):
             made = [episode(f"said in {k}"), episode("lost", failure="reward broke")]
-            run.store.add_iteration(k, figures(k), made, cost(f"{k}/train"))
+            run.store.add_iteration(k, metrics(k), made, cost(f"{k}/train"))
     said = read(tmp_path / "run").section("episodes")
     assert [int(k) for k in re.findall(r"Iteration (\d+)", said)] == [1, 3, 5]
     assert "said in 2" not in said
@@ -379,7 +379,7 @@ def test_a_run_without_iterations(tmp_path: Path, kind: Any) -> None:
     assert "No iteration has been finished yet." in page.said
     assert page.charts == []
     with kind(tmp_path / "evaluated") as run:
-        run.store.add_figures(0, held_out(0.25))
+        run.store.add_metrics(0, held_out(0.25))
     page = read(tmp_path / "evaluated")
     assert "Held-out reward before 0.250 0.150 to 0.350" in page.said
     assert "Held-out reward after – not measured yet" in page.said
@@ -419,7 +419,7 @@ def test_iterations_without_an_episode_or_with_one_can_be_drawn(tmp_path: Path) 
 def test_a_long_run_stays_a_page(tmp_path: Path) -> None:
     with language(tmp_path / "run", iterations=500) as run:
         for k in range(1, 401):
-            run.store.add_iteration(k, figures(k), [], cost(f"{k}/train"))
+            run.store.add_iteration(k, metrics(k), [], cost(f"{k}/train"))
     page = read(tmp_path / "run")
     assert len(page.text) < 200_000
     assert "a point is the mean of neighbouring iterations" in page.said

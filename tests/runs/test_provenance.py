@@ -11,8 +11,7 @@ import pytest
 
 from palaestra import __version__
 from palaestra.core.errors import RunError
-from palaestra.engines import models as shelf
-from palaestra.engines import weights
+from palaestra.engines import models, weights
 from palaestra.runs import provenance
 from palaestra.runs.provenance import mask_secrets, read_checkout, read_provenance, record_provenance
 
@@ -34,7 +33,7 @@ def test_a_start_records_versions_packages_command_and_models(tmp_path: Path, mo
     assert started["command"] == ["palaestra", "teach", "--seed", "3"]
     assert started["packages"]["torch"] == version("torch")
     assert sys.version.partition(" ")[0] in started["python"]
-    file = Path(shelf.locate("nano")) / "model.safetensors"
+    file = Path(models.locate("nano")) / "model.safetensors"
     assert started["models"]["nano"]["files"][file.name] == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
@@ -131,8 +130,8 @@ def test_hashes_of_large_files_are_cached_until_the_file_changes(
     first = weights.hash_files(folder)
     assert first["model.safetensors"] == hashlib.sha256(b"12345").hexdigest()
     hashed: list[str] = []
-    real = weights.sha256_of
-    monkeypatch.setattr(weights, "sha256_of", lambda path: hashed.append(path.name) or real(path))
+    real = weights.hash_file
+    monkeypatch.setattr(weights, "hash_file", lambda path: hashed.append(path.name) or real(path))
     assert weights.hash_files(folder) == first
     assert hashed == ["config.json"]
     (folder / "model.safetensors").write_bytes(b"1234567")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from palaestra.core.errors import RunError, StorageError
-from palaestra.runs.files import read_json, sha256_of, write_folder, write_json
-from palaestra.runs.guard import guarded
+from palaestra.runs.files import hash_file, read_json, write_folder, write_json
+from palaestra.runs.guard import storage_errors
 from palaestra.runs.run import Run, new_folder
 
 
@@ -115,7 +115,7 @@ def test_a_folder_is_replaced_whole_or_stays(tmp_path: Path) -> None:
 
 def test_a_checksum_is_that_of_the_content(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"abc")
-    assert sha256_of(tmp_path / "f") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert hash_file(tmp_path / "f") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
 @pytest.mark.parametrize(
@@ -154,12 +154,12 @@ def test_a_name_that_no_disk_takes_is_one_clear_line(tmp_path: Path, name: str) 
 
 
 def test_a_disk_that_is_full_names_the_run_to_resume_only_where_there_is_one(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="start again"), guarded(tmp_path / "cache", "fetching"):
+    with pytest.raises(StorageError, match="start again"), storage_errors(tmp_path / "cache", "fetching"):
         raise OSError(28, "No space left on device")
     Run.create(tmp_path / "run", "teach", {}).close()
     with (
         pytest.raises(StorageError, match=f"palaestra resume {tmp_path / 'run'}"),
-        guarded(tmp_path / "run" / "checkpoints" / "c", "writing"),
+        storage_errors(tmp_path / "run" / "checkpoints" / "c", "writing"),
     ):
         raise OSError(28, "No space left on device")
 

@@ -132,9 +132,9 @@ def test_a_step_that_is_played_again_takes_the_place_of_the_first(store: Store) 
     from palaestra.research.workspace.step_record import Step
 
     for position in range(3):
-        store.put_step(1, position, Step(1, position, action=f"first {position}"), [COST])
-    store.put_step(0, 0, Step(0, 0))
-    store.put_step(1, 1, Step(1, 1, action="again", replayed="different"))
+        store.save_step(1, position, Step(1, position, action=f"first {position}"), [COST])
+    store.save_step(0, 0, Step(0, 0))
+    store.save_step(1, 1, Step(1, 1, action="again", replayed="different"))
     store.forget_steps(1, 2)
     assert store.episodes() == [0, 1]
     assert [(step.position, step.action) for step in store.steps(Step, 1)] == [(0, "first 0"), (1, "again")]

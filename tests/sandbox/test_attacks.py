@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from palaestra.sandbox import Limits, Result, Status
+from palaestra.sandbox import Limits, SandboxResult, Status
 from palaestra.sandbox.base import MIB
 from palaestra.sandbox.bubblewrap import Bubblewrap
 from palaestra.sandbox.shell import BashShell
@@ -218,7 +218,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     del os.environ["PALAESTRA_TEST_SECRET"]
 
 
-def attack(sandbox: Bubblewrap, host: Host, one: Attack) -> Result:
+def attack(sandbox: Bubblewrap, host: Host, one: Attack) -> SandboxResult:
     stdin = b"x" * 10**6 if "input" in one.name else b""
     files = {"attack.py": PRELUDE + host.names + one.program}
     return sandbox.run(
@@ -269,7 +269,7 @@ LOCKS = {
 @pytest.mark.parametrize("kind", list(LOCKS))
 def test_a_program_says_nothing_to_a_shell_by_locks(bubblewrap: Bubblewrap, tmp_path: Path, kind: str) -> None:
     (tmp_path / "file").touch()
-    shared, hold, results = {"/shared": str(tmp_path)}, HOLD.format(kind), list[Result]()
+    shared, hold, results = {"/shared": str(tmp_path)}, HOLD.format(kind), list[SandboxResult]()
     ours, theirs = socket.socketpair()
     program = threading.Thread(
         target=lambda: results.append(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from palaestra.core.errors import SandboxError, UnknownNameError
-from palaestra.sandbox import SANDBOXES, SHELL_LIMITS, Limits, Result, Sandbox, Status, make_sandbox
+from palaestra.sandbox import SANDBOXES, SHELL_LIMITS, Limits, Sandbox, SandboxResult, Status, make_sandbox
 from palaestra.sandbox.base import MIB
 from palaestra.sandbox.bubblewrap import Bubblewrap
 from palaestra.sandbox.files import DEEPEST, list_files, read_files, write_files
@@ -35,9 +35,9 @@ def test_limits_and_results_cannot_be_changed() -> None:
 
 
 def test_bytes_that_are_not_utf8_survive_as_bytes_and_as_text() -> None:
-    result = Result(Status.OK, 0, b"a\xffb", b"\xc3(", 0.0)
+    result = SandboxResult(Status.OK, 0, b"a\xffb", b"\xc3(", 0.0)
     assert (result.stdout, result.text, result.error_text) == (b"a\xffb", "a�b", "�(")
-    assert (result.ok, result.signal, Result(Status.SIGNAL, 139, b"", b"", 0.0).signal) == (True, None, 11)
+    assert (result.ok, result.signal, SandboxResult(Status.SIGNAL, 139, b"", b"", 0.0).signal) == (True, None, 11)
 
 
 def test_every_kind_of_sandbox_is_known_by_name() -> None:

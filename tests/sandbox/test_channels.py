@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from palaestra.sandbox import Limits, Result
+from palaestra.sandbox import Limits, SandboxResult
 from palaestra.sandbox.bubblewrap import Bubblewrap
 from palaestra.sandbox.devices import DEVICES, FOLDER
 
@@ -108,7 +108,7 @@ print("over")
 """  # fmt: skip
 
 
-def run(sandbox: Bubblewrap, program: str, **options: object) -> Result:
+def run(sandbox: Bubblewrap, program: str, **options: object) -> SandboxResult:
     files = {"main.py": PRELUDE + program}
     return sandbox.run([sys.executable, "-I", "-S", "main.py"], files, **options)  # type: ignore[arg-type]
 
@@ -277,7 +277,7 @@ with tempfile.NamedTemporaryFile() as file, mmap.mmap(-1, 4096) as mapped:
     assert os.preadv(file.fileno(), [bytearray(1)], 0) == 1
 signal.setitimer(signal.ITIMER_REAL, 60); signal.alarm(0)
 server = socket.create_server(("127.0.0.1", 0)); socket.create_connection(server.getsockname()).close()
-with multiprocessing.Pool(2) as pool, multiprocessing.Manager() as manager:
+with multiprocessing.SessionPool(2) as pool, multiprocessing.Manager() as manager:
     shared = manager.dict(); shared["sum"] = sum(pool.map(abs, range(9)))
     assert dict(shared) == {"sum": 36}
 assert os.sched_getaffinity(0) and os.cpu_count() and os.getloadavg() and os.sysconf("SC_PHYS_PAGES")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import palaestra
-from palaestra.sandbox import Limits, Result, Status, report_limits
+from palaestra.sandbox import Limits, SandboxResult, Status, report_limits
 from palaestra.sandbox.base import MIB
 from palaestra.sandbox.bubblewrap import Bubblewrap
 
@@ -123,7 +123,7 @@ def groups(bubblewrap: Bubblewrap) -> None:
         pytest.skip(str(report_limits()))
 
 
-def run(sandbox: Bubblewrap, program: str, limits: Limits = LIMITS) -> Result:
+def run(sandbox: Bubblewrap, program: str, limits: Limits = LIMITS) -> SandboxResult:
     return sandbox.run([sys.executable, "-I", "-S", "main.py"], {"main.py": PRELUDE + program}, limits=limits)
 
 

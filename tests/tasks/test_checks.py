@@ -10,7 +10,7 @@ import pytest
 from palaestra.core.errors import LessonError, SettingsError, TaskError
 from palaestra.core.records import Decision, Example, Failure, FailureCause, Lesson, Message, Problem, Split
 from palaestra.envs.lesson.validation import check_lesson
-from palaestra.tasks.base import TASKS, make_task
+from palaestra.tasks.base import HOOKS, RENAMED_HOOKS, TASKS, get_hooks, make_task
 from palaestra.tasks.checks import draw_problems, write_examples
 from palaestra.tasks.evaluate import measures
 from palaestra.teachers.base import TEACHERS, make_teacher
@@ -128,3 +128,22 @@ def test_a_failure_has_a_known_cause_and_a_text() -> None:
 def test_decisions_of_a_lesson_are_checked(decision: Decision) -> None:
     with pytest.raises(LessonError, match=r"decision 1 of 1: its (reason|allocation .*) must be"):
         check_lesson(Lesson((Sums.example,), (decision,)), ["sums"])
+
+
+def test_a_task_that_inherits_no_hooks_has_the_defaults_and_its_own() -> None:
+    class Plain:
+        name, max_tokens = "plain", 7
+
+        def get_shots(self, skill: str, count: int) -> list[Example]:
+            return []
+
+    hooks = get_hooks(Plain())
+    assert (hooks.max_tokens, hooks.is_procedural, hooks.metrics([])) == (7, False, {})
+    assert [name for name in HOOKS if hooks.overrides(name)] == ["max_tokens", "get_shots"]
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED_HOOKS.items())
+def test_a_hook_under_its_former_name_is_an_error_that_names_the_new_one(old: str, new: str) -> None:
+    task = type("Old", (), {old: True})()
+    with pytest.raises(TaskError, match=rf"Old\.{old} is now called '{new}'"):
+        get_hooks(task)

@@ -13,28 +13,28 @@ from palaestra.core.records import Completion, Failure, FailureCause, Problem, S
 from palaestra.sandbox import make_sandbox
 from palaestra.tasks.code import trial
 from palaestra.tasks.code.formats import CodeProblem, Functions, human_eval
-from palaestra.tasks.code.judge import Allowance, Judge
+from palaestra.tasks.code.judge import Allowance, ProgramJudge
 from palaestra.tasks.code.messages import MessageError, read_program, read_tests
 from palaestra.tasks.code.task import CodeTask
 from palaestra.tasks.code.trial import count_assertions
-from palaestra.tasks.code.verdicts import Judgement, Outcome
+from palaestra.tasks.code.verdicts import CaseOutcome, ProgramVerdict
 
 TESTS = Functions("assert f(1) == 11\nassert set(f(2)) == {4, 5}\nassert sorted(f(3)) == [6, 7]", "f")
 NUMBERS = Functions("assert abs(f(2) - 4.5) < 1e-6\nassert f(3) > 8 and f(3) < 10", "f")
 
 
 @pytest.fixture(scope="module")
-def judge() -> Judge:
+def judge() -> ProgramJudge:
     try:
         sandbox = make_sandbox()
     except SandboxError as error:
         pytest.skip(str(error))
-    return Judge(sandbox, Allowance(seconds=1.0), trusted=True)
+    return ProgramJudge(sandbox, Allowance(seconds=1.0), trusted=True)
 
 
-def assert_wrong(judge: Judge, tests: Functions, code: str, reference: str = "") -> Judgement:
+def assert_wrong(judge: ProgramJudge, tests: Functions, code: str, reference: str = "") -> ProgramVerdict:
     found = judge.judge(tests, code, reference=reference)
-    assert isinstance(found, Judgement), found
+    assert isinstance(found, ProgramVerdict), found
     assert found.verdicts
     assert not found.passed
     return found
@@ -71,7 +71,7 @@ PASSED = {"test": {"verdict": "passed"}}
         tuple({"value": k} for k in (None, 11, [4, 5], [6, 7])),  # Answers ahead: those of the wrong calls.
     ],
 )
-def test_no_forged_message_is_a_verdict(judge: Judge, lines: tuple[Any, ...], where: str) -> None:
+def test_no_forged_message_is_a_verdict(judge: ProgramJudge, lines: tuple[Any, ...], where: str) -> None:
     if where == "load" and lines and lines[-1] == {"value": [6, 7]}:
         pytest.skip("constants that happen to be right are no forgery")
     assert_wrong(judge, TESTS, forge(*lines, where=where))
@@ -101,7 +101,7 @@ def test_no_forged_message_is_a_verdict(judge: Judge, lines: tuple[Any, ...], wh
         "f = type('f', (), {'__eq__': lambda s, o: True, '__hash__': lambda s: 0, '__init__': lambda s, x: None, '__iter__': lambda s: iter([4, 5])})",
     ],
 )  # fmt: skip
-def test_no_tampering_inside_the_programs_process_is_a_verdict(judge: Judge, code: str) -> None:
+def test_no_tampering_inside_the_programs_process_is_a_verdict(judge: ProgramJudge, code: str) -> None:
     assert_wrong(judge, TESTS, code)
 
 
@@ -112,7 +112,7 @@ def test_no_tampering_inside_the_programs_process_is_a_verdict(judge: Judge, cod
         "float('nan')", "type('f', (Yes,), {})()",
     ],
 )  # fmt: skip
-def test_an_object_has_no_say_in_how_it_compares_with_an_expected_value(judge: Judge, value: str) -> None:
+def test_an_object_has_no_say_in_how_it_compares_with_an_expected_value(judge: ProgramJudge, value: str) -> None:
     code = (
         "yes = lambda self, *other: True\n"
         "body = {f'__{n}__': yes for n in 'eq lt gt le ge contains bool'.split()}\n"
@@ -137,7 +137,7 @@ def test_an_object_has_no_say_in_how_it_compares_with_an_expected_value(judge: J
         "(x for x in 1 / 0)", "open('/proc/self/status')", "memoryview(b'ab')", "NotImplemented", "Ellipsis", "[...]", "globals()",
     ],
 )  # fmt: skip
-def test_no_value_breaks_or_stalls_the_tests(judge: Judge, value: str) -> None:
+def test_no_value_breaks_or_stalls_the_tests(judge: ProgramJudge, value: str) -> None:
     code = (
         "import itertools\n"
         "def nested(value):\n    for _ in range(600_000): value = {0: value} if type(value) is dict else type(value)([value])\n    return value\n"
@@ -159,7 +159,7 @@ def test_no_value_breaks_or_stalls_the_tests(judge: Judge, value: str) -> None:
     ],
 )
 def test_tests_that_break_over_a_value_find_the_program_wrong(
-    judge: Judge, tests: str, returned: str, right: str
+    judge: ProgramJudge, tests: str, returned: str, right: str
 ) -> None:
     bad, good = (f"def f(x): return {value}" for value in (returned, right))
     assert assert_wrong(judge, Functions(tests, "f"), bad, reference=good).share < 1
@@ -167,11 +167,13 @@ def test_tests_that_break_over_a_value_find_the_program_wrong(
         assert_wrong(judge, Functions(tests, "f"), bad).share < 1
     )  # no reference: it was the program's value that came last
     found = judge.judge(Functions(tests, "f"), good)
-    assert isinstance(found, Judgement)
+    assert isinstance(found, ProgramVerdict)
     assert found.passed
 
 
-def test_tests_have_an_end_over_a_value_that_keeps_them_busy(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tests_have_an_end_over_a_value_that_keeps_them_busy(
+    judge: ProgramJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trial, "MARGIN", 0.5)
     tests = Functions("while f(1) != 1: sum(range(10**6))\nassert f(1) == 1", "f")
     assert_wrong(judge, tests, "def f(x): return 2", reference="def f(x): return 1")
@@ -184,7 +186,7 @@ def test_tests_have_an_end_over_a_value_that_keeps_them_busy(judge: Judge, monke
         "import os\nassert f(1) == 1\nos._exit(3)", "x = 1", "import threading\nassert f(threading.Lock()) == 1",
     ],
 )  # fmt: skip
-def test_tests_that_are_broken_by_themselves_are_a_failure(judge: Judge, tests: str) -> None:
+def test_tests_that_are_broken_by_themselves_are_a_failure(judge: ProgramJudge, tests: str) -> None:
     right = "def f(x): return 1"
     found = judge.judge(Functions(tests, "f"), right, reference=right)
     assert isinstance(found, Failure), found
@@ -194,7 +196,7 @@ def test_tests_that_are_broken_by_themselves_are_a_failure(judge: Judge, tests: 
 class OneProblem(CodeTask):
     name = "one-problem"
 
-    def __init__(self, problem: CodeProblem, judge: Judge) -> None:
+    def __init__(self, problem: CodeProblem, judge: ProgramJudge) -> None:
         super().__init__()
         self._problem, self._judge = problem, judge
 
@@ -208,7 +210,7 @@ HELPED = {
 }  # fmt: skip
 
 
-def test_an_answer_cannot_replace_the_helpers_of_a_prompt(judge: Judge) -> None:
+def test_an_answer_cannot_replace_the_helpers_of_a_prompt(judge: ProgramJudge) -> None:
     problem = human_eval(HELPED, Split.TEST)
     assert "def encode" in problem.tests.given  # type: ignore[union-attr]
     task = OneProblem(problem, judge)
@@ -224,7 +226,7 @@ def test_an_answer_cannot_replace_the_helpers_of_a_prompt(judge: Judge) -> None:
         assert score(cheat).value == 0.0  # type: ignore[union-attr]
 
 
-def test_a_forged_verdict_scores_nothing_and_raises_nothing(judge: Judge) -> None:
+def test_a_forged_verdict_scores_nothing_and_raises_nothing(judge: ProgramJudge) -> None:
     task = OneProblem(human_eval(HELPED, Split.TEST), judge)
     for verdict in ("passed", "no such verdict", None, {"a": 1}):
         code = forge({"value": None}, {"gone": verdict}, {"test": {"verdict": verdict}}).replace("def f", "def decode")
@@ -266,4 +268,4 @@ def test_messages_are_rebuilt_from_known_keys() -> None:
     assert read_tests({"ask": ask, "done": 1}) == {"ask": {k: v for k, v in ask.items() if k != "load"}}
     with pytest.raises(MessageError):
         read_tests({"ask": {**ask, "what": "load"}})
-    assert Outcome("passed") is Outcome.PASSED
+    assert CaseOutcome("passed") is CaseOutcome.PASSED

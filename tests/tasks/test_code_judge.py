@@ -12,25 +12,25 @@ from palaestra.core.records import Completion, Failure, FailureCause, Split
 from palaestra.sandbox import make_sandbox
 from palaestra.tasks.base import EVERY, make_task
 from palaestra.tasks.code.formats import Functions, Stdio
-from palaestra.tasks.code.judge import Allowance, Judge
-from palaestra.tasks.code.verdicts import Judgement, Outcome
+from palaestra.tasks.code.judge import Allowance, ProgramJudge
+from palaestra.tasks.code.verdicts import CaseOutcome, ProgramVerdict
 
 ADD = Functions("assert add(1, 2) == 3\nassert add(2, 2) == 4\nassert add([1], [2]) == [1, 2]", "add")
 SUM = Stdio(("1 2\n", "3 4\n"), ("3\n", "7\n"))
 
 
 @pytest.fixture(scope="module")
-def judge() -> Judge:
+def judge() -> ProgramJudge:
     try:
         sandbox = make_sandbox()
     except SandboxError as error:
         pytest.skip(str(error))
-    return Judge(sandbox, Allowance(seconds=1.0, memory=256 * 2**20))
+    return ProgramJudge(sandbox, Allowance(seconds=1.0, memory=256 * 2**20))
 
 
-def outcomes(judge: Judge, tests: Stdio | Functions, code: str) -> list[str]:
+def outcomes(judge: ProgramJudge, tests: Stdio | Functions, code: str) -> list[str]:
     found = judge.judge(tests, code)
-    assert isinstance(found, Judgement), found
+    assert isinstance(found, ProgramVerdict), found
     return [verdict.outcome.value for verdict in found.verdicts]
 
 
@@ -49,7 +49,7 @@ def outcomes(judge: Judge, tests: Stdio | Functions, code: str) -> list[str]:
         ("def add(a, b)\n    return a + b", ["runtime_error"]),
     ],
 )
-def test_every_way_to_fail_has_its_verdict(judge: Judge, code: str, wanted: list[str]) -> None:
+def test_every_way_to_fail_has_its_verdict(judge: ProgramJudge, code: str, wanted: list[str]) -> None:
     assert outcomes(judge, ADD, code) == wanted
 
 
@@ -67,13 +67,13 @@ def test_every_way_to_fail_has_its_verdict(judge: Judge, code: str, wanted: list
         "import builtins\nbuiltins.all = lambda x: True\nimport json\njson.dumps = lambda *a, **k: '{\"value\": 3}'\ndef add(a, b): return None",
     ],
 )  # fmt: skip
-def test_a_program_cannot_make_itself_right(judge: Judge, code: str) -> None:
+def test_a_program_cannot_make_itself_right(judge: ProgramJudge, code: str) -> None:
     found = judge.judge(ADD, code)
     assert isinstance(found, Failure) is False
     assert not found.passed  # type: ignore[union-attr]
 
 
-def test_tests_are_python_with_all_that_belongs_to_it(judge: Judge) -> None:
+def test_tests_are_python_with_all_that_belongs_to_it(judge: ProgramJudge) -> None:
     tests = Functions(
         "import math\n\ndef check(candidate):\n    for k in range(3):\n        assert candidate(k) == [k] * k\n"
         "    assert math.isclose(third(1.0), 1 / 3)\n    try:\n        candidate(-1)\n    except ValueError:\n        assert True\n"
@@ -91,7 +91,7 @@ def test_tests_are_python_with_all_that_belongs_to_it(judge: Judge) -> None:
     assert outcomes(judge, tests, code) == ["passed"] * 8
 
 
-def test_a_function_may_have_the_name_of_one_of_pythons(judge: Judge) -> None:
+def test_a_function_may_have_the_name_of_one_of_pythons(judge: ProgramJudge) -> None:
     assert outcomes(judge, Functions("assert sum(2, 3) == 6", "sum"), "def sum(a, b): return a * b") == ["passed"]
 
 
@@ -107,7 +107,7 @@ def test_a_function_may_have_the_name_of_one_of_pythons(judge: Judge) -> None:
         ("import sys\nprint(3 if '1' in sys.stdin.read() else 7)", ["passed", "passed"]),
     ],
 )
-def test_programs_that_read_and_print(judge: Judge, code: str, wanted: list[str]) -> None:
+def test_programs_that_read_and_print(judge: ProgramJudge, code: str, wanted: list[str]) -> None:
     assert outcomes(judge, SUM, code) == wanted
 
 
@@ -119,20 +119,20 @@ def test_a_sandbox_that_breaks_is_a_failure_and_no_zero() -> None:
             raise SandboxError("no room left")
 
     for tests in (ADD, SUM):
-        found = Judge(Dead()).judge(tests, "def add(a, b): return a + b")  # type: ignore[arg-type]
+        found = ProgramJudge(Dead()).judge(tests, "def add(a, b): return a + b")  # type: ignore[arg-type]
         assert isinstance(found, Failure)
         assert found.cause is FailureCause.SANDBOX
         assert "no room left" in found.message
 
 
-def test_tests_that_break_are_a_failure_and_no_zero(judge: Judge) -> None:
+def test_tests_that_break_are_a_failure_and_no_zero(judge: ProgramJudge) -> None:
     for code in ("assert add(1, 2 ==", "x = 1"):
         found = judge.judge(Functions(code, "add"), "def add(a, b): return a + b")
         assert isinstance(found, Failure)
         assert found.cause is FailureCause.SCORER
 
 
-def test_the_family_scores_its_own_solutions_as_right_and_others_as_wrong(judge: Judge) -> None:
+def test_the_family_scores_its_own_solutions_as_right_and_others_as_wrong(judge: ProgramJudge) -> None:
     task = make_task("code-skills")
     problems = task.problems(Split.TEST, 1, seed=0)
     for problem in problems:
@@ -140,7 +140,7 @@ def test_the_family_scores_its_own_solutions_as_right_and_others_as_wrong(judge:
         assert getattr(right, "value", right) == 1.0
     for text in ("I do not know.", "```python\ndef nothing(): pass\n```"):
         score = task.score(problems[0], Completion(text))
-        assert (score.value, score.evidence["outcome"]) == (0.0, Outcome.NO_CODE)  # type: ignore[union-attr]
+        assert (score.value, score.evidence["outcome"]) == (0.0, CaseOutcome.NO_CODE)  # type: ignore[union-attr]
     again = make_task("code-skills").problems(Split.TEST, 1, seed=0)
     assert again == problems
     train = {p.messages for p in task.problems(Split.TRAIN, 5, seed=1)}
@@ -173,24 +173,24 @@ def test_mbpp_on_the_hub_is_read_by_the_splits_that_it_has_there(monkeypatch: py
 
 
 def test_trusted_tests_share_a_sandbox_and_find_nothing_of_each_other() -> None:
-    judge = Judge(trusted=True)
+    judge = ProgramJudge(trusted=True)
     mean = "import sys\nseen = getattr(sys, 'seen', 0)\nsys.seen = 1\nassert f(1) == 2 + seen"
     double = "def f(x):\n    return 2 * x\n"
     for _ in range(3):
         found = judge.judge(Functions(mean, "f"), double)
-        assert isinstance(found, Judgement)
+        assert isinstance(found, ProgramVerdict)
         assert found.passed
     ((grader, _, uses),) = judge._graders._idle
     assert uses == 3
     broken = judge.judge(Functions("import os\nos._exit(7)", "f"), double)
     assert isinstance(broken, Failure)
     assert broken.cause is FailureCause.SCORER
-    assert isinstance(judge.judge(Functions("assert f(1) == 2", "f"), double), Judgement)
+    assert isinstance(judge.judge(Functions("assert f(1) == 2", "f"), double), ProgramVerdict)
     judge._graders.close()
     assert not grader.alive
 
 
 def test_tests_of_a_model_get_a_sandbox_of_their_own() -> None:
-    judge = Judge()
-    assert isinstance(judge.judge(Functions("assert f(1) == 2", "f"), "def f(x):\n    return 2 * x\n"), Judgement)
+    judge = ProgramJudge()
+    assert isinstance(judge.judge(Functions("assert f(1) == 2", "f"), "def f(x):\n    return 2 * x\n"), ProgramVerdict)
     assert judge._graders._idle == []

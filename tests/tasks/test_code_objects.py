@@ -8,8 +8,8 @@ from palaestra.core.errors import SandboxError
 from palaestra.core.records import Failure
 from palaestra.sandbox import make_sandbox
 from palaestra.tasks.code.formats import Functions
-from palaestra.tasks.code.judge import Allowance, Judge
-from palaestra.tasks.code.verdicts import Judgement
+from palaestra.tasks.code.judge import Allowance, ProgramJudge
+from palaestra.tasks.code.verdicts import ProgramVerdict
 
 NODE = """
 class Node:
@@ -19,17 +19,17 @@ class Node:
 
 
 @pytest.fixture(scope="module")
-def judge() -> Judge:
+def judge() -> ProgramJudge:
     try:
         sandbox = make_sandbox()
     except SandboxError as error:
         pytest.skip(str(error))
-    return Judge(sandbox, Allowance(seconds=1.0), trusted=True)
+    return ProgramJudge(sandbox, Allowance(seconds=1.0), trusted=True)
 
 
-def passes(judge: Judge, tests: str, code: str) -> bool:
+def passes(judge: ProgramJudge, tests: str, code: str) -> bool:
     found = judge.judge(Functions(tests, "f"), code)
-    assert isinstance(found, Judgement), found
+    assert isinstance(found, ProgramVerdict), found
     return found.passed
 
 
@@ -51,7 +51,7 @@ def passes(judge: Judge, tests: str, code: str) -> bool:
         ("assert f() is NotImplemented or f() is len", "def f(): return len", "def f(): return max"),
     ],
 )  # fmt: skip
-def test_identity_is_kept_both_ways(judge: Judge, tests: str, right: str, wrong: str) -> None:
+def test_identity_is_kept_both_ways(judge: ProgramJudge, tests: str, right: str, wrong: str) -> None:
     assert passes(judge, tests, right)
     assert not passes(judge, tests, wrong)
 
@@ -74,7 +74,7 @@ def test_identity_is_kept_both_ways(judge: Judge, tests: str, right: str, wrong:
         ("def double(x): return 2 * x\nassert f(f, double) == 'f'", "def f(a, b): return 'f' if a is f and b(2) == 4 else ''", "def f(a, b): return ''"),
     ],
 )  # fmt: skip
-def test_functions_are_arguments_and_results(judge: Judge, tests: str, right: str, wrong: str) -> None:
+def test_functions_are_arguments_and_results(judge: ProgramJudge, tests: str, right: str, wrong: str) -> None:
     assert passes(judge, tests, right)
     assert not passes(judge, tests, wrong)
 
@@ -112,7 +112,7 @@ def test_functions_are_arguments_and_results(judge: Judge, tests: str, right: st
         ("from collections import namedtuple\nassert f(namedtuple('P', 'x y')(1, 2)) == 3", "def f(p): return p.x + p.y", "def f(p): return 0"),
     ],
 )  # fmt: skip
-def test_objects_of_the_tests_are_used_through_their_attributes(judge: Judge, tests: str, right: str, wrong: str) -> None:  # fmt: skip
+def test_objects_of_the_tests_are_used_through_their_attributes(judge: ProgramJudge, tests: str, right: str, wrong: str) -> None:  # fmt: skip
     assert passes(judge, tests, right)
     assert not passes(judge, tests, wrong)
 
@@ -133,7 +133,7 @@ def test_objects_of_the_tests_are_used_through_their_attributes(judge: Judge, te
         ("p = f()\nassert p.x == 1 and p == (1, 2)", "from collections import namedtuple\nP = namedtuple('P', 'x y')\ndef f(): return P(1, 2)", "def f(): return (1, 2)"),
     ],
 )  # fmt: skip
-def test_classes_of_the_program_are_classes(judge: Judge, tests: str, right: str, wrong: str) -> None:
+def test_classes_of_the_program_are_classes(judge: ProgramJudge, tests: str, right: str, wrong: str) -> None:
     assert passes(judge, tests, right)
     assert not passes(judge, tests, wrong)
 
@@ -147,7 +147,7 @@ def test_classes_of_the_program_are_classes(judge: Judge, tests: str, right: str
         "x.handle.read()", "__import__('gc').get_referrers(x)[0]['secret']", "x.sys.modules", "vars(x)['secret']", "x._where",
     ],
 )  # fmt: skip
-def test_a_program_reads_nothing_of_the_tests_through_their_objects(judge: Judge, look: str) -> None:
+def test_a_program_reads_nothing_of_the_tests_through_their_objects(judge: ProgramJudge, look: str) -> None:
     tests = (
         "import sys\nsecret = 'zq8171'\nclass X:\n    secret_of_class = secret\n    def __init__(self): self.handle, self.sys = open('/proc/self/status'), sys\n"
         "    def method(self): return 1\ndef g(a=secret): return 1\nassert f(X(), g) == [secret]"
@@ -156,12 +156,12 @@ def test_a_program_reads_nothing_of_the_tests_through_their_objects(judge: Judge
     assert not passes(judge, tests, code)
 
 
-def test_an_object_that_cannot_be_given_is_refused_in_words(judge: Judge) -> None:
+def test_an_object_that_cannot_be_given_is_refused_in_words(judge: ProgramJudge) -> None:
     found = judge.judge(Functions("import io\nassert f(io.StringIO('a')) == 'a'", "f"), "def f(x): return x.read()")
     assert isinstance(found, Failure)
     assert "StringIO, which cannot leave their process" in found.message
 
 
-def test_a_module_that_the_tests_use_is_their_own(judge: Judge) -> None:
+def test_a_module_that_the_tests_use_is_their_own(judge: ProgramJudge) -> None:
     cheat = "class math:\n    isclose = lambda *a: True\ndef f(x): return 0"
     assert not passes(judge, "assert math.isclose(f(1), 0.5)", cheat)

@@ -27,7 +27,7 @@ from palaestra.tasks.code.family import change, select
 from palaestra.tasks.code.formats import Functions, Stdio, code_contests, human_eval, live_code_bench, mbpp
 from palaestra.tasks.code.inside import codec
 from palaestra.tasks.code.task import CodeContests
-from palaestra.tasks.code.verdicts import Judgement, Outcome, Verdict
+from palaestra.tasks.code.verdicts import CaseOutcome, CaseVerdict, ProgramVerdict
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,11 @@ def test_letters_are_compared_in_either_case_where_a_statement_says_so() -> None
 
 
 def test_a_judgement_is_its_first_fault() -> None:
-    good, bad = Verdict(Outcome.PASSED), Verdict(Outcome.TIME, "wall_time")
-    assert Judgement((good, good)).passed
-    assert not Judgement(()).passed
-    mixed = Judgement((good, bad, Verdict(Outcome.WRONG_ANSWER)))
-    assert (mixed.outcome, mixed.detail, round(mixed.share, 2)) == (Outcome.TIME, "wall_time", 0.33)
+    good, bad = CaseVerdict(CaseOutcome.PASSED), CaseVerdict(CaseOutcome.TIME, "wall_time")
+    assert ProgramVerdict((good, good)).passed
+    assert not ProgramVerdict(()).passed
+    mixed = ProgramVerdict((good, bad, CaseVerdict(CaseOutcome.WRONG_ANSWER)))
+    assert (mixed.outcome, mixed.detail, round(mixed.share, 2)) == (CaseOutcome.TIME, "wall_time", 0.33)
 
 
 def never(value: Any) -> Any:

@@ -123,7 +123,7 @@ def test_only_the_part_that_is_asked_for_is_read(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text(json.dumps(published_row("c")) + "\nno JSON\n")
     task = CodeContests(str(tmp_path))
     assert ids(task, Split.TEST) == ["code-contests/a"]
-    assert [example.response for example in task.shown("competition", 1)] == [
+    assert [example.response for example in task.get_shots("competition", 1)] == [
         "```python\nprint(int(input()) + 1)\n```"
     ]  # Of the train part, only as much as is shown.
     with pytest.raises(TaskError, match=r"train\.jsonl, row 2: expected a JSON object"):

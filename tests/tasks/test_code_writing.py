@@ -36,7 +36,7 @@ def task_of(name: str) -> CodeTask:
 
 def taught(name: str, skill: str, datum: dict[str, Any]) -> Any:
     task = task_of(name)
-    return task.example_of(task.datum.model_validate(datum), skill, "")
+    return task.make_example(task.datum.model_validate(datum), skill, "")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from palaestra.core.errors import MissingExtraError, TaskError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.tasks.math.equivalence import sympy_client as module
-from palaestra.tasks.math.equivalence.compare import Verdict, compare, compare_numbers, equivalent, number_of
+from palaestra.tasks.math.equivalence.compare import AnswerVerdict, compare, compare_numbers, equivalent, number_of
 from palaestra.tasks.math.equivalence.sympy_client import Comparer, shared
 from palaestra.tasks.math.equivalence.sympy_server import Answer, read_line
 
@@ -41,7 +41,7 @@ def _started() -> None:
 
 def judged(answer: str, reference: str) -> bool:
     verdict = compare(answer, reference)
-    return isinstance(verdict, Verdict) and verdict.equal
+    return isinstance(verdict, AnswerVerdict) and verdict.equal
 
 
 def test_every_pair_of_the_table_is_judged_right_in_both_directions() -> None:
@@ -74,9 +74,9 @@ def test_everything_that_is_an_answer_equals_itself() -> None:
     "nothing", [None, "", " ", ".", "$$", "no answer", "None", "nan", "[invalidanswer]", r"\boxed{}"]
 )
 def test_no_answer_equals_nothing_not_even_another(nothing: str | None) -> None:
-    assert compare(nothing, "5") == Verdict(False, "none", "no answer")
+    assert compare(nothing, "5") == AnswerVerdict(False, "none", "no answer")
     assert not compare(nothing, "0").equal  # type: ignore[union-attr]
-    assert compare(nothing, nothing or "") == Verdict(False, "none", "no answer")
+    assert compare(nothing, nothing or "") == AnswerVerdict(False, "none", "no answer")
 
 
 def test_a_reference_that_cannot_be_read_is_a_failure_and_never_a_wrong_answer() -> None:
@@ -90,7 +90,7 @@ def test_a_reference_that_cannot_be_read_is_a_failure_and_never_a_wrong_answer()
 
 def test_an_answer_that_cannot_be_read_is_wrong_and_says_so() -> None:
     verdict = compare(r"\foo{\bar", r"\sqrt{2}")
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, AnswerVerdict)
     assert (verdict.equal, verdict.method) == (False, "undecided")
     assert "cannot be read" in verdict.note
 
@@ -111,7 +111,7 @@ def test_nothing_takes_more_than_its_limit(text: str) -> None:
     start = time.perf_counter()
     verdict = compare(text, r"\sqrt{7}", limit=limit)
     assert time.perf_counter() - start < limit
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, AnswerVerdict)
     assert not verdict.equal
 
 
@@ -124,7 +124,7 @@ def test_a_reference_built_to_explode_is_a_failure_within_the_limit() -> None:
 
 def test_after_a_limit_the_next_comparison_is_as_good_as_any() -> None:
     late = compare("\\prod_{k=1}^{1999}\\sum_{j=1}^{1999}\\sin(jk)", "5", limit=0.3)
-    assert late == Verdict(False, "undecided", "undecided within 0.3 s")
+    assert late == AnswerVerdict(False, "undecided", "undecided within 0.3 s")
     assert judged(r"\sqrt{8}", r"2\sqrt{2}")
 
 
@@ -209,7 +209,7 @@ def test_an_answer_that_ends_the_worker_twice_is_wrong_and_a_reference_that_does
     from palaestra.tasks.math.equivalence import compare as equivalence
 
     monkeypatch.setattr(equivalence, "shared", Fragile)
-    assert compare(r"\bomb x", r"\sqrt{2}") == Verdict(
+    assert compare(r"\bomb x", r"\sqrt{2}") == AnswerVerdict(
         False, "undecided", "the answer ended the comparing process twice"
     )
     assert isinstance(compare(r"\sqrt{2}", r"\bomb x"), Failure)
@@ -264,9 +264,9 @@ def test_without_math_verify_numbers_are_compared_and_the_rest_names_the_install
 
 
 def test_numbers_alone_never_need_a_process() -> None:
-    assert compare_numbers("$1,200 in total", "1200") == Verdict(True, "exact")
-    assert compare_numbers(r"\sqrt{4}", "2") == Verdict(False, "exact", "the answer is no number")
-    assert compare_numbers(None, "2") == Verdict(False, "none", "no answer")
+    assert compare_numbers("$1,200 in total", "1200") == AnswerVerdict(True, "exact")
+    assert compare_numbers(r"\sqrt{4}", "2") == AnswerVerdict(False, "exact", "the answer is no number")
+    assert compare_numbers(None, "2") == AnswerVerdict(False, "none", "no answer")
     assert isinstance(compare_numbers("2", "two apples and a pear"), Failure)
     assert number_of("nothing") is None
 
@@ -307,7 +307,7 @@ shapes = st.one_of(
 @settings(max_examples=200, deadline=None)
 def test_reflexive(text: str) -> None:
     verdict = compare(text, text)
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, AnswerVerdict)
     assert verdict.equal or verdict.method == "none"
 
 
@@ -320,7 +320,7 @@ def test_symmetric(one: str, other: str) -> None:
 @given(st.text(max_size=80), st.one_of(shapes, st.text(max_size=40)))
 @settings(max_examples=200, deadline=None)
 def test_no_text_makes_it_raise(answer: str, reference: str) -> None:
-    assert isinstance(compare(answer, reference, limit=3), Verdict | Failure)
+    assert isinstance(compare(answer, reference, limit=3), AnswerVerdict | Failure)
 
 
 WRITTEN = (

@@ -8,7 +8,7 @@ import pytest
 from palaestra.core.records import Completion, Problem, Score, Split
 from palaestra.tasks.base import make_task
 from palaestra.tasks.math.answers import AnswerKind, equal, extract
-from palaestra.tasks.math.equivalence.compare import Verdict, compare, compare_numbers, number_of
+from palaestra.tasks.math.equivalence.compare import AnswerVerdict, compare, compare_numbers, number_of
 
 N = 300_000
 HOSTILE = {
@@ -77,7 +77,7 @@ def hostile(request: pytest.FixtureRequest) -> Iterator[str]:
 def test_the_comparison_is_wrong_in_time(hostile: str) -> None:
     for reference in ("5", r"\sqrt{7}", "x<1", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"):
         verdict = compare(hostile, reference, limit=0.4)
-        assert isinstance(verdict, Verdict), reference
+        assert isinstance(verdict, AnswerVerdict), reference
         assert not verdict.equal, reference
     assert not compare_numbers(hostile, "8").equal  # type: ignore[union-attr]
     number_of(hostile)

@@ -1,4 +1,4 @@
-"""Painters, and the pictures of what a language model writes."""
+"""Image generators, and the pictures of what a language model writes."""
 
 import json
 from importlib import util
@@ -17,10 +17,10 @@ from palaestra.engines.mock import MockEngine
 from palaestra.tasks.base import Task, make_task
 from palaestra.tasks.teaching import UnusableError, WritableTask
 from palaestra.tasks.vision.image_generators import text_to_image
-from palaestra.tasks.vision.image_generators.base import PAINTERS, make_painter
+from palaestra.tasks.vision.image_generators.base import IMAGE_GENERATORS, make_image_generator
 from palaestra.tasks.vision.pictures import Pictures
 from palaestra.tasks.vision.render import render
-from palaestra.tasks.vision.scene import Item, Scene
+from palaestra.tasks.vision.scene import Scene, SceneItem
 from palaestra.tasks.vision.writing import DescribedDatum, VisionDatum
 from palaestra.teachers.model_writer import ModelWriter
 from palaestra.teachers.prompts import Prompts
@@ -59,8 +59,8 @@ def score(task: Task, example: Example) -> Score | Failure:
 
 
 def test_the_procedural_painter_draws_scenes_in_order_and_says_what_it_cannot() -> None:
-    good, bad = (Scene((Item("circle", colour, "large", 20, 20),)) for colour in ("red", "mauve"))
-    found = make_painter("procedural").paint([good, bad, "a red circle", good], seed=3)
+    good, bad = (Scene((SceneItem("circle", colour, "large", 20, 20),)) for colour in ("red", "mauve"))
+    found = make_image_generator("procedural").generate([good, bad, "a red circle", good], seed=3)
     assert [one.cause if isinstance(one, Failure) else one.tobytes() for one in found] == [
         render(good).tobytes(), FailureCause.MALFORMED, FailureCause.INVALID_REQUEST, render(good).tobytes(),
     ]  # fmt: skip
@@ -70,7 +70,7 @@ def test_the_procedural_painter_draws_scenes_in_order_and_says_what_it_cannot() 
     ("images", "kind", "said"),
     [
         ("sketsh", PalaestraError, "did you mean 'sketch'"),
-        ("", SettingsError, "expected the name of a painter"),
+        ("", SettingsError, "expected the name of an image generator"),
         (4, SettingsError, "got 4"),
         ("procedural:model", SettingsError, "'procedural' takes no model; got 'model'"),
         ("procedural,size=3", SettingsError, "'procedural' has no option 'size'; it takes none"),
@@ -85,10 +85,10 @@ def test_a_painter_that_cannot_be_is_refused_with_what_to_do(images: Any, kind: 
 
 
 def test_a_painter_is_made_with_its_options_and_a_comma_may_be_in_a_model() -> None:
-    made = make_painter("sketch:/data/a, b=c/model,size=8")
+    made = make_image_generator("sketch:/data/a, b=c/model,size=8")
     assert isinstance(made, sketching.Sketch)
     assert (made.size, made.identity) == (8, "sketch /data/a, b=c/model 8")
-    assert {"procedural", "diffusers", "sketch"} <= set(PAINTERS.names())
+    assert {"procedural", "diffusers", "sketch"} <= set(IMAGE_GENERATORS.names())
 
 
 def test_without_diffusers_the_install_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,11 +102,14 @@ def test_without_diffusers_the_install_command_is_named(monkeypatch: pytest.Monk
     [
         ("diffusers:/no/such/folder", "there is no folder /no/such/folder"),
         ("diffusers:{folder}", "it has no model_index.json"),
-        ("diffusers:owner/name,steps=-1", "option 'steps' of a painter: expected a number from 0; got -1"),
-        ("diffusers:owner/name,batch=0", "option 'batch' of a painter: expected a number from 1; got 0"),
-        ("diffusers:owner/name,size=big", "option 'size' of a painter: expected a number from 0; got 'big'"),
-        ("diffusers:owner/name,guidance=much", "option 'guidance' of a painter: expected a number; got 'much'"),
-        ("diffusers:owner/name,dtype=int3", "option 'dtype' of a painter: expected one of float32"),
+        ("diffusers:owner/name,steps=-1", "option 'steps' of an image generator: expected a number from 0; got -1"),
+        ("diffusers:owner/name,batch=0", "option 'batch' of an image generator: expected a number from 1; got 0"),
+        ("diffusers:owner/name,size=big", "option 'size' of an image generator: expected a number from 0; got 'big'"),
+        (
+            "diffusers:owner/name,guidance=much",
+            "option 'guidance' of an image generator: expected a number; got 'much'",
+        ),
+        ("diffusers:owner/name,dtype=int3", "option 'dtype' of an image generator: expected one of float32"),
     ],
 )
 def test_a_pipeline_that_cannot_be_is_refused_before_anything_is_loaded(
@@ -114,28 +117,28 @@ def test_a_pipeline_that_cannot_be_is_refused_before_anything_is_loaded(
 ) -> None:
     monkeypatch.setattr(text_to_image, "find_spec", lambda name: object())
     with pytest.raises((SettingsError, ModelError), match=said):
-        make_painter(spec.format(folder=tmp_path))
+        make_image_generator(spec.format(folder=tmp_path))
 
 
 def test_the_painter_decides_what_a_writer_fills_in() -> None:
-    drawn, painted = make_task("vision-skills"), make_task("vision-skills", images="sketch")
+    drawn, generated = make_task("vision-skills"), make_task("vision-skills", images="sketch")
     assert isinstance(drawn, WritableTask)
-    assert isinstance(painted, WritableTask)
-    assert (drawn.datum, painted.datum) == (VisionDatum, DescribedDatum)
+    assert isinstance(generated, WritableTask)
+    assert (drawn.datum, generated.datum) == (VisionDatum, DescribedDatum)
     assert "x and y are its middle" in drawn.brief()
-    assert "does not see the question" in painted.brief()
-    assert "x and y" not in painted.brief()
+    assert "does not see the question" in generated.brief()
+    assert "x and y" not in generated.brief()
 
 
 def test_a_described_datum_becomes_an_example_that_its_own_scorer_accepts() -> None:
     task = make_task("vision-skills", images="sketch,size=16")
     assert isinstance(task, WritableTask)
-    example = task.example_of(described(choices=["red", "blue"]), "colour", "name")
+    example = task.make_example(described(choices=["red", "blue"]), "colour", "name")
     assert example.response == "The disc on the left is red. Answer: red"
     assert example.messages[-1].text == DATUM["question"]
     assert image_of(example).size == (16, 16)
     assert example.metadata == {
-        "choices": ["red", "blue"], "description": DATUM["description"], "painter": "sketch,size=16",
+        "choices": ["red", "blue"], "description": DATUM["description"], "image_generator": "sketch,size=16",
     }  # fmt: skip
     assert score(task, example) == Score(1.0, {"extracted": "red", "expected": "red"})
 
@@ -143,38 +146,40 @@ def test_a_described_datum_becomes_an_example_that_its_own_scorer_accepts() -> N
 def test_a_picture_is_painted_once_by_description_seed_and_painter_whoever_asks(cache: Path) -> None:
     asked = sketching.Sketch.asked
     data = [described(), described(question="Another?"), described(description="A   red disc beside\na blue disc. ")]
-    first = Pictures("sketch").painted(data)
+    first = Pictures("sketch").generate_images(data)
     assert asked == [["A red disc beside a blue disc."]]
     assert len(set(first)) == 1
-    assert Pictures("sketch").painted(data) == first  # As another process would.
+    assert Pictures("sketch").generate_images(data) == first  # As another process would.
     assert len(asked) == 1
     for other in (Pictures("sketch", seed=1), Pictures("sketch,size=8"), Pictures("sketch:other")):
-        other.painted(data)
+        other.generate_images(data)
     assert len(asked) == 4
     assert not [file for file in cache.rglob("*") if file.is_file() and file.suffix != ".png"]
     for file in cache.rglob("*.png"):
         file.write_bytes(file.read_bytes()[:-9])  # A power cut may have left a part of it.
-    assert Pictures("sketch").painted(data) == first
+    assert Pictures("sketch").generate_images(data) == first
     assert len(asked) == 5
 
 
 def test_what_cannot_be_painted_says_why_and_takes_nothing_with_it() -> None:
     pictures = Pictures("sketch")
     data = [described(), described(description="forbidden"), described(description="A green disc.")]
-    first, refused, last = pictures.painted(data)
+    first, refused, last = pictures.generate_images(data)
     assert isinstance(first, bytes)
     assert isinstance(last, bytes)
-    assert refused == Failure(FailureCause.REFUSED, "this is not painted")
+    assert refused == Failure(FailureCause.REFUSED, "this is not generated")
     task = make_task("vision-skills", images="sketch")
     assert isinstance(task, WritableTask)
-    with pytest.raises(UnusableError, match=r"cannot be painted \(refused\): this is not painted"):
-        task.example_of(data[1], "colour", "")
-    with pytest.raises(UnusableError, match=r"cannot be painted \(engine\): painter 'sketch' broke: ZeroDivisionError"):
-        task.example_of(described(description="broken"), "colour", "")
-    with pytest.raises(UnusableError, match=r"cannot be painted \(malformed\): the painter gave no picture"):
-        task.example_of(described(description="nonsense"), "colour", "")
+    with pytest.raises(UnusableError, match=r"cannot be painted \(refused\): this is not generated"):
+        task.make_example(data[1], "colour", "")
+    with pytest.raises(
+        UnusableError, match=r"cannot be painted \(engine\): image generator 'sketch' broke: ZeroDivisionError"
+    ):
+        task.make_example(described(description="broken"), "colour", "")
+    with pytest.raises(UnusableError, match=r"cannot be painted \(malformed\): the image generator gave no picture"):
+        task.make_example(described(description="nonsense"), "colour", "")
     with pytest.raises(UnusableError, match="gave 0 pictures for 1 descriptions"):
-        task.example_of(described(description="absent"), "colour", "")
+        task.make_example(described(description="absent"), "colour", "")
 
 
 def test_all_that_is_prepared_is_painted_together_and_nothing_is_asked_for_again() -> None:
@@ -183,9 +188,9 @@ def test_all_that_is_prepared_is_painted_together_and_nothing_is_asked_for_again
     data = [described(description=f"{colour} disc") for colour in ("red", "green", "forbidden")]
     task.prepare(data)  # type: ignore[attr-defined]
     assert sketching.Sketch.asked == [["red disc", "green disc", "forbidden disc"]]
-    task.example_of(data[1], "colour", "")
+    task.make_example(data[1], "colour", "")
     with pytest.raises(UnusableError):
-        task.example_of(data[2], "colour", "")
+        task.make_example(data[2], "colour", "")
     assert len(sketching.Sketch.asked) == 1
 
 
@@ -193,7 +198,7 @@ def test_a_disk_that_takes_no_picture_is_an_error_that_names_it(cache: Path) -> 
     cache.parent.mkdir()
     cache.write_text("not a folder")
     with pytest.raises(StorageError, match="keeping a picture"):
-        Pictures("sketch").painted([described()])
+        Pictures("sketch").generate_images([described()])
 
 
 @pytest.mark.parametrize(
@@ -212,7 +217,7 @@ def test_a_published_set_is_asked_and_answered_in_lessons_as_in_evaluations(
 ) -> None:
     task = make_task(name, images="sketch")
     assert isinstance(task, WritableTask)
-    example = task.example_of(described(answer=f" {answer} "), skill, "")
+    example = task.make_example(described(answer=f" {answer} "), skill, "")
     assert example.messages[-1].text == asked.format(q=DATUM["question"])
     assert example.response == example.reference == answer
     assert example.metadata["choices"] == choices
@@ -224,9 +229,9 @@ def test_a_published_set_refuses_answers_that_its_questions_cannot_have() -> Non
     task = make_task("naturalbench", images="sketch")
     assert isinstance(task, WritableTask)
     with pytest.raises(UnusableError, match=r"the answer 'perhaps' is none of yes, no$"):
-        task.example_of(described(answer="perhaps"), "yes_no", "")
+        task.make_example(described(answer="perhaps"), "yes_no", "")
     with pytest.raises(UnusableError, match=r"the answer 'perhaps' is none of yes, no, A, B$"):
-        task.example_of(described(answer="perhaps"), "", "")
+        task.make_example(described(answer="perhaps"), "", "")
     assert not sketching.Sketch.asked  # Nobody paints in vain.
 
 
@@ -247,13 +252,13 @@ def test_a_writer_of_a_published_set_is_told_what_it_is_and_why_a_datum_was_usel
     )
     assert len(written.examples) == 1
     assert "photographs of everyday scenes" in engine.requests[0].messages[-1].text
-    assert "this is not painted" in engine.requests[1].messages[-1].text
+    assert "this is not generated" in engine.requests[1].messages[-1].text
 
 
 def test_the_check_of_pictures_lets_painted_ones_pass_unverified_and_drops_blank_ones() -> None:
     task = make_task("vision-skills", images="sketch")
     assert isinstance(task, WritableTask)
-    examples = [task.example_of(described(description=words), "colour", "") for words in ("a red disc", "nothing")]
+    examples = [task.make_example(described(description=words), "colour", "") for words in ("a red disc", "nothing")]
     found = inspect(Lesson(tuple(examples)), make_checks(["picture"]), Context(task))
     assert found.kept == (examples[0],)
     assert [(drop.position, drop.reason) for drop in found.dropped] == [(1, "the image shows nothing")]

@@ -7,7 +7,7 @@ import pytest
 from palaestra.core.errors import TaskError, UnknownNameError
 from palaestra.core.records import Completion, Split
 from palaestra.core.seeding import Seeds
-from palaestra.tasks.base import GenerativeTask, make_task, split_of
+from palaestra.tasks.base import GenerativeTask, get_split, make_task
 from palaestra.tasks.math.arithmetic import add_draft, multiply_draft, subtract_draft
 from palaestra.tasks.math.corpus import TRACE, corpus
 from palaestra.tasks.math.task import SKILLS, MathSkills, draft_split
@@ -100,7 +100,7 @@ def test_the_pretraining_corpus_never_holds_a_validation_or_test_question() -> N
 
 
 def test_the_splits_have_the_shares_they_should() -> None:
-    counts = [split_of(str(k)) for k in range(5000)]
+    counts = [get_split(str(k)) for k in range(5000)]
     assert counts.count(Split.TRAIN) / 5000 == pytest.approx(0.7, abs=0.03)
     assert counts.count(Split.TEST) / 5000 == pytest.approx(0.15, abs=0.03)
 

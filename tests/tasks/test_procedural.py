@@ -10,7 +10,7 @@ import pytest
 
 from palaestra.core.errors import TaskError, TooFewProblemsError
 from palaestra.core.records import Attempt, Completion, Score, Split
-from palaestra.core.statistics import cluster_of, report_on, wilson_interval
+from palaestra.core.statistics import get_cluster, report_on, wilson_interval
 from palaestra.tasks.base import make_task
 
 DRAWS = {"math-skills": 3000, "code-skills": 600, "tools-skills": 600, "vision-skills": 150}
@@ -39,7 +39,7 @@ def test_no_two_splits_share_numbers_and_answer(name: str, skill: str) -> None:
     drawers = list(task.family()[skill].values())
     for k in range(DRAWS[name]):
         draft = drawers[k % len(drawers)](rng)
-        if (split := task.split_of(skill, draft)) is not None:
+        if (split := task.get_split(skill, draft)) is not None:
             splits.setdefault(look(name, draft), set()).add(split)
     assert [seen for seen in splits.items() if len(seen[1]) > 1] == []
     assert {split for seen in splits.values() for split in seen} == set(Split)
@@ -86,18 +86,18 @@ def test_problems_that_differ_only_in_wording_have_one_content() -> None:
     contents: dict[str, set[tuple[Hashable, str]]] = {}
     for problem in problems:
         numbers = tuple(sorted(re.findall(r"\d+", problem.messages[0].text)))
-        contents.setdefault(cluster_of(problem), set()).add((numbers, problem.reference))
+        contents.setdefault(get_cluster(problem), set()).add((numbers, problem.reference))
     assert all(len(found) == 1 for found in contents.values())
     assert len({tuple(found) for found in contents.values()}) == len(contents) < 40
     others = task.problems(Split.TEST, 5, 0, ["division"])
-    assert not {cluster_of(p) for p in others} & set(contents)
+    assert not {get_cluster(p) for p in others} & set(contents)
 
 
 def test_the_interval_counts_rewordings_as_one_problem() -> None:
     problems = TASKS["math-skills"].problems(Split.TEST, 72, 0, ["percent"])
-    clusters = sorted({cluster_of(p) for p in problems})
+    clusters = sorted({get_cluster(p) for p in problems})
     solved = set(clusters[::2])
-    attempts = [Attempt(p, Completion(""), Score(float(cluster_of(p) in solved))) for p in problems]
+    attempts = [Attempt(p, Completion(""), Score(float(get_cluster(p) in solved))) for p in problems]
     report = report_on(attempts)
     assert report.count == 72
     rate = report.correct / report.count

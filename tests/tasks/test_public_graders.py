@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from palaestra.tasks.math.equivalence.compare import Verdict, compare
+from palaestra.tasks.math.equivalence.compare import AnswerVerdict, compare
 from palaestra.tasks.math.extraction import extract
 
 CHECKOUT = Path(os.environ.get("PALAESTRA_MATH_VERIFY") or "nowhere")
@@ -84,6 +84,6 @@ def test_we_agree_with_math_verifys_own_tests() -> None:
     for gold, response, label in kept:
         found = extract(response)
         verdict = compare(found.text if found else None, _reference(gold))
-        if (isinstance(verdict, Verdict) and verdict.equal) is not label:
+        if (isinstance(verdict, AnswerVerdict) and verdict.equal) is not label:
             wrong.append((gold, response[-80:], verdict))
     assert not wrong

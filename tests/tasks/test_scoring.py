@@ -17,8 +17,8 @@ from palaestra.envs.turn.tasks import ProblemSet, TaskVectorEnv
 from palaestra.recipes.evaluate.recipe import evaluate
 from palaestra.recipes.teach.recipe import teach
 from palaestra.recipes.train.recipe import train
-from palaestra.tasks.base import make_task
-from palaestra.tasks.scoring import check_scoring, score_all
+from palaestra.tasks.base import get_hooks, make_task
+from palaestra.tasks.scoring import score_all
 
 
 class Meeting:
@@ -125,9 +125,9 @@ def test_nothing_is_asked_of_a_model_where_there_is_no_sandbox(task: str, tmp_pa
             train(env=env, env_options=(f"task={task}",), iterations=1, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     with pytest.raises(SandboxError, match=reason):
-        check_scoring(make_task(task, shots=1))
+        get_hooks(make_task(task, shots=1)).check_scoring()
 
 
 @pytest.mark.usefixtures("no_sandbox")
 def test_tasks_without_a_sandbox_need_none() -> None:
-    check_scoring(make_task("math-skills"))
+    get_hooks(make_task("math-skills")).check_scoring()

@@ -7,7 +7,7 @@ import pytest
 
 from palaestra.core.errors import SettingsError, TaskError
 from palaestra.core.records import Completion, Score, Split
-from palaestra.tasks.base import GenerativeTask, Task, longest_answer, make_task
+from palaestra.tasks.base import GenerativeTask, Task, get_hooks, make_task
 from palaestra.tasks.math.task import MathSkills
 from palaestra.tasks.shots import few_shot
 
@@ -22,7 +22,7 @@ def test_a_question_comes_after_the_same_worked_problems_for_everybody() -> None
         for problem in task.problems(Split.TEST, 3, seed, SKILLS):
             assert [m.role for m in problem.messages] == ["user", "assistant"] * 2 + ["user"]
             assert problem.messages[-1:] == plain[problem.id].messages
-            shown = MathSkills().shown(problem.skill, 2)
+            shown = MathSkills().get_shots(problem.skill, 2)
             assert problem.messages[0::2][:2] == tuple(example.messages[0] for example in shown)
             answer = Completion(f"Answer: {problem.reference}")
             assert task.score(problem, answer) == MathSkills().score(plain[problem.id], answer) != Score(0.0)
@@ -31,7 +31,7 @@ def test_a_question_comes_after_the_same_worked_problems_for_everybody() -> None
 def test_what_is_shown_is_not_taught_and_lessons_are_asked_as_in_the_evaluation() -> None:
     task = few_shot(MathSkills(), 3)
     assert isinstance(task, GenerativeTask)
-    shown = {example.messages[0].text for example in MathSkills().shown("addition", 3)}
+    shown = {example.messages[0].text for example in MathSkills().get_shots("addition", 3)}
     lessons = task.write_examples("addition", "", 60, np.random.default_rng(0))
     assert len(lessons) == 60
     assert not shown & {example.messages[-1].text for example in lessons}
@@ -40,7 +40,7 @@ def test_what_is_shown_is_not_taught_and_lessons_are_asked_as_in_the_evaluation(
 
 def test_whatever_else_a_task_has_its_few_shot_form_has_too() -> None:
     task = make_task("math-skills", shots=1)
-    assert longest_answer(task) == MathSkills.max_tokens
+    assert get_hooks(task).max_tokens == MathSkills.max_tokens
     assert copy.deepcopy(task).name == "math-skills"
     with pytest.raises(AttributeError):
         _ = task.no_such_thing  # type: ignore[attr-defined]
@@ -56,8 +56,8 @@ def test_shots_that_cannot_be_had_are_refused() -> None:
         few_shot(Bare(), 2)  # type: ignore[arg-type]
 
     class Few(MathSkills):
-        def shown(self, skill: str, count: int):  # type: ignore[no-untyped-def]
-            return super().shown(skill, 1)
+        def get_shots(self, skill: str, count: int):  # type: ignore[no-untyped-def]
+            return super().get_shots(skill, 1)
 
     with pytest.raises(TaskError, match="has 1 worked problems to show; got shots=4"):
         few_shot(Few(), 4).problems(Split.TEST, 1, 0, SKILLS)

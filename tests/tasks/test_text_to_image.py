@@ -1,4 +1,4 @@
-"""The painter that reads words, on a real pipeline of diffusers: Stable Diffusion at a tiny size, with random weights."""
+"""The image_generator that reads words, on a real pipeline of diffusers: Stable Diffusion at a tiny size, with random weights."""
 
 import json
 import sys
@@ -15,9 +15,9 @@ from palaestra.core.errors import ModelError, SettingsError
 from palaestra.core.records import Failure, FailureCause, ImagePart
 from palaestra.tasks.base import make_task
 from palaestra.tasks.teaching import WritableTask
-from palaestra.tasks.vision.image_generators.base import make_painter
+from palaestra.tasks.vision.image_generators.base import make_image_generator
 from palaestra.tasks.vision.image_generators.text_to_image import TextToImage
-from palaestra.tasks.vision.scene import Item, Scene
+from palaestra.tasks.vision.scene import Scene, SceneItem
 
 ROOM = 24
 """Tokens that the pipeline's text encoder reads; a token is a letter here."""
@@ -59,13 +59,13 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "checkpoint"
 
 
-def painter(pipeline: Path, **options: Any) -> TextToImage:
+def image_generator(pipeline: Path, **options: Any) -> TextToImage:
     return TextToImage(str(pipeline), device="cpu", **({"steps": 2, "size": 16} | options))
 
 
-def pixels(painted: list[Image.Image | Failure]) -> list[bytes]:
-    assert all(isinstance(one, Image.Image) for one in painted), painted
-    return [one.tobytes() for one in painted if isinstance(one, Image.Image)]
+def pixels(generated: list[Image.Image | Failure]) -> list[bytes]:
+    assert all(isinstance(one, Image.Image) for one in generated), generated
+    return [one.tobytes() for one in generated if isinstance(one, Image.Image)]
 
 
 def off(a: bytes, b: bytes) -> int:
@@ -73,35 +73,35 @@ def off(a: bytes, b: bytes) -> int:
 
 
 def test_pictures_come_in_order_and_depend_on_their_words_and_the_seed_alone(pipeline: Path) -> None:
-    words, made = ["a red dog", "two cats", "a red dog", "one tree"], painter(pipeline)
+    words, made = ["a red dog", "two cats", "a red dog", "one tree"], image_generator(pipeline)
     state = torch.get_rng_state()
-    together = pixels(made.paint(words, seed=7))
+    together = pixels(made.generate(words, seed=7))
     assert torch.equal(state, torch.get_rng_state())  # Nobody else's randomness is touched.
     assert together[0] == together[2]
     assert len({together[0], together[1], together[3]}) == 3
-    alone = [pixels(made.paint([text], seed=7))[0] for text in words]
+    alone = [pixels(made.generate([text], seed=7))[0] for text in words]
     assert all(off(a, b) <= 1 for a, b in zip(together, alone, strict=True))
     made.batch = 3
-    backwards = pixels(made.paint(words[::-1], seed=7))[::-1]
+    backwards = pixels(made.generate(words[::-1], seed=7))[::-1]
     assert all(off(a, b) <= 1 for a, b in zip(together, backwards, strict=True))
-    assert off(together[0], pixels(made.paint(words[:1], seed=8))[0]) > 1
+    assert off(together[0], pixels(made.generate(words[:1], seed=8))[0]) > 1
     assert not {"torchvision", "torchaudio"} & set(sys.modules)
 
 
 def test_what_the_pipeline_cannot_read_whole_is_a_failure_and_not_a_picture_of_half_of_it(pipeline: Path) -> None:
-    long, scene = "a very long tale of dogs and cats", Scene((Item("circle", "red", "large", 20, 20),))
-    found = painter(pipeline).paint(["a dog", long, scene, "half \ud800", "a cat"], seed=0)
+    long, scene = "a very long tale of dogs and cats", Scene((SceneItem("circle", "red", "large", 20, 20),))
+    found = image_generator(pipeline).generate(["a dog", long, scene, "half \ud800", "a cat"], seed=0)
     assert [type(one).__name__ for one in found] == ["Image", "Failure", "Failure", "Failure", "Image"]
     causes = [one.cause for one in found if isinstance(one, Failure)]
     assert causes == [FailureCause.CONTEXT_LENGTH, FailureCause.INVALID_REQUEST, FailureCause.INVALID_REQUEST]
-    assert "has 28 tokens, and the painter reads 24; describe the picture in fewer words" in str(found[1])
+    assert "has 28 tokens, and the image generator reads 24; describe the picture in fewer words" in str(found[1])
 
 
 def test_a_batch_that_breaks_is_painted_one_by_one_and_what_is_held_back_is_refused(
     pipeline: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = painter(pipeline)
-    before = pixels(made.paint(["a dog", "a cat"], seed=0))
+    made = image_generator(pipeline)
+    before = pixels(made.generate(["a dog", "a cat"], seed=0))
     inner, sizes = made._pipeline, []
 
     class Moody:
@@ -116,7 +116,7 @@ def test_a_batch_that_breaks_is_painted_one_by_one_and_what_is_held_back_is_refu
             return output
 
     monkeypatch.setattr(made, "_pipeline", Moody())
-    dog, bomb, nude, cat = made.paint(["a dog", "a bomb", "a nude", "a cat"], seed=0)
+    dog, bomb, nude, cat = made.generate(["a dog", "a bomb", "a nude", "a cat"], seed=0)
     assert sizes == [4, 1, 1, 1, 1]
     assert bomb == Failure(FailureCause.ENGINE, f"the pipeline {pipeline} broke: RuntimeError: out of memory")
     assert isinstance(nude, Failure)
@@ -126,16 +126,20 @@ def test_a_batch_that_breaks_is_painted_one_by_one_and_what_is_held_back_is_refu
 
 def test_options_reach_the_pipeline_and_another_checkpoint_is_another_painter(pipeline: Path, tmp_path: Path) -> None:
     spec = f"diffusers:{pipeline},steps=1,size=32,guidance=1.5,device=cpu"
-    made = make_painter(spec)
+    made = make_image_generator(spec)
     assert isinstance(made, TextToImage)
     assert made.options == {"num_inference_steps": 1, "height": 32, "width": 32, "guidance_scale": 1.5}
-    (picture,) = made.paint(["a dog"], seed=0)
+    (picture,) = made.generate(["a dog"], seed=0)
     assert isinstance(picture, Image.Image)
     assert (picture.size, picture.mode) == ((32, 32), "RGB")
-    assert make_painter(spec).identity == made.identity
-    others = [painter(pipeline, steps=3).identity, painter(pipeline, guidance=2).identity, made.identity]
+    assert make_image_generator(spec).identity == made.identity
+    others = [
+        image_generator(pipeline, steps=3).identity,
+        image_generator(pipeline, guidance=2).identity,
+        made.identity,
+    ]
     (pipeline / "model_index.json").touch()
-    assert len({*others, make_painter(spec).identity}) == 4
+    assert len({*others, make_image_generator(spec).identity}) == 4
 
 
 def test_a_folder_that_holds_no_pipeline_of_words_is_refused_by_name(pipeline: Path, tmp_path: Path) -> None:
@@ -144,17 +148,17 @@ def test_a_folder_that_holds_no_pipeline_of_words_is_refused_by_name(pipeline: P
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "model_index.json").write_text("{}")
     with pytest.raises(ModelError, match=r"cannot load the pipeline '.*empty'") as caught:
-        painter(tmp_path / "empty").paint(["a dog"], seed=0)
+        image_generator(tmp_path / "empty").generate(["a dog"], seed=0)
     assert "\n" not in str(caught.value)
     blocks = {"down_block_types": ("DownBlock2D",) * 2, "up_block_types": ("UpBlock2D",) * 2}
     wordless = UNet2DModel(sample_size=8, block_out_channels=(8, 8), norm_num_groups=4, layers_per_block=1, **blocks)
     DDPMPipeline(wordless, DDIMScheduler()).save_pretrained(tmp_path / "wordless")
     with pytest.raises(ModelError, match="is a DDPMPipeline, which takes no prompt; give a text-to-image pipeline"):
-        painter(tmp_path / "wordless").paint(["a dog"], seed=0)
-    made = painter(pipeline)
+        image_generator(tmp_path / "wordless").generate(["a dog"], seed=0)
+    made = image_generator(pipeline)
     made.options["strength"] = 1.0
     with pytest.raises(SettingsError, match="is a StableDiffusionPipeline, which takes no strength; leave it out"):
-        made.paint(["a dog"], seed=0)
+        made.generate(["a dog"], seed=0)
 
 
 def test_a_task_teaches_with_pictures_of_the_pipeline(
@@ -170,7 +174,7 @@ def test_a_task_teaches_with_pictures_of_the_pipeline(
     task.prepare(data)  # type: ignore[attr-defined]
     kept = {file.read_bytes() for file in tmp_path.rglob("*.png")}
     assert len(kept) == 2
-    examples = [task.example_of(datum, "query", "") for datum in data]
+    examples = [task.make_example(datum, "query", "") for datum in data]
     assert [example.response for example in examples] == ["dog", "cat"]
     parts = [example.messages[0].content[0] for example in examples]
     assert len({part.url for part in parts if isinstance(part, ImagePart)}) == 2

@@ -30,7 +30,7 @@ from palaestra.engines.mock import MockEngine
 from palaestra.runs.records import from_json, to_data, to_json
 from palaestra.sandbox import make_sandbox
 from palaestra.tasks.base import make_task
-from palaestra.tasks.code.judge import Allowance, Judge
+from palaestra.tasks.code.judge import Allowance, ProgramJudge
 from palaestra.tasks.code.task import CodeSkills
 from palaestra.tasks.math.task import MathSkills
 from palaestra.tasks.tools.task import ToolsSkills
@@ -227,7 +227,7 @@ def test_the_scorer_compares_a_response_with_the_answer_that_came_with_it() -> N
 
 def test_a_task_may_say_itself_what_problem_an_example_poses() -> None:
     class Own(MathSkills):
-        def problem_of(self, example: Example) -> Problem | None:
+        def to_problem(self, example: Example) -> Problem | None:
             asked = example.messages[-1].text
             return Problem("p", example.messages, str(len(asked)), "addition") if asked != "?" else None
 
@@ -238,7 +238,7 @@ def test_a_task_may_say_itself_what_problem_an_example_poses() -> None:
 
 def test_examples_of_a_published_data_set_are_scored_by_its_own_answers() -> None:
     class Published(MathSkills):
-        drawn = False
+        is_procedural = False
 
         def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
             return [Problem("p", (Message("user", "Two and five?"),), "7", "addition")]
@@ -309,9 +309,9 @@ def test_equations_hold_just_where_python_says_so(a: int, b: int, sign: str) -> 
 def test_an_image_must_show_its_scene() -> None:
     pytest.importorskip("PIL")
     from palaestra.tasks.vision.render import png_url, render
-    from palaestra.tasks.vision.scene import Item, Scene
+    from palaestra.tasks.vision.scene import Scene, SceneItem
 
-    scene = Scene((Item("circle", "red", "large", 8, 40),))
+    scene = Scene((SceneItem("circle", "red", "large", 8, 40),))
     url = png_url(render(scene))
 
     def show(shown: str, described: object = None) -> Example:
@@ -334,12 +334,12 @@ def test_an_image_must_show_its_scene() -> None:
 
 
 @pytest.fixture(scope="module")
-def judge() -> Judge:
+def judge() -> ProgramJudge:
     try:
         sandbox = make_sandbox()
     except SandboxError as error:
         pytest.skip(str(error))
-    return Judge(sandbox, Allowance(seconds=2.0, memory=256 * 2**20))
+    return ProgramJudge(sandbox, Allowance(seconds=2.0, memory=256 * 2**20))
 
 
 def program(code: str, tests: object = None, name: str = "") -> Example:
@@ -347,7 +347,7 @@ def program(code: str, tests: object = None, name: str = "") -> Example:
     return Example((Message("user", "Write it."),), f"Here.\n\n```python\n{code}\n```", "lists", "", "", brought)
 
 
-def test_programs_run_against_the_tests_that_they_come_with(judge: Judge) -> None:
+def test_programs_run_against_the_tests_that_they_come_with(judge: ProgramJudge) -> None:
     add, tests = "def add(a, b):\n    return a + b", "assert add(1, 2) == 3\nassert add(2, 2) == 4"
     echo = {"inputs": ["a\n"], "outputs": ["a\n"]}
     found = run(
@@ -380,12 +380,12 @@ def test_a_sandbox_that_breaks_drops_no_program() -> None:
             raise SandboxError("no room left")
 
     example = program("print(input())", {"inputs": ["a\n"], "outputs": ["a\n"]})
-    found = run(Executes(Judge(Dead())), example, context=Context(make_task("code-skills")))  # type: ignore[arg-type]
+    found = run(Executes(ProgramJudge(Dead())), example, context=Context(make_task("code-skills")))  # type: ignore[arg-type]
     assert (found.dropped, found.withheld) == ((), 1)
     assert found.failures[0].failure.cause is FailureCause.SANDBOX
 
 
-def test_plans_of_tools_must_run(judge: Judge) -> None:
+def test_plans_of_tools_must_run(judge: ProgramJudge) -> None:
     task = ToolsSkills()
     examples = [e for s in list(task.skills())[:3] for e in task.write_examples(s, "", 1, np.random.default_rng(0))]
     bad = [
@@ -403,7 +403,7 @@ def test_plans_of_tools_must_run(judge: Judge) -> None:
 
 def test_a_task_may_run_an_example_itself() -> None:
     class Own(MathSkills):
-        def executes(self, example: Example) -> Score | Failure | None:
+        def execute_example(self, example: Example) -> Score | Failure | None:
             if example.response == "broken":
                 raise OSError("no disk")
             return None if example.response == "?" else Score(float(example.response == "good"), {"why": "because"})

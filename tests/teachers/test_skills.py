@@ -710,7 +710,7 @@ def test_a_discovered_task_asks_and_scores_the_same_problems_under_other_skills(
         == Score(1.0, {"extracted": p.reference, "expected": p.reference})
         for p in made[:3]
     )
-    assert (other.name, other.max_tokens, other.drawn) == (task.name, task.max_tokens, True)
+    assert (other.name, other.max_tokens, other.is_procedural) == (task.name, task.max_tokens, True)
     assert not isinstance(other, GenerativeTask)
     with pytest.raises(TaskError, match=r"36 of 36 test problems .* give them to assign_more first"):
         other.problems(Split.TEST, 2, 0)

@@ -11,7 +11,7 @@ REGISTRIES = {
     "policies": "palaestra.teachers.tree:POLICIES",
     "students": "palaestra.learn.students:STUDENTS",
     "checks": "palaestra.teachers.quality:CHECKS",
-    "painters": "palaestra.tasks.vision.image_generators.base:PAINTERS",
+    "image_generators": "palaestra.tasks.vision.image_generators.base:IMAGE_GENERATORS",
     "engines": "palaestra.engines.base:ENGINES",
     "algorithms": "palaestra.learn.algorithms:ALGORITHMS",
     "agents": "palaestra.research.agents:AGENTS",
@@ -46,10 +46,10 @@ def sandboxes() -> Mapping[str, str]:
 
 
 def models() -> Mapping[str, str]:
-    """The names of the shelf."""
-    from palaestra.engines.models import SHELF
+    """The names of the model registry."""
+    from palaestra.engines.models import MODELS
 
-    return SHELF
+    return MODELS
 
 
 def environments() -> Mapping[str, str]:

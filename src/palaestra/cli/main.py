@@ -15,10 +15,10 @@ from palaestra import __version__
 from palaestra.cli import research as research_commands
 from palaestra.cli.listing import KINDS, entries
 from palaestra.cli.options import from_settings
-from palaestra.cli.progress import quiet
-from palaestra.cli.terminal import INTERRUPTED, TRACEBACK, Commands, StoppedError, explain, terminal
+from palaestra.cli.terminal import INTERRUPTED, TRACEBACK, Commands, StoppedError, explain, quiet
 from palaestra.core.errors import RunError, UnknownNameError
 from palaestra.core.interrupts import raise_on_sigterm
+from palaestra.recipes.progress import plain_console
 
 app = typer.Typer(
     cls=Commands,
@@ -27,12 +27,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Language models learn inside Gymnasium environments.",
 )
-models_app = typer.Typer(no_args_is_help=True, help="The model shelf.")
+models_app = typer.Typer(no_args_is_help=True, help="The model registry.")
 app.add_typer(models_app, name="models")
 
 Out = Annotated[str, typer.Option("--out", help="The run folder; a new one below runs/ if not given.")]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
-console = terminal()
+console = plain_console()
 
 
 def _finish_teach(result: Any) -> None:
@@ -95,7 +95,7 @@ def _teach(
 
     Several seeds, or several values with commas between them (--teacher a,b --state on,off), make a study.
     """
-    from palaestra.cli.progress import RunProgress
+    from palaestra.recipes.progress import RunProgress
     from palaestra.recipes.teach import recipe as teach
 
     if seeds != 1 or grid:
@@ -108,9 +108,9 @@ def _teach(
 
 
 def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]]) -> None:
-    from palaestra.cli.progress import RunProgress
     from palaestra.cli.tables import study_table
     from palaestra.core.errors import RunError
+    from palaestra.recipes.progress import RunProgress
     from palaestra.recipes.teach.study import study
     from palaestra.report import write_report
     from palaestra.runs.run import new_folder
@@ -137,8 +137,8 @@ def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]]) -
 
 def _evaluate(settings: Any, out: Out = "") -> None:
     """Ask a model the problems of a task; accuracy by skill with intervals."""
-    from palaestra.cli.progress import RunProgress
     from palaestra.recipes.evaluate import recipe as evaluate
+    from palaestra.recipes.progress import RunProgress
 
     quiet()
     with RunProgress(console) as progress:
@@ -147,7 +147,7 @@ def _evaluate(settings: Any, out: Out = "") -> None:
 
 
 def _finish_train(result: Any) -> None:
-    from palaestra.cli.health import outcome_table
+    from palaestra.cli.tables import outcome_table
     from palaestra.report import write_report
 
     console.print(outcome_table(result.summary))
@@ -164,7 +164,7 @@ def _finish_train(result: Any) -> None:
 
 def _train(settings: Any, out: Out = "") -> None:
     """A policy learns in an environment: PPO, GRPO, RLOO, REINFORCE; language models, perceptrons, transformers."""
-    from palaestra.cli.health import TrainProgress
+    from palaestra.recipes.progress import TrainProgress
     from palaestra.recipes.train import recipe as train
 
     train.check(settings)
@@ -176,8 +176,8 @@ def _train(settings: Any, out: Out = "") -> None:
 
 def _train_reward(settings: Any) -> None:
     """Train a reward model on comparisons; accuracy and calibration on held-out ones."""
-    from palaestra.cli.health import reward_table
-    from palaestra.cli.progress import RunProgress
+    from palaestra.cli.tables import reward_table
+    from palaestra.recipes.progress import RunProgress
     from palaestra.recipes.train.reward_model import train_reward
 
     quiet()
@@ -190,8 +190,8 @@ def _train_reward(settings: Any) -> None:
 
 def _pretrain(settings: Any) -> None:
     """Train the embedded student `nano` from scratch and write its model card."""
-    from palaestra.cli.progress import RunProgress
     from palaestra.cli.tables import report_table
+    from palaestra.recipes.progress import RunProgress
     from palaestra.recipes.train.pretrain import pretrain
 
     quiet()
@@ -231,10 +231,9 @@ def resume(
     ] = None,
 ) -> None:
     """Go on with a run that was stopped, with the same result as if it had not been."""
-    from palaestra.cli.health import TrainProgress
-    from palaestra.cli.progress import RunProgress
     from palaestra.core.errors import RunError, SettingsError
     from palaestra.recipes.evaluate import recipe as evaluate
+    from palaestra.recipes.progress import RunProgress, TrainProgress
     from palaestra.recipes.research import bench
     from palaestra.recipes.research import recipe as research
     from palaestra.recipes.teach import recipe as teach
@@ -320,21 +319,21 @@ def list_(kind: Annotated[str, typer.Argument(help=f"One of {', '.join(KINDS)}; 
 
 @models_app.command("list")
 def models_list() -> None:
-    """The models of the shelf, and whether they are on this machine."""
-    from palaestra.engines.models import SHELF, is_here
+    """List the registered models and whether each is on this machine."""
+    from palaestra.engines.models import MODELS, is_here
 
     table = Table(box=None, show_header=False)
-    for name, description in SHELF.items():
+    for name, description in MODELS.items():
         table.add_row(name, "here" if is_here(name) else "not fetched", description)
     console.print(table)
     console.print("Any folder with a transformers checkpoint, or a hub id such as owner/name, is a model too.")
 
 
 @models_app.command("get")
-def models_get(name: Annotated[str, typer.Argument(help="A name of the shelf, or a hub id.")]) -> None:
+def models_get(name: Annotated[str, typer.Argument(help="A registered name or a hub id.")]) -> None:
     """Fetch a model, check it, and say where it lies."""
-    from palaestra.cli.progress import RunProgress
     from palaestra.engines.models import get
+    from palaestra.recipes.progress import RunProgress
 
     quiet()
     with RunProgress(console) as progress:
@@ -378,7 +377,7 @@ def main() -> None:
 
 
 def _end(message: str, status: int) -> None:
-    terminal(stderr=True).print(message, highlight=False, soft_wrap=True)
+    plain_console(stderr=True).print(message, highlight=False, soft_wrap=True)
     sys.exit(status)
 
 

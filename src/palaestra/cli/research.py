@@ -12,18 +12,18 @@ import typer
 from rich.table import Table
 
 from palaestra.cli.options import from_settings
-from palaestra.cli.progress import RunProgress, quiet
 from palaestra.cli.standings import figure, standings_tables
-from palaestra.cli.terminal import INTERRUPTED, terminal
+from palaestra.cli.terminal import INTERRUPTED, quiet
 from palaestra.core.errors import RunError, SettingsError
 from palaestra.core.events import Event
+from palaestra.recipes.progress import RunProgress, plain_console
 from palaestra.runs.ledger import describe_cost
 
 app = typer.Typer(
     invoke_without_command=True, subcommand_metavar="[bench|tasks|mcp]", add_completion=False,
     help="An agent works on a research task.",
 )  # fmt: skip
-console = terminal()
+console = plain_console()
 NAMED = ("task", "agent", "seed")
 OF_THE_AGENT = (
     "agent", "model", "max_cost", "max_calls", "max_tokens", "call_timeout", "context", "answer_tokens", "temperature", "top_p", "tools",
@@ -59,14 +59,14 @@ class ResearchProgress(RunProgress):
         from palaestra.recipes.research.summary import is_silent
 
         if event.phase == NOTE:
-            self._tell(f"note: {event.figures['text']}")
+            self._tell(f"note: {event.data['text']}")
             return
         if event.phase in ("step", "play again"):
             self._say(event)
         elif event.phase == "bench":
-            summary = event.figures["summary"]
+            summary = event.data["summary"]
             score = "no score" if summary["best_submission"] is None else f"{summary['best_submission']:.4g}"
-            name = f"{event.figures['task']}, {event.figures['agent']}, seed {event.figures['seed']}"
+            name = f"{event.data['task']}, {event.data['agent']}, seed {event.data['seed']}"
             silent = ", 0 messages" if is_silent(summary) else ""
             self._tell(f"{event.done}/{event.total} {name}: {score} (baseline {summary['baseline']:.4g}){silent}")
         elif event.phase.startswith("stop"):
@@ -74,21 +74,21 @@ class ResearchProgress(RunProgress):
         super().__call__(event)
 
     def _say(self, event: Event) -> None:
-        lines = [line for line in str(event.figures["action"]).splitlines() if line.strip()]
+        lines = [line for line in str(event.data["action"]).splitlines() if line.strip()]
         shown = (lines[0][:70] if lines else "no action that can be read") + (" ..." if len(lines) > 1 else "")
-        if lines and lines[0].startswith("validate") and event.figures["attempts"]:
-            shown += f": {event.figures['attempts'][-1]:.4g}"
-        parts = [shown] if event.figures["spoke"] else []
-        if event.figures["stop_reason"] not in ("", "submitted"):
-            parts.append("the end: " + ended(event.figures))
+        if lines and lines[0].startswith("validate") and event.data["attempts"]:
+            shown += f": {event.data['attempts'][-1]:.4g}"
+        parts = [shown] if event.data["spoke"] else []
+        if event.data["stop_reason"] not in ("", "submitted"):
+            parts.append("the end: " + ended(event.data))
         again = " (again)" if event.phase == "play again" else ""
         self._tell(f"{event.done}/{event.total}{again} {'; '.join(parts)}")
 
 
-def ended(figures: Mapping[str, Any]) -> str:
+def ended(data: Mapping[str, Any]) -> str:
     """Why an episode ended: the reason, and what else there is to say of it."""
-    reason = str(figures["stop_reason"]).replace("_", " ")
-    return f"{reason}: {figures['note']}" if figures["note"] else reason
+    reason = str(data["stop_reason"]).replace("_", " ")
+    return f"{reason}: {data['note']}" if data["note"] else reason
 
 
 def validated(summary: Mapping[str, Any]) -> str:

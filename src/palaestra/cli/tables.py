@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from palaestra.core.comparison import Comparison
 from palaestra.core.records import Report
@@ -182,3 +183,68 @@ def _mean(mean: Mean | None) -> str:
         return "-"
     value = mean.value if round(mean.value, 1) else 0.0  # Rounded to nothing, a number has no sign.
     return f"{value:+.1f}" + (f" [{mean.low:+.1f}, {mean.high:+.1f}]" if mean.count > 1 else "")
+
+
+def outcome_table(summary: Mapping[str, Any]) -> Table | Text:
+    """What a run achieved, with intervals; one line for a run that had nothing to learn from."""
+    nothing = summary.get("nothing_learned", "")
+    if nothing and "gain" not in summary and not summary["failures"]:
+        return Text(f"{summary['algorithm']} in {summary['env']}: {nothing}")
+    table = Table(
+        title=f"{summary['algorithm']} in {summary['env']}",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        caption=nothing or None,
+        caption_justify="left",
+    )
+    table.add_column("")
+    table.add_column("value", justify="right")
+    table.add_column("95 % interval", justify="right")
+    table.add_column("of", justify="right")
+    accuracy = "gain" in summary
+    unit, many = ("accuracy in %", "problems") if accuracy else ("reward", "episodes")
+    for title, name in (("held out, before", "test_before"), ("held out, after", "test_after")):
+        failed = summary.get(f"{name}_failures")
+        if summary.get(name) is not None:
+            count = summary.get("problems" if accuracy else f"{name}_episodes", summary.get("test_episodes"))
+            note = f", {failed:.0f} failed" if failed else ""
+            table.add_row(f"{title}: {unit}", f"{summary[name]:.2f}", _pair(summary, name), f"{count:.0f} {many}{note}")
+        elif failed:
+            table.add_row(f"{title}: {unit}", "not known", "", f"0 {many}, {failed:.0f} failed")
+    if accuracy and (baseline := summary.get("majority")):
+        rate = f"{100 * baseline['count'] / baseline['total']:.2f}"
+        table.add_row(f"majority class {baseline['answer']}".rstrip(), rate, "", f"{baseline['total']} problems")
+    if accuracy:
+        table.add_row(
+            "gain in points", f"{summary['gain']:+.2f}", _pair(summary, "gain", "+"), f"{summary['problems']} problems"
+        )
+    elif "test_gain" in summary:
+        gain = summary["test_gain"]
+        table.add_row("gain, paired", "not known" if gain is None else f"{gain:+.3f}", _pair(summary, "test_gain", "+"),
+                      f"{summary['test_gain_episodes']} {many}")  # fmt: skip
+    if summary.get("return") is not None:
+        table.add_row("training, last iteration", f"{summary['return']:.3f}", _pair(summary, "return"),
+                      f"{summary['return_episodes']:.0f} episodes")  # fmt: skip
+    if summary.get("recent_return") is not None:
+        table.add_row("training, last 100 episodes", f"{summary['recent_return']:.2f}", "", "100 episodes")
+    return table
+
+
+def reward_table(model: Any) -> Table:
+    """Accuracy and calibration of a reward model on held-out comparisons, before and after."""
+    metrics = model.metrics
+    table = Table(title="held-out comparisons", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("", "before", "after"):
+        table.add_column(column, justify="left" if not column else "right")
+    before, after = metrics["before"], metrics["after"]
+    for name, value in after.items():
+        if isinstance(value, (int, float)):
+            known = before.get(name) if before else None
+            table.add_row(name, "-" if known is None else f"{known:.4g}", f"{value:.4g}")
+    return table
+
+
+def _pair(summary: Mapping[str, Any], name: str, sign: str = "") -> str:
+    low, high = summary.get(f"{name}_low"), summary.get(f"{name}_high")
+    return "" if low is None or high is None else f"{low:{sign}.2f} to {high:{sign}.2f}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
-from rich.console import Console
 from typer.core import TyperGroup
 
-from palaestra.core.checks import short
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import PalaestraError
 from palaestra.core.interrupts import Terminated
 from palaestra.core.user_code import describe_origin
@@ -16,11 +17,6 @@ INTERRUPTED, TERMINATED = 130, 143
 """The exit codes of a command that was stopped by Ctrl-C, and by SIGTERM."""
 TRACEBACK = "--traceback"
 """The option of every command that prints the traceback of an error."""
-
-
-def terminal(*, stderr: bool = False) -> Console:
-    """A console that prints what it is given: nothing in a user's text is markup, or an emoji's name (`:x:`)."""
-    return Console(stderr=stderr, markup=False, emoji=False)
 
 
 def explain(error: Exception) -> tuple[str, int]:
@@ -67,5 +63,19 @@ class Commands(TyperGroup):
             raise StoppedError(error) from error
         except SystemExit as error:
             raise PalaestraError(
-                f"the command was ended by sys.exit({short(error.code)}){describe_origin(error)}"
+                f"the command was ended by sys.exit({short_repr(error.code)}){describe_origin(error)}"
             ) from error
+
+
+def quiet() -> None:
+    """Turn off the progress bars and advice of transformers, for our own progress.
+
+    The environment variables are read when transformers is imported; it is not imported for this.
+    """
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if "transformers" in sys.modules:
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()

@@ -9,47 +9,52 @@ from typing import Any
 from palaestra.core.errors import EnvError, PalaestraError
 
 
-def whole(
-    name: str, value: Any, least: int | None = None, most: int | None = None, *, error: type[PalaestraError] = EnvError
+def check_integer(
+    name: str,
+    value: Any,
+    minimum: int | None = None,
+    maximum: int | None = None,
+    *,
+    error: type[PalaestraError] = EnvError,
 ) -> int:
     """A whole number within its limits; truth values, texts and 3.0 are none.
 
     Arguments:
         name: of the argument, for the error.
-        least, most: the limits, both included.
+        minimum, maximum: the limits, both included.
         error: what is raised.
 
-    >>> whole("attempts", 3, least=1)
+    >>> check_integer("attempts", 3, minimum=1)
     3
     """
-    if isinstance(value, bool) or not isinstance(value, Integral) or not _within(value, least, most):
-        raise error(f"{name} is a whole number{_limits(least, most)}; got {short(value)}")
+    if isinstance(value, bool) or not isinstance(value, Integral) or not _within(value, minimum, maximum):
+        raise error(f"{name} is a whole number{_limits(minimum, maximum)}; got {short_repr(value)}")
     return int(value)
 
 
-def finite(
+def check_number(
     name: str,
     value: Any,
-    least: float | None = None,
-    most: float | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
     *,
     error: type[PalaestraError] = EnvError,
 ) -> float:
-    """A finite number within its limits; truth values and texts are none. Arguments as of `whole`.
+    """A finite number within its limits; truth values and texts are none. Arguments as of `check_integer`.
 
-    >>> finite("max_seconds", 0.5, least=0)
+    >>> check_number("max_seconds", 0.5, minimum=0)
     0.5
     """
     try:
         number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     except OverflowError:  # A whole number may be too large.
         number = math.inf
-    if not math.isfinite(number) or not _within(number, least, most):
-        raise error(f"{name} is a finite number{_limits(least, most)}; got {short(value)}")
+    if not math.isfinite(number) or not _within(number, minimum, maximum):
+        raise error(f"{name} is a finite number{_limits(minimum, maximum)}; got {short_repr(value)}")
     return number
 
 
-def short(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """What came, for an error: in one line, and not all of it where it is long."""
     try:
         said = " ".join(repr(value).split())
@@ -58,11 +63,11 @@ def short(value: Any) -> str:
     return said if len(said) <= 120 else f"{said[:117]}..."
 
 
-def _within(value: Any, least: float | None, most: float | None) -> bool:
-    return (least is None or value >= least) and (most is None or value <= most)
+def _within(value: Any, minimum: float | None, maximum: float | None) -> bool:
+    return (minimum is None or value >= minimum) and (maximum is None or value <= maximum)
 
 
-def _limits(least: float | None, most: float | None) -> str:
-    if least is not None and most is not None:
-        return f" from {least} to {most}"
-    return f" of at least {least}" if least is not None else f" of at most {most}" if most is not None else ""
+def _limits(minimum: float | None, maximum: float | None) -> str:
+    if minimum is not None and maximum is not None:
+        return f" from {minimum} to {maximum}"
+    return f" of at least {minimum}" if minimum is not None else f" of at most {maximum}" if maximum is not None else ""

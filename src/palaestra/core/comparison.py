@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 
 from palaestra.core.records import Attempt, Failure, Report
-from palaestra.core.statistics import Gain, by_problem, cluster_of, paired_gain, report_on
+from palaestra.core.statistics import Gain, compute_paired_gain, count_by_problem, get_cluster, report_on
 
 FINEST = 5040
 """The finest part of a problem that the test tells apart: every share of up to ten answers is exact."""
@@ -43,7 +43,7 @@ class Comparison:
 
 def compare(first: Sequence[Attempt], second: Sequence[Attempt], name: str = "all") -> Comparison:
     """Compare two sets of attempts, problem by problem. A failure is no zero: its problem is left out of both."""
-    left, right = by_problem(first), by_problem(second)
+    left, right = count_by_problem(first), count_by_problem(second)
     shared = set(left) & set(right)
     one = [attempt for attempt in first if attempt.problem.id in shared]
     other = [attempt for attempt in second if attempt.problem.id in shared]
@@ -90,10 +90,10 @@ def _compare(
     parts: tuple[Comparison, ...] = (),
     unpaired: Mapping[str, int] | None = None,
 ) -> Comparison:
-    left, right = by_problem(first), by_problem(second)
+    left, right = count_by_problem(first), count_by_problem(second)
     before, after = [Fraction(*left[key]) for key in left], [Fraction(*right[key]) for key in left]
     changes = [a - b for b, a in zip(before, after, strict=True)]
-    owners = {attempt.problem.id: cluster_of(attempt.problem) for attempt in first}
+    owners = {attempt.problem.id: get_cluster(attempt.problem) for attempt in first}
     clusters = [owners[key] for key in left]
     together: dict[str, Fraction] = {}
     for cluster, change in zip(clusters, changes, strict=True):
@@ -102,7 +102,7 @@ def _compare(
         name=name,
         first=report_on(first, name),
         second=report_on(second, name),
-        gain=paired_gain([float(share) for share in before], [float(share) for share in after], clusters),
+        gain=compute_paired_gain([float(share) for share in before], [float(share) for share in after], clusters),
         p_value=sign_flip_test(list(together.values())),  # Rewordings of one problem change their sign together.
         better=sum(change > 0 for change in changes),
         worse=sum(change < 0 for change in changes),

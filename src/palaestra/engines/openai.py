@@ -135,8 +135,8 @@ class OpenAIEngine:
                 told = 0.0
             elif max(silent) >= 2 * told:
                 told = max(silent)
-                figures = {"model": self.name, "calls": len(silent), "seconds": told, "limit": self.timeout}
-                self.listener(Event(WAITING, figures=figures))
+                data = {"model": self.name, "calls": len(silent), "seconds": told, "limit": self.timeout}
+                self.listener(Event(WAITING, data=data))
 
     async def _worker(self, client: AsyncOpenAI, batch: _Batch) -> None:
         for slot in batch.waiting:
@@ -183,8 +183,8 @@ class OpenAIEngine:
                     raise EngineError(f"nobody answers at {self.endpoint.url}: {outcome.failure.message}")
                 return outcome.failure
             if wait is not None:
-                figures = {"reason": outcome.failure.message, "seconds": wait}
-                self.listener(Event(AGAIN, tried, self.patience.tries, figures=figures))
+                data = {"reason": outcome.failure.message, "seconds": wait}
+                self.listener(Event(AGAIN, tried, self.patience.tries, data=data))
                 await asyncio.sleep(wait)
 
     def _wait(self, batch: _Batch, outcome: Trouble, tried: int, first: float, seeds: Seeds) -> float | None:

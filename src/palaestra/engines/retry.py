@@ -13,10 +13,10 @@ from palaestra.core.seeding import Seeds
 
 AGAIN = "call again"
 """The phase of an event: a call has failed for the moment. It says how many of how many were made for this answer, and in
-its figures the `reason` and the `seconds` until the next."""
+its data the `reason` and the `seconds` until the next."""
 
 WAITING = "no answer yet"
-"""The phase of an event: calls are under way and nothing has come back for a while. The figures have the `model`, the
+"""The phase of an event: calls are under way and nothing has come back for a while. The data have the `model`, the
 `calls` that are silent, for how many `seconds` the longest has been, and the `limit` after which the engine gives up."""
 
 

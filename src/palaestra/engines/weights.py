@@ -9,7 +9,7 @@ from typing import Any
 
 from palaestra.core.errors import PalaestraError
 from palaestra.engines.models import cache_folder, locate
-from palaestra.runs.files import sha256_of, write_json
+from palaestra.runs.files import hash_file, write_json
 from palaestra.runs.provenance import PROVENANCE
 
 SUFFIXES = (".safetensors", ".bin", ".json", ".jinja")
@@ -56,7 +56,7 @@ def hash_files(folder: Path) -> dict[str, str]:
         if isinstance(entry, list) and entry[:2] == mark and len(entry) == 3:
             hashes[path.name] = str(entry[2])
             continue
-        hashes[path.name] = sha256_of(path)
+        hashes[path.name] = hash_file(path)
         if state.st_size >= CACHED_FROM:
             fresh[key] = [*mark, hashes[path.name]]
     if fresh:

@@ -12,12 +12,12 @@ from typing import Any, Literal
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from palaestra.core.checks import short
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError, PalaestraError, SettingsError, UnknownNameError, suggest
 from palaestra.core.user_code import describe_location
-from palaestra.envs.problems import task_of
+from palaestra.envs.problems import resolve_task
 from palaestra.envs.token.base import TokenVectorEnv
-from palaestra.envs.token.rewards import cause_of
+from palaestra.envs.token.rewards import describe_error
 from palaestra.envs.token.single import TokenEnv
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.vector import TurnVectorEnv
@@ -27,7 +27,7 @@ from palaestra.envs.wrappers.slots import SlotVectorEnv
 from palaestra.tasks.base import check_skills
 
 
-def spec_of(env_id: str) -> Any:
+def get_spec(env_id: str) -> Any:
     """The registered spec of `env_id`; `module:id` imports the module that registers it first, as in Gymnasium.
 
     A module that Python does not find otherwise is looked for in the current folder.
@@ -41,7 +41,7 @@ def spec_of(env_id: str) -> Any:
         try:
             _import(module)
         except Exception as error:  # A module of the user's: it may raise anything.
-            raise EnvError(f"cannot import '{module}', which is to register {name}: {cause_of(error)}") from error
+            raise EnvError(f"cannot import '{module}', which is to register {name}: {describe_error(error)}") from error
     try:
         return gymnasium.spec(name)
     except (gymnasium.error.DeprecatedEnv, gymnasium.error.VersionNotFound, gymnasium.error.NamespaceNotFound) as error:
@@ -67,9 +67,9 @@ def _known(module: str) -> list[str]:
     return list(newest.values())
 
 
-def kind_of(env_id: str, options: Mapping[str, Any]) -> Literal["token", "turn", "control"]:
+def detect_kind(env_id: str, options: Mapping[str, Any]) -> Literal["token", "turn", "control"]:
     """What one action of the environment is: a token, a message, or classic; decided without loading a model."""
-    spec = spec_of(env_id)
+    spec = get_spec(env_id)
     if _token_class(spec) is not None:
         return "token"
     if _turn_class(spec) is not None:
@@ -88,7 +88,7 @@ def check_options(env_id: str, options: Mapping[str, Any]) -> None:
 
     Nothing is made and no model loaded for this.
     """
-    spec = spec_of(env_id)
+    spec = get_spec(env_id)
     known: list[str] = []
     for entry in (spec.entry_point, spec.vector_entry_point):
         kind = _loaded(spec, entry)
@@ -106,14 +106,14 @@ def check_options(env_id: str, options: Mapping[str, Any]) -> None:
             )
     given = {**spec.kwargs, **options}
     if isinstance(given.get("task"), str) and "task_options" in known:
-        task = task_of(given["task"], given.get("task_options"))
+        task = resolve_task(given["task"], given.get("task_options"))
         skills = given.get("skills", ())
         check_skills(task, [skills] if isinstance(skills, str) else skills)
 
 
 def is_token_env(env_id: str, options: Mapping[str, Any]) -> bool:
     """Whether actions of the environment are tokens; decided without loading a model."""
-    return kind_of(env_id, options) == "token"
+    return detect_kind(env_id, options) == "token"
 
 
 def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own: Any) -> Any:
@@ -123,7 +123,7 @@ def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own
         options: of the environment itself; they go before `own`.
         own: `tokenizer`, `max_tokens`, `context`, `group_size`, `failures`, `end_ids`.
     """
-    spec = spec_of(env_id)
+    spec = get_spec(env_id)
     kind = _token_class(spec)
     if kind is not None and issubclass(kind, TokenEnv) and kind.__init__ is TokenEnv.__init__:
         kind = kind.vector_class
@@ -150,7 +150,7 @@ def make_turn_env(
         held_out: make it of the episodes that nobody learns from (see `TurnEnv.held_out`).
         own: `group_size`, `autoreset`, `failures`.
     """
-    spec = spec_of(env_id)
+    spec = get_spec(env_id)
     single, several = _loaded(spec, spec.entry_point), _loaded(spec, spec.vector_entry_point)
     if held_out and isinstance(single, type) and issubclass(single, TurnEnv):
         options = {**options, **single.held_out}
@@ -166,7 +166,7 @@ def turn_options(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         SettingsError: they make the very episodes that are held out.
     """
-    spec = spec_of(env_id)
+    spec = get_spec(env_id)
     single = _loaded(spec, spec.entry_point)
     if not isinstance(single, type) or not issubclass(single, TurnEnv):
         return dict(options)
@@ -192,7 +192,7 @@ def make_control_env(
     Arguments:
         own_seeds: every slot must take a seed of its own, which native forms do not.
     """
-    spec = spec_of(env_id)
+    spec = get_spec(env_id)
     if spec.vector_entry_point is not None and not own_seeds:
         try:
             native = gymnasium.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **options)
@@ -200,7 +200,7 @@ def make_control_env(
         except (TypeError, gymnasium.error.Error):
             pass  # The native form may know fewer options than the environment: then slots serve.
         except Exception as error:
-            raise EnvError(f"cannot make {env_id}: {cause_of(error)}") from error
+            raise EnvError(f"cannot make {env_id}: {describe_error(error)}") from error
     return SlotVectorEnv(lambda: _made(env_id, options), num_envs, env_id)
 
 
@@ -224,7 +224,7 @@ def _made(env_id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
         if not isinstance(space, gymnasium.Space):
             kind = type(env.unwrapped)
             raise EnvError(
-                f"{kind.__name__} has {short(space)} as its {name}; expected a space of Gymnasium"
+                f"{kind.__name__} has {short_repr(space)} as its {name}; expected a space of Gymnasium"
                 f"{describe_location(kind.__init__)}"
             )
     return env
@@ -243,13 +243,13 @@ def _call(env_id: str, make: Callable[..., Any], options: Mapping[str, Any], **o
         if "argument" in said:
             raise EnvError(f"{env_id} does not take these options: {said.splitlines()[0]}") from error
         if not options:
-            raise EnvError(f"cannot make {env_id}: {cause_of(error)}") from error
+            raise EnvError(f"cannot make {env_id}: {describe_error(error)}") from error
         given = ", ".join(f"{name}={value!r}" for name, value in options.items())
         raise EnvError(f"{env_id} cannot be made with {given[:200]}: {said.splitlines()[0]}") from error
     except PalaestraError:
         raise
     except Exception as error:  # An environment is a program of somebody else's: it may raise anything.
-        raise EnvError(f"cannot make {env_id}: {cause_of(error)}") from error
+        raise EnvError(f"cannot make {env_id}: {describe_error(error)}") from error
 
 
 def _taken(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -284,7 +284,7 @@ def _loaded(spec: Any, entry: Any) -> Any:
     try:
         return load_env_creator(entry)
     except (ImportError, AttributeError, ValueError, gymnasium.error.Error) as error:
-        raise EnvError(f"cannot load {spec.id} from {entry}: {cause_of(error)}") from error
+        raise EnvError(f"cannot load {spec.id} from {entry}: {describe_error(error)}") from error
 
 
 def _token_class(spec: Any) -> Any:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from palaestra.core.checks import short, whole
+from palaestra.core.checks import check_integer, short_repr
 from palaestra.core.errors import EnvError, TooFewProblemsError
 from palaestra.core.records import Problem, Split
-from palaestra.tasks.base import EVERY, Task, check_skills, is_drawn, make_task
+from palaestra.tasks.base import EVERY, Task, check_skills, get_hooks, make_task
 from palaestra.tasks.checks import draw_problems
 
 ENOUGH = 200
 """Problems of a skill, where nobody says how many."""
 
 
-def task_of(task: Any, options: Mapping[str, Any] | None = None) -> Task:
+def resolve_task(task: Any, options: Mapping[str, Any] | None = None) -> Task:
     """A task, or the one of that name.
 
     Arguments:
@@ -25,16 +25,16 @@ def task_of(task: Any, options: Mapping[str, Any] | None = None) -> Task:
         EnvError: it is neither, or the options are no options.
     """
     if not isinstance(options, Mapping | None):
-        raise EnvError(f"task_options is a mapping of names to values; got {short(options)}")
+        raise EnvError(f"task_options is a mapping of names to values; got {short_repr(options)}")
     if isinstance(task, str):
         return make_task(task, **(options or {}))
     if not all(callable(getattr(task, name, None)) for name in ("skills", "problems", "score")):
-        raise EnvError(f"task is the name of one, or a Task; got {short(task)}")
+        raise EnvError(f"task is the name of one, or a Task; got {short_repr(task)}")
     found: Task = task
     return found
 
 
-def problems_of(
+def select_problems(
     task: Task, split: str, per_skill: int | None, skills: str | Sequence[str], seed: int
 ) -> Sequence[Problem]:
     """At least one problem.
@@ -51,14 +51,14 @@ def problems_of(
         skills = [skills]
     names = list(skills) if isinstance(skills, Iterable) else [skills]
     if not all(isinstance(name, str) for name in names):
-        raise EnvError(f"skills is the name of one, or a list of names; got {short(skills)}")
-    skills, seed = names, whole("problem_seed", seed)
+        raise EnvError(f"skills is the name of one, or a list of names; got {short_repr(skills)}")
+    skills, seed = names, check_integer("problem_seed", seed)
     check_skills(task, skills)
     if split not in list(Split):
         raise EnvError(f"split is one of {', '.join(Split)}; got {split!r}")
     if per_skill is None:
         found = _up_to(ENOUGH, task, Split(split), seed, skills)
-    elif whole("problems", per_skill) < 0 or (per_skill == EVERY and is_drawn(task)):
+    elif check_integer("problems", per_skill) < 0 or (per_skill == EVERY and get_hooks(task).is_procedural):
         raise EnvError(f"problems is how many a skill, at least 1 for {task.name}; got {per_skill}")
     else:
         found = draw_problems(task, Split(split), per_skill, seed, skills)

@@ -1,6 +1,6 @@
-"""Advantages as pure functions. Axes are named: B lanes, T decisions, G groups, K members of a group.
+"""Advantages as pure functions. Axes are named: B sequences, T decisions, G groups, K members of a group.
 
-A lane is what follows itself in time: one environment over many episodes, or one episode. `ended`
+A sequence is what follows itself in time: one environment over many episodes, or one episode. `ended`
 marks the last decision of an episode; nothing flows backwards over it.
 """
 

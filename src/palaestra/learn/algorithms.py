@@ -55,12 +55,12 @@ class Algorithm(ABC):
         """The optimiser over what the algorithm trains; its state is in checkpoints."""
 
     @abstractmethod
-    def update(self, rollout: Rollout, iteration: int, share_left: float = 1.0) -> dict[str, float]:
-        """Change the policy by one rollout; returns figures of its health.
+    def update(self, rollout: Rollout, iteration: int, progress_remaining: float = 1.0) -> dict[str, float]:
+        """Change the policy by one rollout; returns metrics of its health.
 
         Arguments:
             iteration: its number, from which everything random follows.
-            share_left: how much of the run is left, from 1 to 0, for annealing.
+            progress_remaining: how much of the run is left, from 1 to 0, for annealing.
         """
 
     @classmethod
@@ -105,28 +105,28 @@ class GroupAlgorithm(Algorithm):
             config.weight_decay,
         )
 
-    def passes(self, rollout: Rollout, lanes: list[int], iteration: int) -> Iterator[Selection]:
-        """Minibatches of these lanes, `update_epochs` times over all."""
-        from palaestra.learn.rollouts import lane_selection
+    def passes(self, rollout: Rollout, sequences: list[int], iteration: int) -> Iterator[Selection]:
+        """Minibatches of these sequences, `update_epochs` times over all."""
+        from palaestra.learn.rollouts import select_sequences
 
-        for epoch in range(self.config.update_epochs if lanes else 0):
-            order = self.seeds.derive("minibatches", iteration, epoch).generator().permutation(len(lanes))
-            size = -(-len(lanes) // self.config.minibatches)
+        for epoch in range(self.config.update_epochs if sequences else 0):
+            order = self.seeds.derive("minibatches", iteration, epoch).generator().permutation(len(sequences))
+            size = -(-len(sequences) // self.config.minibatches)
             for start in range(0, len(order), size):
-                yield lane_selection(rollout, by_group(rollout, [lanes[k] for k in order[start : start + size]]))
+                yield select_sequences(rollout, by_group(rollout, [sequences[k] for k in order[start : start + size]]))
 
 
-def by_group(rollout: Rollout, lanes: list[int]) -> list[int]:
-    """Lanes sorted so that pieces have little padding, and members of a group, who share a prompt, stay together."""
+def by_group(rollout: Rollout, sequences: list[int]) -> list[int]:
+    """Sequences sorted so that microbatches have little padding, and members of a group, who share a prompt, stay together."""
     assert rollout.group_B is not None
     length_B = rollout.mask_BT.sum(-1)
     longest: dict[int, int] = {}
-    for lane in lanes:
-        group = int(rollout.group_B[lane])
-        longest[group] = max(longest.get(group, 0), int(length_B[lane]))
+    for sequence in sequences:
+        group = int(rollout.group_B[sequence])
+        longest[group] = max(longest.get(group, 0), int(length_B[sequence]))
 
-    def place(lane: int) -> tuple[int, int, int]:
-        group = int(rollout.group_B[lane])  # type: ignore[index]
-        return longest[group], group, int(length_B[lane])
+    def place(sequence: int) -> tuple[int, int, int]:
+        group = int(rollout.group_B[sequence])  # type: ignore[index]
+        return longest[group], group, int(length_B[sequence])
 
-    return sorted(lanes, key=place)
+    return sorted(sequences, key=place)

@@ -87,7 +87,7 @@ def collect_responses(
     rollout = _token_rollout([done[e] for e in sorted(done)])
     rollout.limit = env.max_tokens
     seconds = time.perf_counter() - start
-    rollout.figures.update({"seconds_model": model_seconds, "seconds_environment": seconds - model_seconds})
+    rollout.metrics.update({"seconds_model": model_seconds, "seconds_environment": seconds - model_seconds})
     return rollout
 
 
@@ -169,7 +169,7 @@ class ControlCollector:
         self.policy.remember(state["memory"])
 
     def collect(self, steps: int, generator: torch.Generator) -> Rollout:
-        """`steps` steps of every slot; lanes are slots, and episodes follow each other in them."""
+        """`steps` steps of every slot; sequences are slots, and episodes follow each other in them."""
         return self._play(steps, generator, whole=False)
 
     def collect_episodes(
@@ -197,7 +197,7 @@ class ControlCollector:
         rollout.valid_B = torch.from_numpy(~self._broken)
         rollout.limit = most_steps
         rollout.cut_B = ~(rollout.terminated_BT & rollout.mask_BT).any(-1)
-        # Behind the last decision of a lane nothing is known; the step that follows it is another episode's.
+        # Behind the last decision of a sequence nothing is known; the step that follows it is another episode's.
         last_B = rollout.mask_BT.sum(-1) - 1
         rollout.ended_BT[torch.arange(self.count), last_B.clamp(min=0)] = True
         return rollout
@@ -267,20 +267,20 @@ class ControlCollector:
         self._inputs = inputs
         seconds = time.perf_counter() - start
 
-        def lanes(rows: list[np.ndarray], kind: Any) -> torch.Tensor:
+        def sequences(rows: list[np.ndarray], kind: Any) -> torch.Tensor:
             return torch.from_numpy(np.stack(rows, 1).astype(kind))
 
         return Rollout(
-            rewards_BT=lanes(rewards, np.float32),
+            rewards_BT=sequences(rewards, np.float32),
             logprobs_BT=torch.stack(logprobs, 1),
-            mask_BT=lanes(masks, bool),
-            terminated_BT=lanes(terminations, bool),
-            ended_BT=lanes(ends, bool),
+            mask_BT=sequences(masks, bool),
+            terminated_BT=sequences(terminations, bool),
+            ended_BT=sequences(ends, bool),
             inputs=ControlInputs(torch.stack(seen, 1), torch.stack(actions, 1)),
             last_inputs=inputs,
             final_inputs=finals,
             episode_returns=returns,
             episode_lengths=lengths,
             failures=failures,
-            figures={"seconds_environment": environment_seconds, "seconds_model": seconds - environment_seconds},
+            metrics={"seconds_environment": environment_seconds, "seconds_model": seconds - environment_seconds},
         )

@@ -29,13 +29,13 @@ from palaestra.learn.losses import (
     Weighting,
     aggregate_BT,
     approximate_kl,
-    clip_share,
+    clip_fraction,
     clipped_policy_loss,
     kl_k3,
     sequence_logprobs_BT,
 )
-from palaestra.learn.rollouts import Rollout, Selection, lane_selection
-from palaestra.learn.updates import Means, gradient_step, most_lanes
+from palaestra.learn.rollouts import Rollout, Selection, select_sequences
+from palaestra.learn.updates import Means, gradient_step
 
 Variant = Literal["grpo", "dr_grpo", "dapo"]
 
@@ -112,24 +112,24 @@ class GRPO(GroupAlgorithm):
         returns_GK, valid_GK = grouped(rollout, self.config.group_size)
         return group_advantages_GK(returns_GK, valid_GK, self.config.scale).flatten()
 
-    def update(self, rollout: Rollout, iteration: int, share_left: float = 1.0) -> dict[str, float]:
+    def update(self, rollout: Rollout, iteration: int, progress_remaining: float = 1.0) -> dict[str, float]:
         config, policy = self.config, self.policy
-        self.optimizer.scale(share_left if config.anneal else 1.0)
+        self.optimizer.scale(progress_remaining if config.anneal else 1.0)
         advantages_B = self.advantages_B(rollout)
         assert rollout.valid_B is not None and rollout.cut_B is not None  # noqa: PT018
         counted_B = rollout.valid_B & ~rollout.cut_B if config.mask_truncated else rollout.valid_B
         mask_BT = rollout.mask_BT & counted_B[:, None]
         # With a divergence to hold down, episodes without an advantage still have a gradient.
         teaching_B = counted_B & ((advantages_B != 0) | bool(config.kl_coefficient) | bool(config.entropy_coefficient))
-        lanes = [int(lane) for lane in teaching_B.nonzero()[:, 0]]
+        sequences = [int(sequence) for sequence in teaching_B.nonzero()[:, 0]]
         means = Means()
-        figures = {"groups_without_variance": without_variance(advantages_B, config.group_size)}
+        metrics = {"groups_without_variance": without_variance(advantages_B, config.group_size)}
         policy.train()
-        for batch in self.passes(rollout, lanes, iteration):
-            share = counted_B.sum() * len(batch) / len(lanes)
+        for batch in self.passes(rollout, sequences, iteration):
+            share = counted_B.sum() * len(batch) / len(sequences)
             self._step(rollout, batch, advantages_B, mask_BT, share, means)
         policy.eval()
-        return {**means.all(), **figures, "epochs": float(config.update_epochs if lanes else 0)}
+        return {**means.all(), **metrics, "epochs": float(config.update_epochs if sequences else 0)}
 
     def _step(
         self,
@@ -137,38 +137,38 @@ class GRPO(GroupAlgorithm):
         batch: Selection,
         advantages_B: torch.Tensor,
         mask_BT: torch.Tensor,
-        sequences: torch.Tensor,
+        num_sequences: torch.Tensor,
         means: Means,
     ) -> None:
         config, policy = self.config, self.policy
         # Episodes without an advantage were left out of the passes, not out of the count.
-        tokens = float(mask_BT.sum()) * float(sequences) / max(1.0, float((mask_BT.any(-1)).sum()))
+        tokens = float(mask_BT.sum()) * float(num_sequences) / max(1.0, float((mask_BT.any(-1)).sum()))
         # A constant of the run: the longest response of this batch would make the step depend on it.
         length = rollout.limit or rollout.mask_BT.shape[1]
 
-        def loss(piece: Selection) -> torch.Tensor:
-            piece = lane_selection(rollout, piece.index.tolist())
-            mask = piece.of(mask_BT).float()
-            now = policy.judge(rollout, piece, entropy=config.entropy_coefficient != 0, values=False)
-            old = piece.of(rollout.logprobs_BT)
+        def loss(microbatch: Selection) -> torch.Tensor:
+            microbatch = select_sequences(rollout, microbatch.index.tolist())
+            mask = microbatch.of(mask_BT).float()
+            now = policy.evaluate_actions(rollout, microbatch, entropy=config.entropy_coefficient != 0, values=False)
+            old = microbatch.of(rollout.logprobs_BT)
             compared = now.logprobs
             if config.ratio == "sequence":
                 compared = sequence_logprobs_BT(now.logprobs, old, mask)
-            advantages = advantages_B[piece.index][:, None]
+            advantages = advantages_B[microbatch.index][:, None]
             per_token = clipped_policy_loss(compared, old, advantages, config.clip_low, config.clip_high)
             if config.kl_coefficient:
                 assert rollout.reference_BT is not None, "a divergence needs a reference"
-                per_token = per_token + config.kl_coefficient * kl_k3(now.logprobs, piece.of(rollout.reference_BT))
+                per_token = per_token + config.kl_coefficient * kl_k3(now.logprobs, microbatch.of(rollout.reference_BT))
             if config.entropy_coefficient:
                 per_token = per_token - config.entropy_coefficient * now.entropy
             with torch.no_grad():
                 means.add(
                     kl=approximate_kl(now.logprobs, old, mask),
-                    clip_share=clip_share(compared, old, mask, config.clip_low, config.clip_high),
+                    clip_fraction=clip_fraction(compared, old, mask, config.clip_low, config.clip_high),
                 )
-            return aggregate_BT(per_token, mask, config.weighting, float(sequences), tokens, length)
+            return aggregate_BT(per_token, mask, config.weighting, float(num_sequences), tokens, length)
 
-        norm = gradient_step(self.optimizer, batch, most_lanes(policy, rollout), loss)
+        norm = gradient_step(self.optimizer, batch, policy.max_microbatch_size(rollout), loss)
         means.add(gradient_norm=norm)
 
 
@@ -181,7 +181,7 @@ def grouped(rollout: Rollout, group_size: int) -> tuple[torch.Tensor, torch.Tens
     """The returns of the episodes by group, and which of them are known: `[groups, members]`."""
     if rollout.group_B is None or rollout.valid_B is None:
         raise SettingsError("group methods need whole episodes in groups; this rollout has none")
-    if rollout.lanes % group_size:
-        raise SettingsError(f"{rollout.lanes} episodes do not make whole groups of {group_size}")
+    if rollout.num_sequences % group_size:
+        raise SettingsError(f"{rollout.num_sequences} episodes do not make whole groups of {group_size}")
     returns_B = (rollout.rewards_BT * rollout.mask_BT).sum(-1)
     return returns_B.view(-1, group_size), rollout.valid_B.view(-1, group_size)

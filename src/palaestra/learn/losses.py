@@ -59,7 +59,7 @@ def aggregate_BT(
             a token of a long response weighs less); `"token"` averages over all tokens (DAPO);
             `"constant"` divides by the largest length (Dr. GRPO: no bias by length at all).
         sequences, tokens: of the whole batch that one optimiser step sees, so that cutting the batch into
-            pieces changes nothing.
+            microbatches changes nothing.
         length: the most tokens of a response.
     """
     if weighting == "token":
@@ -98,7 +98,7 @@ def approximate_kl(
     return masked_mean(kl_k3(old_logprobs, logprobs), mask)
 
 
-def clip_share(
+def clip_fraction(
     logprobs: torch.Tensor,
     old_logprobs: torch.Tensor,
     mask: torch.Tensor | None,

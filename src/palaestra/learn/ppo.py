@@ -20,9 +20,9 @@ import torch
 
 from palaestra.learn.advantages import explained_variance, generalised_advantages_BT, normalised
 from palaestra.learn.algorithms import Algorithm
-from palaestra.learn.losses import approximate_kl, clip_share, clipped_policy_loss, clipped_value_loss, masked_mean
+from palaestra.learn.losses import approximate_kl, clip_fraction, clipped_policy_loss, clipped_value_loss, masked_mean
 from palaestra.learn.rollouts import Rollout, Selection, select
-from palaestra.learn.updates import Means, Optimizer, gradient_step, most_lanes
+from palaestra.learn.updates import Means, Optimizer, gradient_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,10 @@ class PPO(Algorithm):
             max_grad_norm=s.max_grad_norm, target_kl=s.target_kl, anneal=s.anneal,
         )  # fmt: skip
 
-    def update(self, rollout: Rollout, iteration: int, share_left: float = 1.0) -> dict[str, float]:
+    def update(self, rollout: Rollout, iteration: int, progress_remaining: float = 1.0) -> dict[str, float]:
         config, policy = self.config, self.policy
-        self.optimizer.scale(share_left if config.anneal else 1.0)
-        clip = config.eps_clip * (share_left if config.anneal_clip else 1.0)
+        self.optimizer.scale(progress_remaining if config.anneal else 1.0)
+        clip = config.eps_clip * (progress_remaining if config.anneal_clip else 1.0)
         values_BT, next_values_BT = policy.values_BT(rollout)
         advantages_BT = generalised_advantages_BT(
             rollout.rewards_BT, values_BT, next_values_BT, rollout.terminated_BT, rollout.ended_BT,
@@ -98,16 +98,16 @@ class PPO(Algorithm):
         )  # fmt: skip
         returns_BT = advantages_BT + values_BT
         mask_BT = rollout.counted_BT
-        size = config.minibatch_size or (8 if policy.by_lane else 256)
+        size = config.minibatch_size or (8 if policy.by_sequence else 256)
         means, stopped = Means(), 0
         policy.train()
         for epoch in range(config.update_epochs):
             order = self.seeds.derive("minibatches", iteration, epoch).generator()
-            # The figures of the last pass say how far the update went; the others are only needed to stop it.
+            # The metrics of the last pass say how far the update went; the others are only needed to stop it.
             watched = bool(config.target_kl) or epoch == config.update_epochs - 1
-            for batch in select(rollout, policy.by_lane, size, order):
-                # Single decisions are chosen from those that count; only lanes have padding to be masked.
-                mask = batch.of(mask_BT) if batch.by_lane else None
+            for batch in select(rollout, policy.by_sequence, size, order):
+                # Single decisions are chosen from those that count; only sequences have padding to be masked.
+                mask = batch.of(mask_BT) if batch.by_sequence else None
                 chosen = batch.of(advantages_BT)
                 if config.normalise_advantages:
                     chosen = normalised(chosen, mask)
@@ -137,19 +137,21 @@ class PPO(Algorithm):
         clip_high = config.eps_clip_high
         moved, start = 0.0, 0
 
-        def loss(piece: Selection) -> torch.Tensor:
+        def loss(microbatch: Selection) -> torch.Tensor:
             nonlocal moved, start
             part, mine, share = mask, advantages, 1.0
-            if len(piece) < len(batch):
-                rows = slice(start, start + len(piece))
+            if len(microbatch) < len(batch):
+                rows = slice(start, start + len(microbatch))
                 assert mask is not None
                 part, mine = mask[rows], advantages[rows]
                 share = float(part.sum()) / max(1.0, float(mask.sum()))
-                start += len(piece)
-            now = policy.judge(rollout, piece, entropy=config.entropy_coefficient != 0)
-            old = piece.of(rollout.logprobs_BT)
+                start += len(microbatch)
+            now = policy.evaluate_actions(rollout, microbatch, entropy=config.entropy_coefficient != 0)
+            old = microbatch.of(rollout.logprobs_BT)
             surrogate = clipped_policy_loss(now.logprobs, old, mine, clip, clip_high)
-            critic = clipped_value_loss(now.values, piece.of(values_BT), piece.of(returns_BT), config.value_clip)
+            critic = clipped_value_loss(
+                now.values, microbatch.of(values_BT), microbatch.of(returns_BT), config.value_clip
+            )
             policy_loss, value_loss = masked_mean(surrogate, part), masked_mean(critic, part)
             total = policy_loss + config.value_coefficient * value_loss
             if config.entropy_coefficient:
@@ -158,13 +160,13 @@ class PPO(Algorithm):
                 with torch.no_grad():
                     kl = float(approximate_kl(now.logprobs, old, part))
                     moved += kl * share
-                    clipped = clip_share(now.logprobs, old, part, clip, clip_high)
-                    means.add(policy_loss=policy_loss, value_loss=value_loss, kl=kl, clip_share=clipped)
+                    clipped = clip_fraction(now.logprobs, old, part, clip, clip_high)
+                    means.add(policy_loss=policy_loss, value_loss=value_loss, kl=kl, clip_fraction=clipped)
                     if now.entropy is not None and rollout.entropy_BT is None:
                         means.add(entropy=masked_mean(now.entropy, part))
             return total if share == 1.0 else total * share
 
-        norm = gradient_step(self.optimizer, batch, most_lanes(policy, rollout), loss)
+        norm = gradient_step(self.optimizer, batch, policy.max_microbatch_size(rollout), loss)
         if means is not None:
             means.add(gradient_norm=norm)
         return moved

@@ -23,12 +23,13 @@ from palaestra.core.errors import LessonError, RewardError, SettingsError
 from palaestra.core.records import Completion, Example, Failure, Problem
 from palaestra.core.seeding import Seeds
 from palaestra.engines.chat import end_ids
+from palaestra.engines.cpu.kernels import fuse_activations
 from palaestra.engines.families import context_length
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.learn.batches import encode
 from palaestra.learn.collect import collect_responses
 from palaestra.learn.grpo import GRPO, GRPOConfig, Variant, variant
-from palaestra.learn.policies.language_model import LanguageModelPolicy, fuse_activations
+from palaestra.learn.policies.language_model import LanguageModelPolicy
 from palaestra.learn.policies.visual import VisualPolicy, collect_answers
 from palaestra.learn.progress import TrainingState
 from palaestra.learn.reference import penalise
@@ -88,7 +89,7 @@ class PractisingStudent(ModelStudent):
     """A student that learns by reinforcement, on problems whose answers can be verified.
 
     Its loss is the share of the reward that it missed: 1 minus the mean score of an iteration's answers. After a
-    training its `figures` are `problems` and `unverifiable` (examples that were left out), `reward_first`,
+    training its `metrics` are `problems` and `unverifiable` (examples that were left out), `reward_first`,
     `reward_last`, `failed_answers` (no score could be had) and `groups_without_variance` (the share that taught
     nothing).
 
@@ -104,7 +105,7 @@ class PractisingStudent(ModelStudent):
 
     def __init__(
         self,
-        model: Model,
+        model: LoadedModel,
         supervision: Supervision = Supervision(),
         settings: Practice | None = None,
         *,
@@ -182,7 +183,7 @@ class PractisingStudent(ModelStudent):
                     keep(TrainingState(iteration, weights, {0: algorithm.optimizer.state()}, curve))
         finally:
             self._settle()
-        self.figures = {
+        self.metrics = {
             "problems": float(len(problems)),
             "unverifiable": float(len(examples) - len(problems)),
             "reward_first": 1.0 - curve[0][1],

@@ -25,7 +25,7 @@ from palaestra.core.errors import LessonError, SettingsError
 from palaestra.core.records import Completion, Example, Score
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Request, Sampling
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.learn.batches import IGNORE, Encoded, collate, encode
 from palaestra.learn.progress import TrainingState
 from palaestra.learn.student import Keep, ModelStudent, OnStep, Scorer, Start
@@ -130,7 +130,7 @@ def preference_loss(
 class PreferenceStudent(ModelStudent):
     """A student that learns from preferences.
 
-    After a training its `figures` are `pairs_given`, `pairs_own` and `without_pair`: examples whose rejected answer
+    After a training its `metrics` are `pairs_given`, `pairs_own` and `without_pair`: examples whose rejected answer
     came with them, was the student's own, or could not be had.
 
     Arguments:
@@ -143,7 +143,7 @@ class PreferenceStudent(ModelStudent):
 
     def __init__(
         self,
-        model: Model,
+        model: LoadedModel,
         supervision: Supervision = Supervision(),
         settings: Preference | None = None,
         *,
@@ -181,7 +181,7 @@ class PreferenceStudent(ModelStudent):
         for index, answer in own.items():
             chosen = found[index].chosen
             found[index] = Pair(chosen, replace(chosen, response_ids=answer.token_ids))
-        self.figures = {
+        self.metrics = {
             "pairs_given": float(len(found) - len(missing)),
             "pairs_own": float(len(own)),
             "without_pair": float(len(missing) - len(own)),

@@ -58,7 +58,7 @@ def pretrain_model(
         batches: the arguments of the model by name, on its device, and `labels` of the response tokens.
         matrix_rate: learning rate of Muon, for the weight matrices of the blocks.
         vector_rate: learning rate of AdamW, for the embeddings and the norms.
-        warmup, decay: the first and the last share of the steps, with a rising and a falling rate.
+        warmup, decay: the first and the last fraction of the steps, with a rising and a falling rate.
         half: compute in bfloat16 where it is safe; the weights stay in float32.
         on_step: called with the number of steps done and the loss of the last one.
     """
@@ -69,7 +69,7 @@ def pretrain_model(
         Muon(matrices, lr=matrix_rate, weight_decay=0.01),
         torch.optim.AdamW(vectors, lr=vector_rate, weight_decay=0.0, betas=(0.9, 0.98)),
     ]
-    rates = [matrix_rate, vector_rate]
+    learning_rates = [matrix_rate, vector_rate]
     model.train()
     for step, batch in enumerate(islice(batches, steps)):
         scale = min(1.0, (step + 1) / max(1, warmup * steps), (steps - step) / max(1, decay * steps))
@@ -79,7 +79,7 @@ def pretrain_model(
         loss = response_loss(logits_BTV, labels_BT)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer, rate in zip(optimizers, rates, strict=True):
+        for optimizer, rate in zip(optimizers, learning_rates, strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = rate * scale
             optimizer.step()

@@ -32,7 +32,10 @@ class Reference:
         if model is not None:
             model.requires_grad_(False)
             self._own = LanguageModelPolicy(
-                model, temperature=policy.temperature, vocabulary=policy.vocabulary, piece=policy.piece
+                model,
+                temperature=policy.temperature,
+                vocabulary=policy.vocabulary,
+                microbatch_size=policy.microbatch_size,
             )
 
     def logprobs_BT(self, rollout: Rollout) -> torch.Tensor:

@@ -15,8 +15,8 @@ from palaestra.core.errors import SettingsError
 from palaestra.learn.advantages import discounted_returns_BT, explained_variance, normalised, precise
 from palaestra.learn.algorithms import Algorithm
 from palaestra.learn.losses import clipped_value_loss
-from palaestra.learn.rollouts import Rollout, Selection, everything, lane_selection
-from palaestra.learn.updates import Means, Optimizer, gradient_step, most_lanes
+from palaestra.learn.rollouts import Rollout, Selection, everything, select_sequences
+from palaestra.learn.updates import Means, Optimizer, gradient_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +61,20 @@ class REINFORCE(Algorithm):
         s = settings
         return REINFORCEConfig(
             learning_rate=s.learning_rate, lr_critic=s.critic_rate, gamma=s.gamma,
-            baseline="critic" if policy.has_critic and not policy.by_lane else "batch",
+            baseline="critic" if policy.has_critic and not policy.by_sequence else "batch",
             entropy_coefficient=s.entropy, max_grad_norm=s.max_grad_norm, anneal=s.anneal,
         )  # fmt: skip
 
-    def update(self, rollout: Rollout, iteration: int, share_left: float = 1.0) -> dict[str, float]:
+    def update(self, rollout: Rollout, iteration: int, progress_remaining: float = 1.0) -> dict[str, float]:
         config, policy = self.config, self.policy
-        self.optimizer.scale(share_left if config.anneal else 1.0)
+        self.optimizer.scale(progress_remaining if config.anneal else 1.0)
         learned = config.baseline == "critic"
         values_BT, next_values_BT = torch.zeros_like(rollout.rewards_BT), torch.zeros_like(rollout.rewards_BT)
         if policy.has_critic:
             values_BT, next_values_BT = policy.values_BT(rollout)
         ended_BT = rollout.ended_BT.clone()
         if rollout.last_inputs is not None:
-            ended_BT[:, -1] = True  # The lane goes on behind the rollout: its rest is the critic's guess.
+            ended_BT[:, -1] = True  # The sequence goes on behind the rollout: its rest is the critic's guess.
         returns_BT = discounted_returns_BT(
             rollout.rewards_BT, next_values_BT, rollout.terminated_BT, ended_BT, config.gamma
         )
@@ -91,26 +91,26 @@ class REINFORCE(Algorithm):
         means, total = Means(), float(mask_BT.sum().clamp(min=1))
         policy.train()
 
-        def loss(piece: Selection) -> torch.Tensor:
-            mask = piece.of(mask_BT).float()
-            now = policy.judge(rollout, piece, entropy=config.entropy_coefficient != 0, values=learned)
-            per_decision = -now.logprobs * piece.of(advantages_BT)
+        def loss(microbatch: Selection) -> torch.Tensor:
+            mask = microbatch.of(mask_BT).float()
+            now = policy.evaluate_actions(rollout, microbatch, entropy=config.entropy_coefficient != 0, values=learned)
+            per_decision = -now.logprobs * microbatch.of(advantages_BT)
             if config.entropy_coefficient:
                 per_decision = per_decision - config.entropy_coefficient * now.entropy
             policy_loss: torch.Tensor = (per_decision * mask).sum() / total
             means.add(policy_loss=policy_loss.detach())
             if not learned:
                 return policy_loss
-            critic = clipped_value_loss(now.values, now.values.detach(), piece.of(returns_BT), None)
+            critic = clipped_value_loss(now.values, now.values.detach(), microbatch.of(returns_BT), None)
             return policy_loss + config.value_coefficient * (critic * mask).sum() / total
 
-        size = rollout.lanes if policy.by_lane else rollout.mask_BT.numel()
-        whole = everything(rollout, policy.by_lane, size)[0]
-        if policy.by_lane and rollout.valid_B is not None:
-            whole = lane_selection(rollout, [k for k in whole.index.tolist() if bool(rollout.valid_B[k])])
-        means.add(gradient_norm=gradient_step(self.optimizer, whole, most_lanes(policy, rollout), loss))
+        size = rollout.num_sequences if policy.by_sequence else rollout.mask_BT.numel()
+        whole = everything(rollout, policy.by_sequence, size)[0]
+        if policy.by_sequence and rollout.valid_B is not None:
+            whole = select_sequences(rollout, [k for k in whole.index.tolist() if bool(rollout.valid_B[k])])
+        means.add(gradient_norm=gradient_step(self.optimizer, whole, policy.max_microbatch_size(rollout), loss))
         policy.eval()
-        figures = means.all()
+        metrics = means.all()
         if learned:
-            figures["explained_variance"] = explained_variance(values_BT[mask_BT], returns_BT[mask_BT])
-        return figures
+            metrics["explained_variance"] = explained_variance(values_BT[mask_BT], returns_BT[mask_BT])
+        return metrics

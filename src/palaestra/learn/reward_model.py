@@ -194,7 +194,7 @@ def make_reward_model(
     """A backbone with a head of one label that knows nothing yet; a reward model keeps its head.
 
     Arguments:
-        name: a name of the shelf, a folder or a hub id of anything transformers can classify with.
+        name: a registered name, a folder or a hub id of anything transformers can classify with.
         seeds: of the head's weights.
         device: empty means a GPU where there is one.
 

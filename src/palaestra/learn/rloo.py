@@ -16,9 +16,9 @@ from palaestra.core.errors import SettingsError
 from palaestra.learn.advantages import leave_one_out_GK, normalised
 from palaestra.learn.algorithms import GroupAlgorithm
 from palaestra.learn.grpo import grouped, without_variance
-from palaestra.learn.losses import approximate_kl, clip_share, clipped_policy_loss
-from palaestra.learn.rollouts import Rollout, Selection, lane_selection
-from palaestra.learn.updates import Means, gradient_step, most_lanes
+from palaestra.learn.losses import approximate_kl, clip_fraction, clipped_policy_loss
+from palaestra.learn.rollouts import Rollout, Selection, select_sequences
+from palaestra.learn.updates import Means, gradient_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,39 +61,40 @@ class RLOO(GroupAlgorithm):
             clip=s.clip, max_grad_norm=s.max_grad_norm, anneal=s.anneal,
         )  # fmt: skip
 
-    def update(self, rollout: Rollout, iteration: int, share_left: float = 1.0) -> dict[str, float]:
+    def update(self, rollout: Rollout, iteration: int, progress_remaining: float = 1.0) -> dict[str, float]:
         config, policy = self.config, self.policy
-        self.optimizer.scale(share_left if config.anneal else 1.0)
+        self.optimizer.scale(progress_remaining if config.anneal else 1.0)
         returns_GK, valid_GK = grouped(rollout, config.group_size)
         advantages_B = leave_one_out_GK(returns_GK, valid_GK).flatten()
         without = without_variance(advantages_B, config.group_size)
         if config.normalise_advantages:
             advantages_B = normalised(advantages_B, valid_GK.flatten())
-        lanes = [int(lane) for lane in ((advantages_B != 0) & valid_GK.flatten()).nonzero()[:, 0]]
+        sequences = [int(sequence) for sequence in ((advantages_B != 0) & valid_GK.flatten()).nonzero()[:, 0]]
         means = Means()
         policy.train()
-        for batch in self.passes(rollout, lanes, iteration):
-            sequences = float(valid_GK.sum()) * len(batch) / len(lanes)
-            self._step(rollout, batch, advantages_B, sequences, means)
+        for batch in self.passes(rollout, sequences, iteration):
+            num_sequences = float(valid_GK.sum()) * len(batch) / len(sequences)
+            self._step(rollout, batch, advantages_B, num_sequences, means)
         policy.eval()
         return {**means.all(), "groups_without_variance": without}
 
     def _step(
-        self, rollout: Rollout, batch: Selection, advantages_B: torch.Tensor, sequences: float, means: Means
+        self, rollout: Rollout, batch: Selection, advantages_B: torch.Tensor, num_sequences: float, means: Means
     ) -> None:
         config, policy = self.config, self.policy
 
-        def loss(piece: Selection) -> torch.Tensor:
-            piece = lane_selection(rollout, piece.index.tolist())
-            mask = piece.of(rollout.mask_BT).float()
-            now = policy.judge(rollout, piece, values=False)
-            old = piece.of(rollout.logprobs_BT)
+        def loss(microbatch: Selection) -> torch.Tensor:
+            microbatch = select_sequences(rollout, microbatch.index.tolist())
+            mask = microbatch.of(rollout.mask_BT).float()
+            now = policy.evaluate_actions(rollout, microbatch, values=False)
+            old = microbatch.of(rollout.logprobs_BT)
             now_B, old_B = (now.logprobs * mask).sum(-1), (old * mask).sum(-1)
-            per_sequence_B = clipped_policy_loss(now_B, old_B, advantages_B[piece.index], config.clip)
+            per_sequence_B = clipped_policy_loss(now_B, old_B, advantages_B[microbatch.index], config.clip)
             with torch.no_grad():
                 means.add(
-                    kl=approximate_kl(now.logprobs, old, mask), clip_share=clip_share(now_B, old_B, None, config.clip)
+                    kl=approximate_kl(now.logprobs, old, mask),
+                    clip_fraction=clip_fraction(now_B, old_B, None, config.clip),
                 )
-            return per_sequence_B.sum() / max(sequences, 1.0)
+            return per_sequence_B.sum() / max(num_sequences, 1.0)
 
-        means.add(gradient_norm=gradient_step(self.optimizer, batch, most_lanes(policy, rollout), loss))
+        means.add(gradient_norm=gradient_step(self.optimizer, batch, policy.max_microbatch_size(rollout), loss))

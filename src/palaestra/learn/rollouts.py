@@ -1,7 +1,7 @@
-"""What a policy did, ready to learn from: lanes of decisions.
+"""What a policy did, ready to learn from: sequences of decisions.
 
-A lane is one environment over many episodes (PPO in classic environments) or one episode (language
-models, group methods). Axes: B lanes, T decisions, S a selection of decisions.
+A sequence is one environment over many episodes (PPO in classic environments) or one episode (language
+models, group methods). Axes: B sequences, T decisions, S a selection of decisions.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class TokenInputs:
     """The exact tokens of a rollout.
 
     Arguments:
-        prompts, responses: ids by lane; the responses are everything behind the prompt.
-        legal: by lane and decision the ids that were allowed, `None` for all; empty where nothing was ever
+        prompts, responses: ids by sequence; the responses are everything behind the prompt.
+        legal: by sequence and decision the ids that were allowed, `None` for all; empty where nothing was ever
             restricted.
-        chosen: by lane the places in the response that the policy chose, in order; empty where it chose all of them.
+        chosen: by sequence the places in the response that the policy chose, in order; empty where it chose all of them.
             What stands between them was given: the answers of tools and users.
     """
 
@@ -33,14 +33,14 @@ class TokenInputs:
     legal: list[list[np.ndarray | None]] = field(default_factory=list)
     chosen: list[np.ndarray] = field(default_factory=list)
 
-    def decisions(self, lane: int) -> tuple[int, ...]:
-        """The ids that the policy chose in a lane."""
-        response = self.responses[lane]
-        return tuple(response[place] for place in self.chosen[lane].tolist()) if self.chosen else response
+    def decisions(self, sequence: int) -> tuple[int, ...]:
+        """The ids that the policy chose in a sequence."""
+        response = self.responses[sequence]
+        return tuple(response[place] for place in self.chosen[sequence].tolist()) if self.chosen else response
 
-    def reach(self, lanes: Sequence[int], width: int) -> int:
-        """How many tokens of the responses of some lanes hold their first `width` decisions, and what follows them."""
-        return max(1, *(len(self.responses[lane]) for lane in lanes)) if self.chosen else width
+    def reach(self, sequences: Sequence[int], width: int) -> int:
+        """How many tokens of the responses of some sequences hold their first `width` decisions, and what follows them."""
+        return max(1, *(len(self.responses[sequence]) for sequence in sequences)) if self.chosen else width
 
 
 @dataclass(slots=True)
@@ -59,15 +59,15 @@ class Rollout:
         mask_BT: which entries are decisions; the rest is padding.
         terminated_BT, ended_BT: the episode was over for good, or over at all, after this decision.
         inputs: what the policy needs to judge the decisions again.
-        last_inputs: for lanes that are environments: the observation after the last decision.
-        final_inputs: by lane and decision, the last observation of an episode whose slot has moved on.
+        last_inputs: for sequences that are environments: the observation after the last decision.
+        final_inputs: by sequence and decision, the last observation of an episode whose slot has moved on.
         entropy_BT: of the distributions that the decisions were drawn from, where it was noted.
         reference_BT: the log-probs of the decisions under a reference.
-        group_B: which lanes started alike; only where lanes are whole episodes.
-        valid_B: lanes whose reward is known; a failed one teaches nothing.
+        group_B: which sequences started alike; only where sequences are whole episodes.
+        valid_B: sequences whose reward is known; a failed one teaches nothing.
         cut_B: episodes that were cut rather than over.
-        limit: the most decisions that an episode may have; 0 where lanes are no episodes.
-        records: what the lanes were made from, for whoever keeps them.
+        limit: the most decisions that an episode may have; 0 where sequences are no episodes.
+        records: what the sequences were made from, for whoever keeps them.
     """
 
     rewards_BT: torch.Tensor
@@ -88,37 +88,37 @@ class Rollout:
     episode_lengths: list[int] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     records: list[Any] = field(default_factory=list)
-    figures: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
 
     @property
-    def lanes(self) -> int:
+    def num_sequences(self) -> int:
         return int(self.rewards_BT.shape[0])
 
     @property
     def decisions(self) -> int:
         return int(self.mask_BT.sum())
 
-    def lane_returns(self) -> list[float]:
-        """The returns of lanes that are whole episodes, without those that failed."""
+    def sequence_returns(self) -> list[float]:
+        """The returns of sequences that are whole episodes, without those that failed."""
         returns_B = (self.rewards_BT * self.mask_BT).sum(-1)
         return [float(value) for value in (returns_B if self.valid_B is None else returns_B[self.valid_B])]
 
     @property
     def counted_BT(self) -> torch.Tensor:
-        """The decisions that may be learned from: those of lanes that did not fail."""
+        """The decisions that may be learned from: those of sequences that did not fail."""
         return self.mask_BT if self.valid_B is None else self.mask_BT & self.valid_B[:, None]
 
 
 @dataclass(slots=True)
 class Selection:
-    """Some lanes, cut to the longest of them, or some decisions of all lanes."""
+    """Some sequences, cut to the longest of them, or some decisions of all sequences."""
 
     index: torch.Tensor
-    by_lane: bool
+    by_sequence: bool
     width: int = 0
 
     def of(self, values_BT: torch.Tensor) -> torch.Tensor:
-        if self.by_lane:
+        if self.by_sequence:
             return values_BT[self.index, : self.width]
         return values_BT.flatten(0, 1)[self.index]
 
@@ -126,36 +126,36 @@ class Selection:
         return len(self.index)
 
 
-def select(rollout: Rollout, by_lane: bool, size: int, generator: np.random.Generator) -> list[Selection]:
-    """One epoch in minibatches of `size` lanes of like length, or of `size` random decisions."""
-    if not by_lane:
+def select(rollout: Rollout, by_sequence: bool, size: int, generator: np.random.Generator) -> list[Selection]:
+    """One epoch in minibatches of `size` sequences of like length, or of `size` random decisions."""
+    if not by_sequence:
         flat_S = rollout.counted_BT.flatten().nonzero()[:, 0]
         order_S = flat_S[torch.from_numpy(generator.permutation(len(flat_S)))]
         return [Selection(part, False) for part in _even_parts(order_S, size)]
-    lanes = _teaching(rollout)
+    sequences = _teaching(rollout)
     lengths = rollout.mask_BT.sum(-1)
-    plan = batch_plan([int(lengths[lane]) for lane in lanes], size, generator)
-    return [lane_selection(rollout, [lanes[k] for k in batch]) for batch in plan]
+    plan = batch_plan([int(lengths[sequence]) for sequence in sequences], size, generator)
+    return [select_sequences(rollout, [sequences[k] for k in batch]) for batch in plan]
 
 
-def lane_selection(rollout: Rollout, lanes: Sequence[int]) -> Selection:
-    index = torch.tensor(list(lanes), dtype=torch.long)
+def select_sequences(rollout: Rollout, sequences: Sequence[int]) -> Selection:
+    index = torch.tensor(list(sequences), dtype=torch.long)
     return Selection(index, True, max(1, int(rollout.mask_BT[index].sum(-1).max())))
 
 
-def everything(rollout: Rollout, by_lane: bool, size: int) -> list[Selection]:
-    """All lanes or decisions once, in pieces of at most `size`; lanes sorted by length, to save padding."""
-    if not by_lane:
+def everything(rollout: Rollout, by_sequence: bool, size: int) -> list[Selection]:
+    """All sequences or decisions once, in parts of at most `size`; sequences sorted by length, to save padding."""
+    if not by_sequence:
         flat_S = rollout.mask_BT.flatten().nonzero()[:, 0]
         return [Selection(part, False) for part in torch.split(flat_S, size)]
     order = rollout.mask_BT.sum(-1).argsort(stable=True).tolist()
-    return [lane_selection(rollout, order[k : k + size]) for k in range(0, len(order), size)]
+    return [select_sequences(rollout, order[k : k + size]) for k in range(0, len(order), size)]
 
 
 def _teaching(rollout: Rollout) -> list[int]:
     if rollout.valid_B is None:
-        return list(range(rollout.lanes))
-    return [int(lane) for lane in rollout.valid_B.nonzero()[:, 0]]
+        return list(range(rollout.num_sequences))
+    return [int(sequence) for sequence in rollout.valid_B.nonzero()[:, 0]]
 
 
 def _even_parts(order_S: torch.Tensor, size: int) -> list[torch.Tensor]:
@@ -164,9 +164,9 @@ def _even_parts(order_S: torch.Tensor, size: int) -> list[torch.Tensor]:
     return list(order_S.tensor_split(count))
 
 
-def pieces(selection: Selection, most: int) -> list[Selection]:
-    """A minibatch in pieces that fit in memory; their gradients add up to the minibatch's."""
-    if not selection.by_lane or len(selection) <= most:
+def split_microbatches(selection: Selection, most: int) -> list[Selection]:
+    """A minibatch in microbatches that fit in memory; their gradients add up to the minibatch's."""
+    if not selection.by_sequence or len(selection) <= most:
         return [selection]
     count = -(-len(selection) // most)
     return [Selection(part, True, selection.width) for part in selection.index.tensor_split(count)]

@@ -17,7 +17,7 @@ from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.records import Completion, Example, Failure, Score
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Engine
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.engines.transformers import TransformersEngine
 from palaestra.learn.batches import encode
 from palaestra.learn.progress import TrainingState, fingerprint_of, load_state, save_state
@@ -39,7 +39,7 @@ class Student(Protocol):
     - `start`: `"base"` (what is meant where it is missing) or `"last"`. With `"last"` it is given only the examples
       that are new, and goes on from the weights that it has; whoever calls sees to it that those are the last
       round's, by `load` where need be. If such a training breaks off, it has the weights that it had before.
-    - `figures`: what its last training counted beside the loss, by name.
+    - `metrics`: what its last training counted beside the loss, by name.
     """
 
     name: str
@@ -75,12 +75,12 @@ class Student(Protocol):
 
 
 class ModelStudent(ABC):
-    """A student that is a model of the shelf, trained whole or by an adapter; how it learns is its subclass's.
+    """A student that is a language model, trained whole or by an adapter; how it learns is its subclass's.
 
     The base weights stay in memory: restoring them costs a copy, and a LoRA adapter is dropped.
 
     Arguments:
-        model: as loaded from the shelf.
+        model: as loaded by `palaestra.engines.models.load`.
         supervision: what is trained, and how fast.
         settings: what else this way of learning needs to know, an object of the class's `Settings`.
         start: see `Student`.
@@ -93,7 +93,7 @@ class ModelStudent(ABC):
 
     def __init__(
         self,
-        model: Model,
+        model: LoadedModel,
         supervision: Supervision = Supervision(),
         settings: Any = None,
         *,
@@ -107,7 +107,7 @@ class ModelStudent(ABC):
         self.settings: Any = self.Settings() if settings is None and self.Settings is not None else settings
         self.processor, self.start = model.processor, start
         self.batch_size, self.keep_every = batch_size, keep_every
-        self.figures: dict[str, float] = {}
+        self.metrics: dict[str, float] = {}
         self._model: Any = model.weights
         self._adapted: Any = None
         if supervision.method == "full":
@@ -159,7 +159,7 @@ class ModelStudent(ABC):
         mark = fingerprint_of(examples, seeds, type(self).__name__, self.weights_sha256() if before else "")
         if self.supervision.method == "lora" and self._adapted is None:
             self._adapt(seeds)
-        self.figures = {}
+        self.metrics = {}
         try:
             if progress is None:
                 return self._train(examples, seeds, on_step, None, None)

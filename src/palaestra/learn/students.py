@@ -16,7 +16,7 @@ from palaestra.core.registry import Registry
 
 if TYPE_CHECKING:
     # Only the types: a list of students is to load no torch.
-    from palaestra.engines.models import Model
+    from palaestra.engines.models import LoadedModel
     from palaestra.learn.student import Scorer, Start, Student
     from palaestra.learn.supervised import Supervision
 
@@ -53,7 +53,7 @@ def check_student(kind: str, options: Mapping[str, Any]) -> None:
 
 def make_student(
     kind: str,
-    model: Model,
+    model: LoadedModel,
     supervision: Supervision | None = None,
     *,
     start: Start = "base",

@@ -97,7 +97,7 @@ def collect_turns(
     group_size: int = 1,
     first: int = 0,
 ) -> Rollout:
-    """Play `episodes` whole episodes of a turn environment; lanes are episodes, and their decisions are tokens.
+    """Play `episodes` whole episodes of a turn environment; sequences are episodes, and their decisions are tokens.
 
     The reward of a turn stands at the last token of its message. An episode whose conversation has no room left in the
     model's context is stopped there by `env.stop`; one that failed, or whose opening has no room, teaches nothing.
@@ -122,7 +122,7 @@ def collect_turns(
     table = _Table(env, policy, encoder, seeds, frozenset(end_ids), max_tokens, group_size)
     waiting = deque(range(first, first + episodes))
     policy.begin(env.num_envs)
-    while waiting or table.lanes:
+    while waiting or table.sequences:
         table.fill(waiting)
         table.speak()
         table.answer()
@@ -130,7 +130,7 @@ def collect_turns(
     most_turns = int(getattr(env.envs[0].unwrapped, "max_turns", 0))
     rollout.limit = min(policy.context, most_turns * max_tokens) if most_turns else policy.context
     seconds = time.perf_counter() - start
-    rollout.figures.update(
+    rollout.metrics.update(
         seconds_model=table.model_seconds, seconds_environment=seconds - table.model_seconds,
         turns=float(np.mean([one.turns for one in rollout.records])),
     )  # fmt: skip
@@ -138,7 +138,7 @@ def collect_turns(
 
 
 @dataclass(slots=True)
-class _Lane:
+class _Episode:
     """An episode that is going on."""
 
     number: int
@@ -206,150 +206,150 @@ class _Table:
     ) -> None:
         self.env, self.policy, self.encoder, self.seeds = env, policy, encoder, seeds
         self.end_ids, self.max_tokens, self.group_size = end_ids, min(max_tokens, policy.context), group_size
-        self.lanes: dict[int, _Lane] = {}
-        self.done: dict[int, _Lane] = {}
+        self.sequences: dict[int, _Episode] = {}
+        self.done: dict[int, _Episode] = {}
         self.model_seconds = 0.0
 
     def fill(self, waiting: deque[int]) -> None:
         """Start episodes in the slots that are free."""
-        while waiting and len(self.lanes) < self.env.num_envs:
+        while waiting and len(self.sequences) < self.env.num_envs:
             mask = np.zeros(self.env.num_envs, dtype=bool)
             seeds: list[int | None] = [None] * self.env.num_envs
-            for slot in (slot for slot in range(self.env.num_envs) if slot not in self.lanes):
+            for slot in (slot for slot in range(self.env.num_envs) if slot not in self.sequences):
                 if waiting:
                     number = waiting.popleft()
                     group = number // self.group_size
                     seed = self.seeds.derive("episode", group).integer() % 2**31
-                    self.lanes[slot] = _Lane(number, group, seed)
+                    self.sequences[slot] = _Episode(number, group, seed)
                     mask[slot], seeds[slot] = True, seed
             observations, infos = self.env.reset(seed=seeds, options={"reset_mask": mask})
             for slot in np.flatnonzero(mask).tolist():
                 self._open(slot, observations[slot].messages, infos)
 
     def _open(self, slot: int, messages: tuple[Message, ...], infos: Mapping[str, Any]) -> None:
-        lane = self.lanes[slot]
-        lane.messages, lane.opening = messages, len(messages)
+        sequence = self.sequences[slot]
+        sequence.messages, sequence.opening = messages, len(messages)
         if not infos["active"][slot]:
             self._leave(slot, "failed", infos["failure"][slot])
             return
-        lane.ids = list(self.encoder.opening(messages))
-        lane.prompt = len(lane.ids)
-        if lane.prompt >= self.policy.context:
-            told = f"the opening of an episode has {lane.prompt} tokens; the model reads {self.policy.context}"
+        sequence.ids = list(self.encoder.opening(messages))
+        sequence.prompt = len(sequence.ids)
+        if sequence.prompt >= self.policy.context:
+            told = f"the opening of an episode has {sequence.prompt} tokens; the model reads {self.policy.context}"
             self._leave(slot, "context", Failure(FailureCause.CONTEXT_LENGTH, told))
 
     def speak(self) -> None:
         """Let the model say a message in every slot; those that are done wait for the others."""
         slots, start = self.env.num_envs, time.perf_counter()
         fresh, active = np.zeros(slots, dtype=bool), np.zeros(slots, dtype=bool)
-        uniforms, speaking = np.zeros((slots, self.max_tokens)), dict(self.lanes)
-        for slot, lane in self.lanes.items():
+        uniforms, speaking = np.zeros((slots, self.max_tokens)), dict(self.sequences)
+        for slot, sequence in self.sequences.items():
             active[slot] = True
-            fresh[slot] = not lane.read or ANEW * (len(lane.ids) - lane.read) > len(lane.ids)
-            generator = self.seeds.derive("message", lane.number, len(lane.ends)).generator()
+            fresh[slot] = not sequence.read or ANEW * (len(sequence.ids) - sequence.read) > len(sequence.ids)
+            generator = self.seeds.derive("message", sequence.number, len(sequence.ends)).generator()
             uniforms[slot] = generator.random(self.max_tokens)
         while speaking:
             self._step(speaking, fresh, active, uniforms)
             fresh[:] = False
         self.model_seconds += time.perf_counter() - start
 
-    def _step(self, speaking: dict[int, _Lane], fresh: np.ndarray, active: np.ndarray, uniforms: np.ndarray) -> None:
+    def _step(self, speaking: dict[int, _Episode], fresh: np.ndarray, active: np.ndarray, uniforms: np.ndarray) -> None:
         """Every slot reads a token, or all of them; where it has read them all it chooses the next."""
         slots = len(active)
         length, uniform, waiting = np.zeros(slots, dtype=np.int64), np.zeros(slots), active.copy()
-        for slot, lane in speaking.items():
+        for slot, sequence in speaking.items():
             waiting[slot] = False
-            length[slot] = len(lane.ids) if fresh[slot] else lane.read + 1
-            uniform[slot] = uniforms[slot, lane.spoken]
+            length[slot] = len(sequence.ids) if fresh[slot] else sequence.read + 1
+            uniform[slot] = uniforms[slot, sequence.spoken]
         tokens = np.zeros((slots, int(length.max())), dtype=np.int64)
-        for slot, lane in speaking.items():
+        for slot, sequence in speaking.items():
             n = int(length[slot])
-            tokens[slot, 0 if fresh[slot] else n - 1 : n] = lane.ids[:n] if fresh[slot] else lane.ids[n - 1]
+            tokens[slot, 0 if fresh[slot] else n - 1 : n] = sequence.ids[:n] if fresh[slot] else sequence.ids[n - 1]
         choices, logprobs, entropies = self.policy.act(tokens, length, fresh, active, uniform, waiting_S=waiting)
-        for slot, lane in list(speaking.items()):
-            lane.read = int(length[slot])
-            if lane.read < len(lane.ids):
+        for slot, sequence in list(speaking.items()):
+            sequence.read = int(length[slot])
+            if sequence.read < len(sequence.ids):
                 continue  # What was given is still being read.
-            lane.chosen.append(len(lane.ids))
-            lane.ids.append(int(choices[slot]))
-            lane.logprobs.append(float(logprobs[slot]))
-            lane.entropies.append(float(entropies[slot]))
-            ended = lane.ids[-1] in self.end_ids
-            if ended or lane.spoken == self.max_tokens or len(lane.ids) == self.policy.context:
-                own = lane.ids[len(lane.ids) - lane.spoken : len(lane.ids) - ended]
-                lane.cut_messages += not ended
-                lane.said = Message("assistant", str(self.encoder.tokenizer.decode(own, skip_special_tokens=True)))
+            sequence.chosen.append(len(sequence.ids))
+            sequence.ids.append(int(choices[slot]))
+            sequence.logprobs.append(float(logprobs[slot]))
+            sequence.entropies.append(float(entropies[slot]))
+            ended = sequence.ids[-1] in self.end_ids
+            if ended or sequence.spoken == self.max_tokens or len(sequence.ids) == self.policy.context:
+                own = sequence.ids[len(sequence.ids) - sequence.spoken : len(sequence.ids) - ended]
+                sequence.cut_messages += not ended
+                sequence.said = Message("assistant", str(self.encoder.tokenizer.decode(own, skip_special_tokens=True)))
                 del speaking[slot]
 
     def answer(self) -> None:
         """Hand the messages to the environment, and write down what it answers."""
-        if not self.lanes:
+        if not self.sequences:
             return
-        actions = [lane.said if (lane := self.lanes.get(slot)) else "" for slot in range(self.env.num_envs)]
+        actions = [sequence.said if (sequence := self.sequences.get(slot)) else "" for slot in range(self.env.num_envs)]
         step = self.env.step(actions)
         full = []
-        for slot, lane in list(self.lanes.items()):
-            lane.ends.append(len(lane.chosen))
-            lane.rewards.append(float(step[1][slot]))
+        for slot, sequence in list(self.sequences.items()):
+            sequence.ends.append(len(sequence.chosen))
+            sequence.rewards.append(float(step[1][slot]))
             if self._over(slot, step):
                 continue
-            assert lane.said is not None
-            reply = self._grown(lane, step[0][slot].messages)
-            given = self.encoder.answer(lane.messages, lane.said, reply, lane.ids[-1])
-            lane.messages = step[0][slot].messages
-            if len(lane.ids) + len(given) >= self.policy.context:
+            assert sequence.said is not None
+            reply = self._grown(sequence, step[0][slot].messages)
+            given = self.encoder.answer(sequence.messages, sequence.said, reply, sequence.ids[-1])
+            sequence.messages = step[0][slot].messages
+            if len(sequence.ids) + len(given) >= self.policy.context:
                 full.append(slot)
             else:
-                lane.ids += given
+                sequence.ids += given
         if full:
             step = self.env.stop(dict.fromkeys(full, "context"))
             for slot in full:
-                self.lanes[slot].rewards[-1] += float(step[1][slot])
+                self.sequences[slot].rewards[-1] += float(step[1][slot])
                 self._over(slot, step)
 
     def _over(self, slot: int, step: tuple[Any, ...]) -> bool:
         """Write down the end of an episode, if this is one."""
-        lane = self.lanes[slot]
-        lane.terminated, lane.truncated = bool(step[2][slot]), bool(step[3][slot])
-        if not lane.terminated and not lane.truncated:
+        sequence = self.sequences[slot]
+        sequence.terminated, sequence.truncated = bool(step[2][slot]), bool(step[3][slot])
+        if not sequence.terminated and not sequence.truncated:
             return False
         info = step[4]["final_info"][slot]
-        lane.messages = step[4]["final_obs"][slot].messages
+        sequence.messages = step[4]["final_obs"][slot].messages
         self._leave(slot, str(info.get("stop_reason", "")), info.get("failure"))
         return True
 
     def _leave(self, slot: int, stop_reason: str, failure: Failure | None = None) -> None:
-        lane = self.lanes.pop(slot)
-        lane.stop_reason = stop_reason
+        sequence = self.sequences.pop(slot)
+        sequence.stop_reason = stop_reason
         if failure is not None:
-            lane.failure = f"{failure.cause}: {failure.message}"
-        self.done[lane.number] = lane
+            sequence.failure = f"{failure.cause}: {failure.message}"
+        self.done[sequence.number] = sequence
 
-    def _grown(self, lane: _Lane, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    def _grown(self, sequence: _Episode, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """What came behind the model's message."""
-        known = len(lane.messages)
-        if messages[:known] != lane.messages or len(messages) <= known or messages[known] != lane.said:
+        known = len(sequence.messages)
+        if messages[:known] != sequence.messages or len(messages) <= known or messages[known] != sequence.said:
             raise EnvError(
-                f"the environment changed what was said before turn {len(lane.ends)}; a conversation may only grow at its end"
+                f"the environment changed what was said before turn {len(sequence.ends)}; a conversation may only grow at its end"
             )
         return messages[known + 1 :]
 
 
-def _rollout(lanes: Sequence[_Lane]) -> Rollout:
-    """Lanes of decisions; what was given between them is in the inputs alone."""
-    count = len(lanes)
-    lengths = torch.tensor([len(lane.chosen) for lane in lanes])
+def _rollout(sequences: Sequence[_Episode]) -> Rollout:
+    """Sequences of decisions; what was given between them is in the inputs alone."""
+    count = len(sequences)
+    lengths = torch.tensor([len(sequence.chosen) for sequence in sequences])
     width = max(1, int(lengths.max()))
     logprobs, entropies, rewards = (np.zeros((count, width), dtype=np.float32) for _ in range(3))
-    for row, lane in enumerate(lanes):
-        n = len(lane.chosen)
-        logprobs[row, :n], entropies[row, :n] = lane.logprobs, lane.entropies
-        for end, reward in zip(lane.ends, lane.rewards, strict=True):
+    for row, sequence in enumerate(sequences):
+        n = len(sequence.chosen)
+        logprobs[row, :n], entropies[row, :n] = sequence.logprobs, sequence.entropies
+        for end, reward in zip(sequence.ends, sequence.rewards, strict=True):
             rewards[row, end - 1] += reward
     place_BT = torch.arange(width)[None]
     last_BT = place_BT == lengths[:, None] - 1
-    terminated_B = torch.tensor([lane.terminated for lane in lanes])
-    known = [lane for lane in lanes if not lane.failure]
+    terminated_B = torch.tensor([sequence.terminated for sequence in sequences])
+    known = [sequence for sequence in sequences if not sequence.failure]
     return Rollout(
         rewards_BT=torch.from_numpy(rewards),
         logprobs_BT=torch.from_numpy(logprobs),
@@ -357,17 +357,19 @@ def _rollout(lanes: Sequence[_Lane]) -> Rollout:
         terminated_BT=last_BT & terminated_B[:, None],
         ended_BT=last_BT,
         inputs=TokenInputs(
-            # A lane in which nothing was said is still read, with the others; what it holds does not matter.
-            [tuple(lane.ids[: lane.prompt]) if lane.chosen else (0,) for lane in lanes],
-            [tuple(lane.ids[lane.prompt :]) for lane in lanes],
-            chosen=[np.array(lane.chosen, dtype=np.int64) - lane.prompt for lane in lanes],
+            # A sequence in which nothing was said is still read, with the others; what it holds does not matter.
+            [tuple(sequence.ids[: sequence.prompt]) if sequence.chosen else (0,) for sequence in sequences],
+            [tuple(sequence.ids[sequence.prompt :]) for sequence in sequences],
+            chosen=[np.array(sequence.chosen, dtype=np.int64) - sequence.prompt for sequence in sequences],
         ),
         entropy_BT=torch.from_numpy(entropies),
-        group_B=torch.tensor([lane.group for lane in lanes]),
-        valid_B=torch.tensor([not lane.failure for lane in lanes]),
-        cut_B=torch.tensor([not lane.failure and (lane.truncated or lane.cut_messages > 0) for lane in lanes]),
-        episode_returns=[float(sum(lane.rewards)) for lane in known],
-        episode_lengths=[len(lane.chosen) for lane in known],
-        failures=[lane.failure for lane in lanes if lane.failure],
-        records=[lane.finished() for lane in lanes],
+        group_B=torch.tensor([sequence.group for sequence in sequences]),
+        valid_B=torch.tensor([not sequence.failure for sequence in sequences]),
+        cut_B=torch.tensor(
+            [not sequence.failure and (sequence.truncated or sequence.cut_messages > 0) for sequence in sequences]
+        ),
+        episode_returns=[float(sum(sequence.rewards)) for sequence in known],
+        episode_lengths=[len(sequence.chosen) for sequence in known],
+        failures=[sequence.failure for sequence in sequences if sequence.failure],
+        records=[sequence.finished() for sequence in sequences],
     )

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from palaestra.core.errors import ModelError
-from palaestra.engines.kernels import suited
-from palaestra.learn.rollouts import Rollout, Selection, pieces
+from palaestra.engines.cpu.kernels import select_matmul_kernels
+from palaestra.learn.rollouts import Selection, split_microbatches
 
 FLAT_UP_TO = 1_000_000
 """Parameters up to which those of a group are laid side by side in memory."""
@@ -31,16 +31,16 @@ class Optimizer:
         self, groups: Sequence[dict[str, Any]], clip: float, weight_decay: float = 0.0, epsilon: float = 1e-8
     ) -> None:
         groups = [{**group, "params": list(group["params"])} for group in groups if group["params"]]
-        self.rates = [float(group["lr"]) for group in groups]
+        self.learning_rates = [float(group["lr"]) for group in groups]
         self.clip = clip
         small = sum(p.numel() for group in groups for p in group["params"]) <= FLAT_UP_TO
         kind = _FlatAdamW if small else _AdamW
         self._inner: _FlatAdamW | _AdamW = kind(groups, weight_decay, epsilon)
-        self._share = 1.0
+        self._scale = 1.0
 
-    def scale(self, share: float) -> None:
-        """Set every rate to `share` of its first value."""
-        self._share = share
+    def scale(self, fraction: float) -> None:
+        """Set every rate to `fraction` of its first value."""
+        self._scale = fraction
 
     def step(self) -> float:
         """Clip, step, forget the gradients; returns the norm that they had."""
@@ -48,7 +48,7 @@ class Optimizer:
         if not math.isfinite(norm):
             self._inner.forget()
             raise ModelError(f"the gradient is {norm}; lower the learning rate")
-        self._inner.step([rate * self._share for rate in self.rates])
+        self._inner.step([rate * self._scale for rate in self.learning_rates])
         self._inner.forget()
         return norm
 
@@ -70,8 +70,8 @@ class _AdamW:
     def clip(self, most: float) -> float:
         return float(torch.nn.utils.clip_grad_norm_(self.parameters, most or float("inf")))
 
-    def step(self, rates: Sequence[float]) -> None:
-        for group, rate in zip(self.inner.param_groups, rates, strict=True):
+    def step(self, learning_rates: Sequence[float]) -> None:
+        for group, rate in zip(self.inner.param_groups, learning_rates, strict=True):
             group["lr"] = rate
         self.inner.step()
 
@@ -119,14 +119,14 @@ class _FlatAdamW:
             self.gradient.mul_(most / (norm + 1e-6))
         return norm
 
-    def step(self, rates: Sequence[float]) -> None:
+    def step(self, learning_rates: Sequence[float]) -> None:
         beta1, beta2 = self.betas
         self.steps += 1
         self.mean.lerp_(self.gradient, 1 - beta1)
         self.square.mul_(beta2).addcmul_(self.gradient, self.gradient, value=1 - beta2)
         scale = self.square.sqrt().div_(math.sqrt(1 - beta2**self.steps)).add_(self.epsilon)
         start = 0
-        for rate, size in zip(rates, self.sizes, strict=True):
+        for rate, size in zip(learning_rates, self.sizes, strict=True):
             part = slice(start, start + size)
             if self.weight_decay:
                 self.weights[part].mul_(1 - rate * self.weight_decay)
@@ -149,29 +149,25 @@ class _FlatAdamW:
 def gradient_step(
     optimizer: Optimizer, selection: Selection, most: int, loss: Callable[[Selection], torch.Tensor]
 ) -> float:
-    """One optimiser step on a minibatch, computed in pieces of at most `most` lanes; returns the gradient's norm.
+    """One optimiser step on a minibatch, computed in microbatches of at most `most` sequences; returns the gradient's norm.
 
-    `loss` must be the piece's share of the minibatch's loss: divided by the whole minibatch's counts.
+    `loss` must be the microbatch's fraction of the minibatch's loss: divided by the whole minibatch's counts.
     """
-    with suited():
-        for piece in pieces(selection, most):
-            loss(piece).backward()  # type: ignore[no-untyped-call]
+    with select_matmul_kernels():
+        for microbatch in split_microbatches(selection, most):
+            loss(microbatch).backward()  # type: ignore[no-untyped-call]
     return optimizer.step()
 
 
-def most_lanes(policy: Any, rollout: Rollout) -> int:
-    return int(policy.most_lanes(rollout)) if hasattr(policy, "most_lanes") else int(policy.piece)
-
-
 class Means:
-    """Running means of figures, each weighted alike."""
+    """Running means of metrics, each weighted alike."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}
 
-    def add(self, **figures: float | torch.Tensor) -> None:
-        for name, value in figures.items():
+    def add(self, **metrics: float | torch.Tensor) -> None:
+        for name, value in metrics.items():
             self._sums[name] = self._sums.get(name, 0.0) + float(value)
             self._counts[name] = self._counts.get(name, 0) + 1
 

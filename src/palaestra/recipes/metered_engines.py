@@ -64,7 +64,7 @@ class MeteredEngines:
         self.cache, self.owner, self.budget, self.listener, self.service = cache, owner, budget, listener, service
 
     def open(self, name: str, engine: Engine | None = None) -> CachedEngine:
-        """Open a model: `openai:MODEL`, `ADDRESS#MODEL`, a folder, or a name of the model shelf.
+        """Open a model: `openai:MODEL`, `ADDRESS#MODEL`, a folder, a hub id, or a registered name.
 
         Arguments:
             engine: the engine of the model, if it is open already.
@@ -114,10 +114,10 @@ def open_cache(path: str = "") -> Cache:
     """Open the cache of model answers at `path`, or the user's cache if `path` is empty."""
     from palaestra.engines.models import cache_folder
     from palaestra.runs.cache import Cache
-    from palaestra.runs.guard import guarded
+    from palaestra.runs.guard import storage_errors
 
     file = Path(path).expanduser() if path else cache_folder() / CALLS
-    with guarded(file, "opening the cache of calls"):
+    with storage_errors(file, "opening the cache of calls"):
         file.parent.mkdir(parents=True, exist_ok=True)
     return Cache(file)
 

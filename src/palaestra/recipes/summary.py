@@ -14,16 +14,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from palaestra.core.records import Attempt
-from palaestra.core.statistics import gain_between, report_on
+from palaestra.core.statistics import measure_gain, report_on
 from palaestra.runs.records import to_data
 
 PERCENT = "percent"
 """The unit of accuracies. A gain is a difference of them, in percentage points."""
 
 
-def measure_gain(before: Sequence[Attempt], after: Sequence[Attempt]) -> dict[str, Any]:
+def summarize_gain(before: Sequence[Attempt], after: Sequence[Attempt]) -> dict[str, Any]:
     """Accuracy before and after in percent and the gain in points, with 95 % intervals, on the same problems."""
-    first, second, gain = report_on(before), report_on(after), gain_between(before, after)
+    first, second, gain = report_on(before), report_on(after), measure_gain(before, after)
     return {
         "before": to_percent(first.accuracy),
         "before_low": to_percent(first.low),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from palaestra.core.records import Report, StopReason
-from palaestra.core.statistics import Mean, cuts_of, report_on
+from palaestra.core.statistics import Mean, report_on, slice_by_metadata
 from palaestra.recipes.evaluate.settings import EvaluateSettings
 from palaestra.report.appendix import Appendix, appendix_of
 from palaestra.report.bars import axis, interval_bar
@@ -70,7 +70,7 @@ def evaluate_page(run: Run) -> EvaluatePage:
     samples = int(settings.get("samples", 1))
     # A task's own figures are in the summary; before that, those that follow from the answers.
     said = {name: Mean(**mean) for name, mean in (summary or {}).get("measures", {}).items()}
-    cuts = cuts_of(attempts).items()
+    cuts = slice_by_metadata(attempts).items()
     return EvaluatePage(
         ended=summary is not None,
         task=str(settings.get("task", "")),

@@ -9,10 +9,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from palaestra.report.lines import Figures, multiple, plain, readings, share
+from palaestra.report.lines import Metrics, multiple, plain, readings, share
 
-SHARES = ("clip_share", "groups_without_variance", "truncated")
-"""Figures from 0 to 1 that are shown in percent."""
+SHARES = ("clip_fraction", "groups_without_variance", "truncated")
+"""Metrics from 0 to 1 that are shown in percent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,14 @@ class Health:
     picture: Markup
 
 
-def health_panel(trained: Figures, settings: Mapping[str, Any]) -> tuple[Health, ...]:
-    """The figures that there are; one that the last iteration lacks says at which iteration it was taken."""
+def health_panel(trained: Metrics, settings: Mapping[str, Any]) -> tuple[Health, ...]:
+    """The metrics that there are; one that the last iteration lacks says at which iteration it was taken."""
     language = settings.get("policy") == "lm"
     unit = "token" if language else "decision"
     shown = [
         ("kl", "KL of the update", f"nats a {unit}, new policy from the one that collected", "target_kl"),
         ("reference_kl", "KL to the reference", "nats a response", ""),
-        ("clip_share", "Clip share", "% of ratios outside the clipping range", ""),
+        ("clip_fraction", "Clip fraction", "% of ratios outside the clipping range", ""),
         ("entropy", "Entropy", f"nats a {unit}", ""),
         ("explained_variance", "Explained variance", "of returns by the critic; 1 is all, below 0 worse than none", ""),
         (

@@ -28,8 +28,8 @@ PATH = 24
 BARS = 60
 """Bars of a chart; neighbouring iterations are averaged where there are more."""
 
-Figures = Mapping[int, Mapping[str, float]]
-"""Figures by iteration and name, as the store gives them."""
+Metrics = Mapping[int, Mapping[str, float]]
+"""Metrics by iteration and name, as the store gives them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Panel:
     from_zero: bool = False
 
 
-def readings(table: Figures, name: str, *, along: str = "", count: str = "") -> list[Reading]:
+def readings(table: Metrics, name: str, *, along: str = "", count: str = "") -> list[Reading]:
     """The figure `name` of every iteration that has it, over the iterations or over the figure `along`.
 
     >>> readings({2: {"reward": 0.5, "reward_low": 0.4, "reward_high": 0.6}, 3: {}}, "reward")
@@ -137,8 +137,8 @@ def multiple(found: Sequence[Reading], last: int, label: str, level: float) -> M
     return drawing(width, height, _summed(Series(label, found)), *frame_, *drawn, mark, class_="chart")
 
 
-def stacked(table: Figures, names: Mapping[str, str], y_label: str, label: str) -> Markup:
-    """A bar an iteration, made of the figures in `names` (each with its class), the first at the bottom."""
+def stacked(table: Metrics, names: Mapping[str, str], y_label: str, label: str) -> Markup:
+    """A bar an iteration, made of the metrics in `names` (each with its class), the first at the bottom."""
     rows = sorted(table.items())
     size = max(1, math.ceil(len(rows) / BARS))
     groups = [rows[k : k + size] for k in range(0, len(rows), size)]

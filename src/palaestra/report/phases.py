@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from palaestra.report.appendix import Appendix, CostRow
-from palaestra.report.lines import Figures, stacked
+from palaestra.report.lines import Metrics, stacked
 from palaestra.runs.ledger import LedgerTotal
 
 PHASES = {
@@ -32,7 +32,7 @@ def is_phase(name: str) -> bool:
     return name.startswith("seconds_")
 
 
-def seconds_by_phase(table: Figures, ledger: float) -> tuple[float, tuple[PhaseRow, ...]]:
+def seconds_by_phase(table: Metrics, ledger: float) -> tuple[float, tuple[PhaseRow, ...]]:
     """All seconds, and where they went, in the order in which the work is done."""
     sums: dict[str, float] = {}
     for row in table.values():
@@ -53,7 +53,7 @@ def seconds_by_phase(table: Figures, ledger: float) -> tuple[float, tuple[PhaseR
     return total, tuple(rows)
 
 
-def phase_chart(trained: Figures, phases: Sequence[PhaseRow]) -> Markup | None:
+def phase_chart(trained: Metrics, phases: Sequence[PhaseRow]) -> Markup | None:
     keys = {words: name for name, words in PHASES.items()}
     names = {f"seconds_{keys.get(row.name, row.name)}": row.class_ for row in phases if row.class_}
     if not names or not trained:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from palaestra.core.records import Attempt, Decision, Lesson
-from palaestra.core.statistics import Gain, gain_between
+from palaestra.core.statistics import Gain, measure_gain
 from palaestra.report.allocation import Allocation
 from palaestra.teachers.tree.rewards import skill_rewards
 
@@ -64,7 +64,7 @@ def rewards_by_round(measured: Sequence[Sequence[Attempt]]) -> list[dict[str, Ga
     """
     skills = skill_rewards(measured)
     return [
-        {skill: gains[place] for skill, gains in skills.items()} | {"": gain_between(before, after)}
+        {skill: gains[place] for skill, gains in skills.items()} | {"": measure_gain(before, after)}
         for place, (before, after) in enumerate(pairwise(measured))
     ]
 

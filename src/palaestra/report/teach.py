@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from palaestra.core.records import Attempt, Report, Split
-from palaestra.core.selection import best_place
-from palaestra.core.statistics import Gain, gain_between, report_on
+from palaestra.core.selection import find_best
+from palaestra.core.statistics import Gain, measure_gain, report_on
 from palaestra.recipes.teach.lesson_order import Delivery, add_up
 from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.teach.summary import CALLING, count_calls, list_unpriced
@@ -118,7 +118,7 @@ def teach_page(run: Run) -> TeachPage:
     tests = tests if run.settings.get("test_every_round") else ()
     done = moments[-1].round if moments else 0
     measured = [whole[f"{moment.round}/{Split.VALIDATION}"] for moment in moments]
-    kept = moments[best_place(measured)] if moments and run.settings.get("keep") == "best" else None
+    kept = moments[find_best(measured)] if moments and run.settings.get("keep") == "best" else None
     before, after = whole.get(f"0/{Split.TEST}", []), _after(whole, kept, ended)
     skills = sorted(
         {a.problem.skill for part in phases.values() for a in part} | {s for p in allocation.values() for s, _ in p}
@@ -220,7 +220,7 @@ def _moments(
 def _row(name: str, before: Sequence[Attempt], after: Sequence[Attempt], examples: int) -> SkillRow:
     first = report_on(before, name) if before else None
     second = report_on(after, name) if after else None
-    gain = gain_between(before, after) if before and after else None
+    gain = measure_gain(before, after) if before and after else None
     return SkillRow(name, first, second, gain, examples, dumbbell(first, second))
 
 

@@ -16,14 +16,14 @@ from palaestra.report.appendix import Appendix, appendix_of
 from palaestra.report.bars import axis
 from palaestra.report.figures import counts, interval, percent, plural, points, points_interval, shorten
 from palaestra.report.health import Health, health_panel
-from palaestra.report.lines import BARS, NOISY, Figures, Panel, Reading, Series, averaged, chart, plain, readings, span
+from palaestra.report.lines import BARS, NOISY, Metrics, Panel, Reading, Series, averaged, chart, plain, readings, span
 from palaestra.report.phases import PhaseRow, costs_by_kind, is_phase, phase_chart, seconds_by_phase
 from palaestra.report.samples import LONGEST, Group, compare
 from palaestra.report.teach import SkillRow, _row, _rows
 from palaestra.runs.run import Run
 
 LISTED = 60
-"""Iterations that the table of figures lists; of more, some at even distances."""
+"""Iterations that the table of metrics lists; of more, some at even distances."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class IterationRow:
-    """An iteration in figures; what it does not have is `None`."""
+    """An iteration in metrics; what it does not have is `None`."""
 
     iteration: int
     decisions: float | None
@@ -120,7 +120,7 @@ def train_page(run: Run) -> TrainPage:
     """Read what a train run has done so far."""
     # The summary is written last: asked for first, it cannot promise what the store does not hold yet.
     summary = run.summary
-    settings, table = run.settings, run.store.figures()
+    settings, table = run.settings, run.store.metrics()
     trained = {iteration: row for iteration, row in table.items() if iteration > 0}
     done = max(trained, default=0)
     language = settings.get("policy") == "lm"
@@ -215,7 +215,7 @@ def _task_headline(overall: SkillRow, last: int) -> tuple[tuple[Box, ...], str]:
 
 
 def _headline(
-    reward: Sequence[Reading], test: Sequence[Reading], table: Figures, paired: Reading | None
+    reward: Sequence[Reading], test: Sequence[Reading], table: Metrics, paired: Reading | None
 ) -> tuple[tuple[Box, ...], str]:
     """The held-out reward before and after; of a run without evaluations, the reward of its first and last iteration.
 
@@ -253,7 +253,7 @@ def _paired(summary: Mapping[str, Any]) -> Reading | None:
     return Reading(last, last, summary["test_gain"], low, high, int(summary["test_gain_episodes"]))
 
 
-def _why(table: Figures, evaluation: int | None) -> str:
+def _why(table: Metrics, evaluation: int | None) -> str:
     """Why there is no reward of an evaluation; `None` where it has not been made."""
     if evaluation is None:
         return "not measured yet"
@@ -301,7 +301,7 @@ def _algorithm(settings: Mapping[str, Any]) -> str:
     return {"dr_grpo": "Dr. GRPO"}.get(name, name.upper())
 
 
-def _test_episodes(table: Figures) -> int:
+def _test_episodes(table: Metrics) -> int:
     rows = [row for row in table.values() if "test_reward" in row or "test_failures" in row]
     return round(sum(row.get("test_count", 0.0) + row.get("test_failures", 0.0) for row in rows))
 
@@ -334,7 +334,7 @@ def _accuracy_chart(whole: Mapping[int, Sequence[Attempt]]) -> Markup | None:
     return chart([panel], "iteration", "held-out accuracy by iteration")
 
 
-def _path_chart(table: Figures, proxy: Sequence[Reading]) -> Markup:
+def _path_chart(table: Metrics, proxy: Sequence[Reading]) -> Markup:
     """Training and held-out reward over the divergence that they were bought with; below it the gold reward."""
     test = readings(table, "test_reward", along="test_reference_kl", count="test_count")
     gold = averaged(readings(table, "gold_reward", along="reference_kl"))
@@ -366,7 +366,7 @@ def _speed_chart(speed: Sequence[Reading], y_label: str) -> Markup | None:
 # Iterations and episodes
 
 
-def _iteration_rows(table: Figures) -> tuple[IterationRow, ...]:
+def _iteration_rows(table: Metrics) -> tuple[IterationRow, ...]:
     def by_iteration(name: str, count: str = "") -> dict[int, Reading]:
         return {reading.iteration: reading for reading in readings(table, name, count=count)}
 

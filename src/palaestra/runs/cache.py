@@ -19,7 +19,7 @@ from typing import Any
 
 from palaestra.core.errors import RunError
 from palaestra.core.records import Completion, Failure, Usage
-from palaestra.runs.guard import guarded, transaction
+from palaestra.runs.guard import storage_errors, transaction
 from palaestra.runs.ledger import Spending
 from palaestra.runs.records import from_json, to_json
 
@@ -60,12 +60,12 @@ class Cache:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self._lock = threading.RLock()
-        with guarded(self.path, "opening the cache"):
+        with storage_errors(self.path, "opening the cache"):
             if str(path) != ":memory:":
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(path, isolation_level=None, timeout=30.0, check_same_thread=False)
         try:
-            with guarded(self.path, "opening the cache"):
+            with storage_errors(self.path, "opening the cache"):
                 self._db.execute("PRAGMA journal_mode=WAL")
                 # A kill loses nothing that is committed. A power cut may lose the last few: they are asked again.
                 self._db.execute("PRAGMA synchronous=NORMAL")
@@ -115,7 +115,7 @@ class Cache:
     def get(self, keys: Iterable[str]) -> dict[str, Completion | Failure]:
         """The answers that are there, by key."""
         found: dict[str, Completion | Failure] = {}
-        with self._lock, guarded(self.path, "reading the cache"):
+        with self._lock, storage_errors(self.path, "reading the cache"):
             for key in keys:
                 row = self._db.execute("SELECT kind, data FROM answers WHERE key=?", (key,)).fetchone()
                 if row is not None:
@@ -184,7 +184,7 @@ class Cache:
         """
         where = "WHERE owner=? AND substr(phase, 1, ?)=?"
         values = (owner, len(phase), phase)
-        with self._lock, guarded(self.path, "reading the cache"):
+        with self._lock, storage_errors(self.path, "reading the cache"):
             calls, prompt, completion, seconds, money, unpriced, unmeasured, again = self._db.execute(
                 "SELECT COUNT(*), COALESCE(SUM(prompt_tokens), 0), COALESCE(SUM(completion_tokens), 0), "
                 "COALESCE(SUM(seconds), 0.0), COALESCE(SUM(money), 0.0), COALESCE(SUM(NOT priced), 0), "

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import RunError
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import storage_errors
 
 PARTIAL = ".partial"
 
@@ -25,7 +25,7 @@ def write_json(path: Path, data: Any) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write `text` beside `path`, then rename it into place."""
     partial = path.with_name(path.name + PARTIAL)
-    with guarded(path, f"writing {path.name}"):
+    with storage_errors(path, f"writing {path.name}"):
         try:
             with open(partial, "w", encoding="utf-8") as stream:
                 stream.write(text)
@@ -54,7 +54,7 @@ def write_folder(path: Path, write: Callable[[Path], None]) -> None:
     disk is full, what was half written is removed again.
     """
     partial = path.with_name(path.name + PARTIAL)
-    with guarded(path, f"writing the checkpoint {path.name}"):
+    with storage_errors(path, f"writing the checkpoint {path.name}"):
         try:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
@@ -74,7 +74,7 @@ def write_folder(path: Path, write: Callable[[Path], None]) -> None:
             raise
 
 
-def sha256_of(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """The SHA-256 of a file, read in pieces."""
     digest = hashlib.sha256()
     with open(path, "rb") as stream:

@@ -22,7 +22,7 @@ _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 @contextmanager
-def guarded(path: Path, doing: str) -> Iterator[None]:
+def storage_errors(path: Path, doing: str) -> Iterator[None]:
     """Turn the errors of disk and database into `StorageError` and `RunError` about `path`."""
     try:
         yield
@@ -52,7 +52,7 @@ def guarded(path: Path, doing: str) -> Iterator[None]:
 @contextmanager
 def transaction(db: sqlite3.Connection, path: Path, doing: str) -> Iterator[sqlite3.Connection]:
     """Everything that is written in this scope is there whole afterwards, or not at all."""
-    with guarded(path, doing):
+    with storage_errors(path, doing):
         db.execute("BEGIN IMMEDIATE")
         try:
             yield db

@@ -23,7 +23,7 @@ from typing import Any
 
 from palaestra.core.errors import RunError
 from palaestra.runs.files import PARTIAL, read_json, write_json
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import storage_errors
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.store import Store
 
@@ -56,13 +56,13 @@ class Run:
             RunError: the folder holds something already.
             StorageError: it cannot be written to.
         """
-        with guarded(folder, "making the run folder"):
+        with storage_errors(folder, "making the run folder"):
             folder.mkdir(parents=True, exist_ok=True)
             run = cls(folder, recipe, settings)
             run._acquire()
         try:
             cls.check_new(folder)
-            with guarded(folder, "making the run folder"):
+            with storage_errors(folder, "making the run folder"):
                 run._clear()
             run._store = Store(folder / "store.sqlite", create=True)
             # The settings come last: a folder that has them is a run.
@@ -85,7 +85,7 @@ class Run:
             StorageError: it cannot be written to.
         """
         check_folder(folder)
-        with guarded(folder, "making the run folder"):
+        with storage_errors(folder, "making the run folder"):
             if (folder / "settings.json").exists():
                 raise RunError(
                     f"{folder} holds a run already; resume it with: palaestra resume {folder}, or choose another --out"
@@ -109,7 +109,7 @@ class Run:
         Raises:
             RunError: there is no run, it is damaged, or another process is at work in it.
         """
-        with guarded(folder, "opening the run folder"):
+        with storage_errors(folder, "opening the run folder"):
             if not folder.is_dir():
                 raise RunError(f"there is no run folder {folder}")
             if not (folder / "settings.json").exists():
@@ -163,7 +163,7 @@ class Run:
     def forget_failure(self) -> None:
         """Remove the summary of a run that ended with an error, as it goes on."""
         if (self.summary or {}).get("error"):
-            with guarded(self.folder, "removing the summary of a failed run"):
+            with storage_errors(self.folder, "removing the summary of a failed run"):
                 (self.folder / "summary.json").unlink()
 
     def write_summary(self, summary: dict[str, Any]) -> None:
@@ -171,7 +171,7 @@ class Run:
 
     def _acquire(self) -> None:
         path = self.folder / "run.lock"
-        with guarded(path, "locking the run folder"):
+        with storage_errors(path, "locking the run folder"):
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -246,7 +246,7 @@ def check_folder(folder: Path) -> None:
         RunError: there is a file in its place or above it.
         StorageError: the disk refuses it.
     """
-    with guarded(folder, "making the folder"):
+    with storage_errors(folder, "making the folder"):
         parent = next((path for path in (folder, *folder.parents) if path.exists()), folder)
         if not parent.is_dir():
             raise RunError(f"{parent} is a file, not a folder; choose another place than {folder}")

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from palaestra.core.errors import RunError
 from palaestra.core.records import Attempt, Decision, Example, Lesson, Trajectory
-from palaestra.runs.guard import guarded, transaction
+from palaestra.runs.guard import storage_errors, transaction
 from palaestra.runs.ledger import LedgerEntry, LedgerTotal
 from palaestra.runs.records import from_json, to_json
 
@@ -35,7 +35,7 @@ CREATE TABLE deliveries (round INTEGER PRIMARY KEY, data TEXT NOT NULL);
 CREATE TABLE skills (stage TEXT PRIMARY KEY, data TEXT NOT NULL);
 CREATE TABLE trainings (round INTEGER PRIMARY KEY, weights_sha256 TEXT NOT NULL, steps INTEGER, seconds REAL);
 CREATE TABLE curves (round INTEGER, step INTEGER, loss REAL, PRIMARY KEY (round, step));
-CREATE TABLE figures (iteration INTEGER, name TEXT, value REAL, PRIMARY KEY (iteration, name));
+CREATE TABLE metrics (iteration INTEGER, name TEXT, value REAL, PRIMARY KEY (iteration, name));
 CREATE TABLE trajectories (iteration INTEGER, position INTEGER, reward REAL, data TEXT NOT NULL,
                            PRIMARY KEY (iteration, position));
 CREATE TABLE steps (episode INTEGER, position INTEGER, data TEXT NOT NULL, PRIMARY KEY (episode, position));
@@ -56,7 +56,7 @@ class Store:
         self.path = path
         if not create and not path.exists():
             raise RunError(f"expected a store {path.name} in {path.parent}; there is none")
-        with guarded(path, "opening the store"):
+        with storage_errors(path, "opening the store"):
             self._db = sqlite3.connect(path, isolation_level=None)
             try:
                 if create:
@@ -83,7 +83,7 @@ class Store:
             yield db
 
     def _read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with guarded(self.path, "reading the store"):
+        with storage_errors(self.path, "reading the store"):
             return self._db.execute(query, values).fetchall()
 
     @property
@@ -220,28 +220,28 @@ class Store:
     # Iterations of reinforcement learning
 
     def add_iteration(
-        self, iteration: int, figures: Mapping[str, float], trajectories: Sequence[Trajectory], cost: LedgerEntry
+        self, iteration: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory], cost: LedgerEntry
     ) -> None:
         """Record what an iteration brought; a figure that is no number is left out."""
-        known = [(iteration, name, float(value)) for name, value in figures.items() if math.isfinite(value)]
+        known = [(iteration, name, float(value)) for name, value in metrics.items() if math.isfinite(value)]
         with self._transaction("storing an iteration") as db:
-            db.executemany("INSERT INTO figures VALUES (?, ?, ?)", known)
+            db.executemany("INSERT INTO metrics VALUES (?, ?, ?)", known)
             db.executemany(
                 "INSERT INTO trajectories VALUES (?, ?, ?, ?)",
                 [(iteration, k, t.total_reward, to_json(t)) for k, t in enumerate(trajectories)],
             )
             _insert_cost(db, cost)
 
-    def add_figures(self, iteration: int, figures: Mapping[str, float]) -> None:
-        """Record further figures of an iteration, for example of an evaluation after it."""
-        known = [(iteration, name, float(value)) for name, value in figures.items() if math.isfinite(value)]
-        with self._transaction("storing figures") as db:
-            db.executemany("INSERT OR REPLACE INTO figures VALUES (?, ?, ?)", known)
+    def add_metrics(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Record further metrics of an iteration, for example of an evaluation after it."""
+        known = [(iteration, name, float(value)) for name, value in metrics.items() if math.isfinite(value)]
+        with self._transaction("storing metrics") as db:
+            db.executemany("INSERT OR REPLACE INTO metrics VALUES (?, ?, ?)", known)
 
-    def figures(self) -> dict[int, dict[str, float]]:
-        """All figures by iteration."""
+    def metrics(self) -> dict[int, dict[str, float]]:
+        """All metrics by iteration."""
         found: dict[int, dict[str, float]] = {}
-        for iteration, name, value in self._read("SELECT iteration, name, value FROM figures ORDER BY iteration"):
+        for iteration, name, value in self._read("SELECT iteration, name, value FROM metrics ORDER BY iteration"):
             found.setdefault(iteration, {})[name] = value
         return found
 
@@ -252,7 +252,7 @@ class Store:
     def forget_after(self, iteration: int) -> None:
         """Remove what came after a checkpoint: it will be done again, with the same result."""
         with self._transaction("going back to a checkpoint") as db:
-            db.execute("DELETE FROM figures WHERE iteration > ?", (iteration,))
+            db.execute("DELETE FROM metrics WHERE iteration > ?", (iteration,))
             db.execute("DELETE FROM trajectories WHERE iteration > ?", (iteration,))
             for (phase,) in db.execute("SELECT DISTINCT phase FROM attempts").fetchall():
                 if phase.split("/")[0].isdigit() and int(phase.split("/")[0]) > iteration:
@@ -263,7 +263,7 @@ class Store:
 
     # Steps of episodes at the turn scale
 
-    def put_step(self, episode: int, position: int, step: Any, costs: Sequence[LedgerEntry] = ()) -> None:
+    def save_step(self, episode: int, position: int, step: Any, costs: Sequence[LedgerEntry] = ()) -> None:
         """Record a step of an episode with what it cost; one that was played again takes the place of the first."""
         with self._transaction("storing a step") as db:
             db.execute("INSERT OR REPLACE INTO steps VALUES (?, ?, ?)", (episode, position, to_json(step)))

@@ -97,7 +97,7 @@ SHELL_LIMITS = Limits(
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SandboxResult:
     """What a program did."""
 
     status: Status
@@ -229,7 +229,7 @@ class Sandbox(Protocol):
         read_back: Sequence[str] = (),
         workspace: str | PathLike[str] | None = None,
         read_only: Mapping[str, str] = {},
-    ) -> Result:
+    ) -> SandboxResult:
         """Run a program to its end, or to the end of its limits.
 
         Arguments:
@@ -244,7 +244,7 @@ class Sandbox(Protocol):
             read_only: further paths to show, from the path inside to that of the host.
 
         Raises:
-            SandboxError: the sandbox could not run it. Whatever the program does is in the `Result`.
+            SandboxError: the sandbox could not run it. Whatever the program does is in the `SandboxResult`.
         """
         ...
 

@@ -62,7 +62,7 @@ done
 SAID = re.compile(rb"([0-9a-f]{32}) (?:([0-9]{1,3})|.*)", re.DOTALL)
 
 
-class Said(NamedTuple):
+class StatusLine(NamedTuple):
     """What a shell says at the end of a command."""
 
     word: bytes
@@ -71,12 +71,12 @@ class Said(NamedTuple):
     """Its exit code; None where what came is none."""
 
     @classmethod
-    def of(cls, line: bytes) -> Said | None:
+    def of(cls, line: bytes) -> StatusLine | None:
         """What a line says; None where it says nothing.
 
-        >>> Said.of(b"0123456789abcdef0123456789abcdef 7").code
+        >>> StatusLine.of(b"0123456789abcdef0123456789abcdef 7").code
         7
-        >>> Said.of(b"0123456789abcdef0123456789abcdef 256").code
+        >>> StatusLine.of(b"0123456789abcdef0123456789abcdef 256").code
         """
         if (found := SAID.fullmatch(line)) is None:
             return None

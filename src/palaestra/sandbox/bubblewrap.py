@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from palaestra.core.errors import SandboxError
-from palaestra.sandbox.base import SHELL_LIMITS, Limits, Result
+from palaestra.sandbox.base import SHELL_LIMITS, Limits, SandboxResult
 from palaestra.sandbox.bash_protocol import STEP
 from palaestra.sandbox.cgroups import ControlGroup, create_group
 from palaestra.sandbox.devices import DEVICES, prepare_devices, reset_times
 from palaestra.sandbox.files import find_special_files, read_files, write_files
-from palaestra.sandbox.local_host import LocalRoom, Tenancy, find_bash, keeper
-from palaestra.sandbox.processes import SPARE, ProcTree, Watch, limit_process
+from palaestra.sandbox.local_host import LocalHost, RunningSandbox, find_bash, keeper
+from palaestra.sandbox.processes import SPARE, LimitMonitor, ProcTree, limit_process
 from palaestra.sandbox.program import supervise
 from palaestra.sandbox.seccomp import seccomp_filter
 from palaestra.sandbox.shell import BashShell
@@ -114,7 +114,7 @@ class Bubblewrap:
         workspace: str | PathLike[str] | None = None,
         read_only: Mapping[str, str] = {},
         pass_fds: Sequence[int] = (),
-    ) -> Result:
+    ) -> SandboxResult:
         """See `Sandbox.run`. The program inherits the open files `pass_fds` under the same numbers, as of `subprocess.Popen`."""
         if not argv:
             raise SandboxError("run needs a program; got an empty argv")
@@ -123,7 +123,7 @@ class Bubblewrap:
         try:
             write_files(tenancy.workspace, files)
             tenancy.child.let_in()
-            watch = Watch(tenancy.tree, limits, tenancy.folders, tenancy.group, own_tasks=1)
+            watch = LimitMonitor(tenancy.tree, limits, tenancy.folders, tenancy.group, own_tasks=1)
             result = supervise(tenancy.child, stdin, limits, watch, tenancy.kill)
             if read_back:
                 result = replace(result, files=read_files(tenancy.workspace, read_back, limits.file_size))
@@ -141,11 +141,11 @@ class Bubblewrap:
     ) -> BashShell:
         """See `Sandbox.shell`."""
 
-        def make_room() -> LocalRoom:
+        def make_room() -> LocalHost:
             tenancy = self._start(keeper(BASH), limits, env, workspace, read_only, bash=True)
             try:
                 write_files(tenancy.workspace, files)
-                return LocalRoom(tenancy, limits, self.place)
+                return LocalHost(tenancy, limits, self.place)
             except BaseException:
                 tenancy.close()
                 raise
@@ -161,7 +161,7 @@ class Bubblewrap:
         read_only: Mapping[str, str],
         bash: bool = False,
         pass_fds: Sequence[int] = (),
-    ) -> Tenancy:
+    ) -> RunningSandbox:
         """A sandbox with its first process at the door, under its limits."""
         held: list[int] = []
         try:
@@ -187,7 +187,7 @@ class Bubblewrap:
             limit_process(first, limits, own_users=True)
             group = create_group(limits.memory, limits.processes + SPARE)
             try:
-                if group is not None and not bash:  # the keeper of a shell stays outside; see `LocalRoom.start`
+                if group is not None and not bash:  # the keeper of a shell stays outside; see `LocalHost.start`
                     group.add(first)
                 return _look_into(child, first, self.place, workspace is None, group)
             except BaseException:
@@ -264,7 +264,7 @@ class Bubblewrap:
         return found
 
 
-def _look_into(child: Child, first: int, place: str, own_workspace: bool, group: ControlGroup | None) -> Tenancy:
+def _look_into(child: Child, first: int, place: str, own_workspace: bool, group: ControlGroup | None) -> RunningSandbox:
     """Open the sandbox's processes and folders from outside. They stay open when it is dead."""
     root = f"/proc/{first}/root"
     with ExitStack() as undo:
@@ -274,7 +274,7 @@ def _look_into(child: Child, first: int, place: str, own_workspace: bool, group:
         for path in (place, *PRIVATE):
             opened.append(os.open(root + path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
             undo.callback(os.close, opened[-1])
-        tenancy = Tenancy(child, first, tree, opened[0], opened if own_workspace else opened[1:], group)
+        tenancy = RunningSandbox(child, first, tree, opened[0], opened if own_workspace else opened[1:], group)
         undo.pop_all()
     return tenancy
 

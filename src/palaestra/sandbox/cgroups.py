@@ -2,7 +2,7 @@
 
 A group counts memory that belongs to no single process too: pipe and socket buffers, files in memory, page tables. It
 counts the CPU time of processes that nobody waits for. Version 2 is used where we may create groups with the memory
-controller, version 1 as root; see `find_hierarchy`. Without either, `processes.Watch` polls `/proc`, which sees less.
+controller, version 1 as root; see `find_hierarchy`. Without either, `processes.LimitMonitor` polls `/proc`, which sees less.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from typing import IO, ClassVar
 
 from palaestra.core.errors import SandboxError
 from palaestra.sandbox.archives import list_names, pack, read_packed
-from palaestra.sandbox.base import SHELL_LIMITS, Files, Limits, Result, Status
-from palaestra.sandbox.bash_protocol import LOOP, STEP, Said
+from palaestra.sandbox.base import SHELL_LIMITS, Files, Limits, SandboxResult, Status
+from palaestra.sandbox.bash_protocol import LOOP, STEP, StatusLine
 from palaestra.sandbox.files import parts
 from palaestra.sandbox.processes import LOCKED, SIGNALS
 from palaestra.sandbox.program import supervise
@@ -74,7 +74,7 @@ class Container:
         read_back: Sequence[str] = (),
         workspace: str | PathLike[str] | None = None,
         read_only: Mapping[str, str] = {},
-    ) -> Result:
+    ) -> SandboxResult:
         """See `Sandbox.run`."""
         if not argv:
             raise SandboxError("run needs a program; got an empty argv")
@@ -295,8 +295,8 @@ class _ContainerRoom:
                 said.append(line)
         raise SandboxError(f"a shell cannot start in '{self.life.sandbox.image}': {_line(b' '.join([*said, self._partial]))}; the image needs bash")  # fmt: skip
 
-    def said(self) -> list[Said]:
-        return [said for said in map(Said.of, self._lines()) if said is not None]
+    def said(self) -> list[StatusLine]:
+        return [said for said in map(StatusLine.of, self._lines()) if said is not None]
 
     def ended(self) -> int | None:
         if not self._over:

@@ -12,7 +12,7 @@ MOST_DIGITS = 4300
 """Of an integer in a message; as Python has it."""
 
 
-class Line:
+class Channel:
     """Two ends of a line: ours to talk on, and `theirs`, to be the program's stdin (see `Sandbox.run`).
 
     Arguments:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from palaestra.core.errors import SandboxError
 from palaestra.sandbox.base import MIB, Files, Limits, Status
-from palaestra.sandbox.bash_protocol import KEEPER, LOCAL_FILES, LOOP, Said
+from palaestra.sandbox.bash_protocol import KEEPER, LOCAL_FILES, LOOP, StatusLine
 from palaestra.sandbox.cgroups import ControlGroup
 from palaestra.sandbox.files import list_files, read_files, write_files
-from palaestra.sandbox.processes import ProcTree, Watch
+from palaestra.sandbox.processes import LimitMonitor, ProcTree
 from palaestra.sandbox.shell import BURST, GRACE, START, end_all, readable
 from palaestra.sandbox.spawn import GONE, Child, receive
 
@@ -36,7 +36,7 @@ def keeper(bash: str) -> list[str]:
 
 
 @dataclass(slots=True)
-class Tenancy:
+class RunningSandbox:
     """A started sandbox whose first process waits at the door."""
 
     child: Child
@@ -74,11 +74,11 @@ class Tenancy:
                 self.group.close()
 
 
-class LocalRoom:
+class LocalHost:
     """A shell whose keeper is a process of this machine, in a sandbox or not."""
 
     def __init__(
-        self, tenancy: Tenancy, limits: Limits, workspace: str, on_close: Callable[[], None] = lambda: None
+        self, tenancy: RunningSandbox, limits: Limits, workspace: str, on_close: Callable[[], None] = lambda: None
     ) -> None:
         self.tenancy, self.limits, self.workspace, self.on_close = tenancy, limits, workspace, on_close
         child = tenancy.child
@@ -88,7 +88,7 @@ class LocalRoom:
         self.status, self.control = child.status.fileno(), child.control.fileno()
         os.set_blocking(self.stdin, False)
         os.set_blocking(self.output, False)
-        self.watch = Watch(tenancy.tree, limits, tenancy.folders, tenancy.group)
+        self.watch = LimitMonitor(tenancy.tree, limits, tenancy.folders, tenancy.group)
         self._shell = self._shell_inside = -1
         self.heard, self._partial, self._fresh = 0, b"", True
         self._is_full = False
@@ -136,8 +136,8 @@ class LocalRoom:
             f"a shell cannot start: {self.tenancy.child.errors() or 'bash ended at once'}; look at the limits"
         )
 
-    def said(self) -> list[Said]:
-        found: list[Said | None] = []
+    def said(self) -> list[StatusLine]:
+        found: list[StatusLine | None] = []
         for _ in range(BURST):
             data, pid = receive(self._shell_socket, 0.0)
             if not data:
@@ -145,7 +145,7 @@ class LocalRoom:
             self.heard += len(data)
             if pid == self._shell:
                 *lines, self._partial = (self._partial + data).split(b"\n")
-                found += map(Said.of, lines)
+                found += map(StatusLine.of, lines)
         return [said for said in found if said is not None]
 
     def ended(self) -> int | None:

@@ -15,11 +15,11 @@ from dataclasses import replace
 from os import PathLike
 
 from palaestra.core.errors import SandboxError, SandboxWarning
-from palaestra.sandbox.base import SHELL_LIMITS, Limits, Result
+from palaestra.sandbox.base import SHELL_LIMITS, Limits, SandboxResult
 from palaestra.sandbox.bash_protocol import STEP
 from palaestra.sandbox.files import read_files, write_files
-from palaestra.sandbox.local_host import LocalRoom, Tenancy, find_bash, keeper
-from palaestra.sandbox.processes import ChildTree, Watch, limit_process
+from palaestra.sandbox.local_host import LocalHost, RunningSandbox, find_bash, keeper
+from palaestra.sandbox.processes import ChildTree, LimitMonitor, limit_process
 from palaestra.sandbox.program import supervise
 from palaestra.sandbox.shell import BashShell
 from palaestra.sandbox.spawn import Child, behind_door, holding
@@ -50,7 +50,7 @@ class NoSandbox:
         read_back: Sequence[str] = (),
         workspace: str | PathLike[str] | None = None,
         read_only: Mapping[str, str] = {},
-    ) -> Result:
+    ) -> SandboxResult:
         """See `Sandbox.run`. `read_only` cannot be given: everything is there already."""
         if not argv:
             raise SandboxError("run needs a program; got an empty argv")
@@ -60,7 +60,7 @@ class NoSandbox:
             try:
                 write_files(tenancy.workspace, files)
                 tenancy.child.let_in()
-                watch = Watch(tenancy.tree, limits)
+                watch = LimitMonitor(tenancy.tree, limits)
                 result = supervise(tenancy.child, stdin, limits, watch, lambda: _end(tenancy))
                 _end(tenancy)
                 if read_back:
@@ -84,7 +84,7 @@ class NoSandbox:
         """See `Sandbox.shell`."""
         folder, made = _workspace(workspace, read_only)
 
-        def make_room() -> LocalRoom:
+        def make_room() -> LocalHost:
             tenancy = self._start(keeper(find_bash()), limits, env, folder, bash=True)
 
             def clean_up() -> None:
@@ -94,7 +94,7 @@ class NoSandbox:
 
             try:
                 write_files(tenancy.workspace, files)
-                return LocalRoom(tenancy, limits, folder, clean_up)
+                return LocalHost(tenancy, limits, folder, clean_up)
             except BaseException:
                 tenancy.close()
                 clean_up()
@@ -104,7 +104,7 @@ class NoSandbox:
 
     def _start(
         self, command: Sequence[str], limits: Limits, env: Mapping[str, str], folder: str, bash: bool = False
-    ) -> Tenancy:
+    ) -> RunningSandbox:
         held = [holding(STEP)] if bash else []
         try:
             if bash:
@@ -119,7 +119,9 @@ class NoSandbox:
             if first < 0:
                 raise SandboxError(f"a program cannot start: {child.errors() or 'it said nothing'}")
             limit_process(first, limits, own_users=False)
-            return Tenancy(child, first, ChildTree(first, keep=(first,)), os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
+            return RunningSandbox(
+                child, first, ChildTree(first, keep=(first,)), os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            )
         except BaseException:
             child.close()
             raise
@@ -142,7 +144,7 @@ def _remove(folder: str) -> None:
         subprocess.run(["rm", "-rf", "--", folder], capture_output=True, check=False)
 
 
-def _end(tenancy: Tenancy) -> None:
+def _end(tenancy: RunningSandbox) -> None:
     tenancy.tree.kill(tenancy.tree.pids())
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(tenancy.first, signal.SIGKILL)

@@ -49,7 +49,7 @@ class ProcessStat(NamedTuple):
     """Resident bytes."""
 
 
-class Tree(Protocol):
+class ProcessTree(Protocol):
     """The processes of one sandbox."""
 
     keep: Collection[int]
@@ -162,13 +162,13 @@ class ChildTree(ProcTree):
 
 
 @dataclass(slots=True)
-class Watch:
+class LimitMonitor:
     """Holds a tree of processes, and the folders that it may fill, to limits.
 
     With a control group the kernel holds memory and processes, and counts CPU time. Without, all is polled.
     """
 
-    tree: Tree
+    tree: ProcessTree
     limits: Limits
     folders: Sequence[int] = ()
     """Open folders of a file system that the sandbox has for itself."""

@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from palaestra.core.errors import SandboxError
-from palaestra.sandbox.base import Limits, Result, Status
-from palaestra.sandbox.processes import Watch
+from palaestra.sandbox.base import Limits, SandboxResult, Status
+from palaestra.sandbox.processes import LimitMonitor
 from palaestra.sandbox.spawn import PATIENCE, Child
 
 CHECK_EVERY = 0.02
@@ -24,7 +24,7 @@ OUT_OF_MEMORY = (b"MemoryError", b"std::bad_alloc", b"Cannot allocate memory", b
 
 
 @dataclass(slots=True)
-class _Stream:
+class _CapturedStream:
     limit: int
     kept: bytearray = field(default_factory=bytearray)
     truncated: bool = False
@@ -96,8 +96,8 @@ class _Talk:
 
 
 def supervise(
-    child: Child, stdin: bytes | socket.socket, limits: Limits, watch: Watch | None, kill: Callable[[], None]
-) -> Result:
+    child: Child, stdin: bytes | socket.socket, limits: Limits, watch: LimitMonitor | None, kill: Callable[[], None]
+) -> SandboxResult:
     """Feed a started program, take its output, hold it to its limits, and wait until it is dead.
 
     Arguments:
@@ -109,7 +109,7 @@ def supervise(
     Raises:
         SandboxError: what was killed does not die.
     """
-    streams = {child.stdout: _Stream(limits.output), child.stderr: _Stream(limits.output)}
+    streams = {child.stdout: _CapturedStream(limits.output), child.stderr: _CapturedStream(limits.output)}
     out, err = streams.values()
     poller, unread = select.poll(), memoryview(stdin if isinstance(stdin, bytes) else b"")
     talk: _Talk | None = None
@@ -191,12 +191,12 @@ def supervise(
         verdict = watch.finish(usage.ru_utime + usage.ru_stime, largest) if watch else None
         verdict = verdict or _verdict(exit_code, limits, largest, bytes(err.kept[-4096:]))
     peak = max(watch.peak if watch else 0, largest)
-    return Result(
+    return SandboxResult(
         verdict, exit_code, bytes(out.kept), bytes(err.kept), seconds, out.truncated, err.truncated, peak or None
     )
 
 
-def _take(file: int, stream: _Stream, wait: bool = True) -> bool:
+def _take(file: int, stream: _CapturedStream, wait: bool = True) -> bool:
     """Read what is there; False at the end, and, if not to wait, where nothing is."""
     try:
         data = os.read(file, 65536)

@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import SandboxError
-from palaestra.sandbox.base import Limits, Result
-from palaestra.sandbox.lines import Line
+from palaestra.sandbox.base import Limits, SandboxResult
+from palaestra.sandbox.lines import Channel
 
 if TYPE_CHECKING:
     from palaestra.sandbox.base import Sandbox
@@ -26,7 +26,7 @@ def python(script: str) -> Sequence[str]:
     return ("python3", "-I", "-S", "-B", script)
 
 
-class Conversation:
+class ScriptSession:
     """A Python script that runs in a sandbox, and talks with us until one side ends it.
 
     Arguments:
@@ -44,10 +44,10 @@ class Conversation:
         files: Mapping[str, bytes | str],
         script: str,
         limits: Limits,
-        line: Callable[[], Line],
+        line: Callable[[], Channel],
     ) -> None:
         self._sandbox, self._files, self._script, self._limits = sandbox, files, script, limits
-        self._ended: Result | BaseException | None = None
+        self._ended: SandboxResult | BaseException | None = None
         self._thread = threading.Thread(target=self._work, daemon=True)
         try:
             self.line = line()
@@ -72,25 +72,25 @@ class Conversation:
         """Say no more; the other side finds its input at an end."""
         self.line.close()
 
-    def wait(self) -> Result:
+    def wait(self) -> SandboxResult:
         """Wait for the end of the script.
 
         Raises:
             SandboxError: the sandbox broke.
         """
         self._thread.join()
-        if isinstance(self._ended, Result):
+        if isinstance(self._ended, SandboxResult):
             return self._ended
         if isinstance(self._ended, SandboxError):
             raise self._ended
         raise SandboxError(f"the sandbox broke: {type(self._ended).__name__}: {self._ended}") from self._ended
 
-    def ended(self, seconds: float) -> Result | None:
+    def ended(self, seconds: float) -> SandboxResult | None:
         """The same, if it ends within so long; else None."""
         self._thread.join(seconds)
         return None if self._thread.is_alive() else self.wait()
 
-    def end(self) -> Result:
+    def end(self) -> SandboxResult:
         """Hang up and wait for the end of the script; raises as `wait` does."""
         self.hang_up()
         return self.wait()
@@ -110,7 +110,7 @@ class Conversation:
             self.line.theirs.close()
 
 
-class Pool:
+class SessionPool:
     """Scripts that stay, for any number of threads: each conversation is one thread's at a time.
 
     Arguments:
@@ -119,14 +119,14 @@ class Pool:
         most: how often one is used; what it says is kept by its sandbox as long as it lives.
     """
 
-    def __init__(self, make: Callable[[], Conversation], life: float = 30.0, most: int = 5000) -> None:
+    def __init__(self, make: Callable[[], ScriptSession], life: float = 30.0, most: int = 5000) -> None:
         self._make, self.life, self.most = make, life, most
-        self._idle: list[tuple[Conversation, float, int]] = []
+        self._idle: list[tuple[ScriptSession, float, int]] = []
         self._used: dict[int, tuple[float, int]] = {}
         self._lock = threading.Lock()
         weakref.finalize(self, _dismiss, self._idle)
 
-    def take(self) -> tuple[Conversation, bool]:
+    def take(self) -> tuple[ScriptSession, bool]:
         """A conversation, and whether it has just begun; give it back, or end it."""
         with self._lock:
             while self._idle:
@@ -140,13 +140,13 @@ class Pool:
             self._used[id(made)] = time.monotonic(), 1
         return made, True
 
-    def give(self, conversation: Conversation) -> None:
+    def give(self, conversation: ScriptSession) -> None:
         """It may serve somebody else."""
         with self._lock:
             self._idle.append((conversation, *self._used.pop(id(conversation))))
 
-    def end(self, conversation: Conversation) -> Result:
-        """It may not; raises as `Conversation.wait` does."""
+    def end(self, conversation: ScriptSession) -> SandboxResult:
+        """It may not; raises as `ScriptSession.wait` does."""
         with self._lock:
             self._used.pop(id(conversation), None)
         return conversation.end()
@@ -157,13 +157,13 @@ class Pool:
             _dismiss(self._idle)
 
 
-def _dismiss(idle: list[tuple[Conversation, float, int]]) -> None:
+def _dismiss(idle: list[tuple[ScriptSession, float, int]]) -> None:
     while idle:
         with suppress(SandboxError):
             idle.pop()[0].end()
 
 
-def last_words(result: Result) -> str:
+def last_words(result: SandboxResult) -> str:
     """The last line that a script said before it ended."""
     lines = [line for line in result.error_text.strip().splitlines() if line.strip()]
     return (lines[-1] if lines else f"{result.status.value}, exit code {result.exit_code}")[:300]

@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol, Self
 
 from palaestra.core.errors import SandboxError
 from palaestra.sandbox.base import KIB, MOST_LISTED, Files, Limits, ShellResult, Status
-from palaestra.sandbox.bash_protocol import Said
+from palaestra.sandbox.bash_protocol import StatusLine
 
 GRACE = 1.0
 """Seconds in which a shell must come back after its command was killed."""
@@ -37,7 +37,7 @@ BURST = 64
 """How often that way is read before anything else gets its turn."""
 
 
-class Room(Protocol):
+class ShellHost(Protocol):
     """Where a shell lives: what differs between the kinds of sandbox."""
 
     workspace: str
@@ -58,7 +58,7 @@ class Room(Protocol):
         """
         ...
 
-    def said(self) -> list[Said]:
+    def said(self) -> list[StatusLine]:
         """What the shell itself said since the last time, or a part of it if it was much. Does not wait."""
         ...
 
@@ -151,7 +151,7 @@ class Output:
             del self.tail[: len(self.tail) - self.tail_limit]
 
 
-class Reply(NamedTuple):
+class CommandReply(NamedTuple):
     """What became of a command; without a code, nothing yet: a limit was broken, or the shell has stopped or broken."""
 
     code: int | None = None
@@ -172,7 +172,7 @@ class BashShell:
     process prints comes with the output of the next command; it waits while nobody asks and the pipe is full.
     """
 
-    def __init__(self, make_room: Callable[[], Room], limits: Limits) -> None:
+    def __init__(self, make_room: Callable[[], ShellHost], limits: Limits) -> None:
         if limits.open_files < FEWEST_FILES:
             raise SandboxError(
                 f"a shell needs the limit open_files to be {FEWEST_FILES} or more; got {limits.open_files}"
@@ -182,7 +182,7 @@ class BashShell:
         self._rest = self._news = b""
         self._silent = 0
         """How many shells did not come back from a command and had to be ended, since one did."""
-        self._room: Room | None = None
+        self._room: ShellHost | None = None
         self._failure: BaseException | None = None
         # The sandbox dies with the thread that started it, so this one starts it, and stays.
         self._guard = threading.Thread(target=self._keep_guard, args=(make_room,), name="palaestra-shell", daemon=True)
@@ -260,7 +260,7 @@ class BashShell:
     ) -> None:
         self.close()
 
-    def _open(self) -> Room:
+    def _open(self) -> ShellHost:
         if self._room is None or self._closing.is_set():
             raise SandboxError("the shell is closed; open another with Sandbox.shell()")
         return self._room
@@ -269,7 +269,7 @@ class BashShell:
         if self._closing.is_set():
             raise SandboxError("the shell was closed while its command ran; open another with Sandbox.shell()")
 
-    def _converse(self, room: Room, data: bytes, word: bytes, output: Output, deadline: float) -> Reply:
+    def _converse(self, room: ShellHost, data: bytes, word: bytes, output: Output, deadline: float) -> CommandReply:
         """Send a command and take what comes, until it ends, its shell ends, or a limit is broken."""
         poller = select.poll()
         poller.register(room.output, select.POLLIN)
@@ -286,7 +286,7 @@ class BashShell:
             now = time.monotonic()
             if now >= deadline:
                 # Where the status came and the mark did not, nobody can read on: the command had closed our pipe.
-                return Reply(code) if code is not None else Reply(limit=Status.WALL_TIME)
+                return CommandReply(code) if code is not None else CommandReply(limit=Status.WALL_TIME)
             for file, _ in poller.poll(max(0.0, min(deadline, next_check) - now) * 1000 + 0.5):
                 if file == room.output:
                     _take(file, output)
@@ -298,24 +298,24 @@ class BashShell:
                     for said in room.said():
                         if said.word == word:
                             if said.code is None:
-                                return Reply(broken=True)
+                                return CommandReply(broken=True)
                             code = said.code
                             deadline = min(deadline, time.monotonic() + GRACE)
                     if room.heard > NOISE:
-                        return Reply(broken=True)
+                        return CommandReply(broken=True)
                 if file == room.control and (ended := room.ended()) is not None:
-                    return Reply(ended, shell_ended=True)
+                    return CommandReply(ended, shell_ended=True)
             if code is not None and output.ended:
-                return Reply(code)
+                return CommandReply(code)
             if output.total + len(output.rest) > FLOOD * max(self.limits.output, 2**16):
-                return Reply(limit=Status.OUTPUT)
+                return CommandReply(limit=Status.OUTPUT)
             if time.monotonic() >= next_check:
                 limit = room.check() if code is None else None
                 if limit is not None or (code is None and room.stopped()):
-                    return Reply(limit=limit)
+                    return CommandReply(limit=limit)
                 next_check = time.monotonic() + CHECK_EVERY
 
-    def _recover(self, room: Room, before: set[int], word: bytes, output: Output, sweep: bool) -> Reply:
+    def _recover(self, room: ShellHost, before: set[int], word: bytes, output: Output, sweep: bool) -> CommandReply:
         """End what a command started: its shell goes on, or was ended too and replaced.
 
         Arguments:
@@ -323,7 +323,7 @@ class BashShell:
                 the shell's files.
         """
         end = time.monotonic() + GRACE
-        reply, left = Reply(), set[int]()
+        reply, left = CommandReply(), set[int]()
         if not sweep:
             while reply.code is None and not reply.broken and time.monotonic() < end and not room.stopped():
                 # Bash gives up only if what it waits for dies of the interrupt as well; whoever ignores that is killed.
@@ -341,11 +341,11 @@ class BashShell:
             # What runs in the background may take away the commands of any shell: the second time it goes too.
             self._silent += 1
             sweep = sweep or self._silent > 1
-            reply = Reply(self._end_shell(room, output), shell_ended=True)
+            reply = CommandReply(self._end_shell(room, output), shell_ended=True)
         self._drain(room, output)
         return reply._replace(swept=self._restart(room, sweep))
 
-    def _end_shell(self, room: Room, output: Output) -> int:
+    def _end_shell(self, room: ShellHost, output: Output) -> int:
         """Kill the shell and wait for its keeper to say so; gives its exit code."""
         end = time.monotonic() + START
         while time.monotonic() < end:
@@ -360,7 +360,7 @@ class BashShell:
         self._closing.set()  # the machine is worth more than the workspace
         raise SandboxError("what runs in the shell could not be ended, so its sandbox was, with the workspace")
 
-    def _end_background(self, room: Room, limit: Status) -> None:
+    def _end_background(self, room: ShellHost, limit: Status) -> None:
         self._news += f"[the background processes were ended: {LIMITS[limit]}]\n".encode()
         if limit is Status.PROCESSES or end_all(room, set(), time.monotonic() + GRACE):
             lost = Output(0, b"")
@@ -368,7 +368,7 @@ class BashShell:
             self._restart(room, sweep=True)
             self._news += f"[{NEW_SHELL}]\n".encode()
 
-    def _restart(self, room: Room, sweep: bool) -> bool:
+    def _restart(self, room: ShellHost, sweep: bool) -> bool:
         """Start the next shell; gives whether everything else was ended for it."""
         if not sweep:
             with suppress(SandboxError):
@@ -378,13 +378,13 @@ class BashShell:
         self._silent = 0
         return True
 
-    def _drain(self, room: Room, output: Output) -> None:
+    def _drain(self, room: ShellHost, output: Output) -> None:
         """What is in the pipe now, and no more: a background process may print for ever."""
         for _ in range(32):
             if not readable(room.output, 0) or not _take(room.output, output):
                 return
 
-    def _keep_guard(self, make_room: Callable[[], Room]) -> None:
+    def _keep_guard(self, make_room: Callable[[], ShellHost]) -> None:
         try:
             room = make_room()
         except BaseException as error:
@@ -427,7 +427,7 @@ STOPPED = "the shell was stopped by its command"
 BROKEN = "the shell was broken by its command, which wrote where the shell tells its exit codes"
 
 
-def end_all(room: Room, keep: set[int], end: float) -> set[int]:
+def end_all(room: ShellHost, keep: set[int], end: float) -> set[int]:
     """Kill all but some, and what they start meanwhile; gives those that were faster."""
     while (left := room.pids() - keep) and time.monotonic() < end:
         room.kill(left)

@@ -1,4 +1,4 @@
-"""The task protocol: problems, how they are asked, and how answers are scored."""
+"""The task protocol: problems, prompts, scoring, and the optional hooks of a task."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from palaestra.core.checks import short
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import SettingsError, TaskError, TooFewProblemsError, UnknownNameError
-from palaestra.core.records import Completion, Example, Failure, Problem, Score, Split
+from palaestra.core.records import Attempt, Completion, Example, Failure, Problem, Score, Split
 from palaestra.core.registry import Registry
+from palaestra.core.statistics import Mean
 from palaestra.core.user_code import describe_location
 
 TASKS = Registry("task", "palaestra.tasks")
@@ -78,28 +79,110 @@ TASKS.register("nlvr", "palaestra.tasks.vision.sets:NLVR", "NLVR: is a sentence 
 
 
 EVERY = 0
-"""As a number of problems: all that there are."""
-LONGEST_ANSWER = 512
-"""Tokens that an answer may take, where its task does not say."""
+"""As a number of problems: all problems of a data set."""
+DEFAULT_MAX_TOKENS = 512
+"""Maximum length of an answer, for tasks that do not set their own."""
 
 T = TypeVar("T")
+
+
+class TaskHooks:
+    """Optional hooks of a task, with their defaults.
+
+    A task inherits from this class and overrides what it needs. A task that does not inherit may still define any of
+    these names; callers read the hooks through `get_hooks(task)`, which fills in the defaults.
+
+    Example:
+        >>> class Remainders(TaskHooks):
+        ...     name = "remainders"
+        ...     max_tokens = 32
+        >>> get_hooks(Remainders()).is_procedural
+        False
+    """
+
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    """Maximum length of an answer, unless the user sets one."""
+    is_procedural: bool = False
+    """Whether the problems are generated. `EVERY` problem of a procedural task cannot be requested, only a number."""
+    concurrent_scoring: bool = False
+    """Whether several threads may call `score` at once."""
+
+    def check_scoring(self) -> None:
+        """Raise if answers cannot be scored on this machine, for example because no sandbox is installed."""
+
+    def metrics(self, attempts: Sequence[Attempt]) -> Mapping[str, Mean]:
+        """Metrics beside the accuracy, by name."""
+        return {}
+
+    def get_shots(self, skill: str, count: int) -> list[Example]:
+        """Worked examples of `skill` for few-shot prompts (see `palaestra.tasks.shots`). They are always the same."""
+        return []
+
+    def prepare(self, data: Sequence[Any]) -> None:
+        """Prepare data that a language model wrote, before the first datum becomes an example.
+
+        Use it for work that is faster in a batch, such as image generation. An invalid datum must not raise here.
+        """
+
+    def to_problem(self, example: Example) -> Problem | None:
+        """The problem that an example poses, for the quality checks; None if its answer cannot be scored."""
+        return None
+
+    def execute_example(self, example: Example) -> Score | Failure | None:
+        """Run the program or plan of an example, for the quality checks; None if it contains nothing to run."""
+        return None
+
+    def close(self) -> None:
+        """Release resources, such as a sandbox that stays open."""
+
+    def overrides(self, hook: str) -> bool:
+        """Whether the task defines `hook` itself."""
+        return hook in vars(self) or getattr(type(self), hook) is not getattr(TaskHooks, hook)
+
+
+HOOKS = tuple(name for name in vars(TaskHooks) if not name.startswith("_") and name != "overrides")
+RENAMED_HOOKS = {
+    "drawn": "is_procedural",
+    "shown": "get_shots",
+    "example_of": "make_example",
+    "problem_of": "to_problem",
+    "executes": "execute_example",
+    "split_of": "get_split",
+}
+"""Former names of hooks and methods. A task that still has one is rejected with an error that names the new one."""
+
+
+class _AdaptedHooks(TaskHooks):
+    """The hooks of a task that does not inherit from `TaskHooks`."""
+
+    def __init__(self, task: Any) -> None:
+        for hook in HOOKS:
+            value = getattr(task, hook, None)
+            if value is not None and getattr(value, "__func__", value) is not getattr(TaskHooks, hook):
+                setattr(self, hook, value)
+
+
+def get_hooks(task: Any) -> TaskHooks:
+    """The optional hooks of any task, with the defaults of `TaskHooks` where it defines none.
+
+    Raises:
+        TaskError: the task has a hook under its former name.
+    """
+    for old, new in RENAMED_HOOKS.items():
+        if hasattr(task, old):
+            raise TaskError(f"{type(task).__name__}.{old} is now called '{new}'; rename it")
+    return task if isinstance(task, TaskHooks) else _AdaptedHooks(task)
 
 
 @runtime_checkable
 class Task(Protocol):
     """Named problem sets with splits, a prompt and a scorer.
 
-    A task never sees a model. It hands out problems, and judges what came back. It may also have
+    A task never sees a model. It provides problems and scores answers. Its optional hooks are those of `TaskHooks`.
 
-    - `max_tokens`: how long an answer may be, where the user does not say;
-    - `drawn = True`: its problems are drawn, so that `EVERY` of them cannot be asked for, only a number;
-    - `metrics(attempts)`: figures beside the accuracy, each a `palaestra.core.statistics.Mean`, by name;
-    - `check_scoring()`: raises if answers cannot be scored on this machine, for example without a sandbox;
-    - `concurrent_scoring = True`: `score` may be called by several threads at once;
-    - `shown(skill, count)`: worked examples to show before a problem of `skill` (see `palaestra.tasks.shots`).
-
-    In a problem's metadata `level` and `type` cut the reports, problems with one `group` are never separated, and problems with
-    one `content` differ only in wording: they count as one in every interval. `choices` are the possible answers, if closed.
+    Keys of a problem's metadata: `level` and `type` are slices of the report. Problems with the same `group` stay
+    together. Problems with the same `content` differ only in wording and count as one in every confidence interval.
+    `choices` are the possible answers of a closed question.
     """
 
     name: str
@@ -111,23 +194,23 @@ class Task(Protocol):
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
         """`per_skill` different problems of each skill (of `skills`, if given) from `split`; or `EVERY` problem.
 
-        The same arguments give the same problems. Raises `TooFewProblemsError` if there are not that many.
+        The same arguments give the same problems. Raises `TooFewProblemsError` if the split has fewer.
         """
         ...
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
-        """Judge an answer. A wrong answer is a `Score` of 0; a broken scorer is a `Failure`."""
+        """Score an answer. A wrong answer is a `Score` of 0; an error of the scorer is a `Failure`."""
         ...
 
 
 @runtime_checkable
 class GenerativeTask(Task, Protocol):
-    """A task that can write training examples of any of its skills by itself."""
+    """A task that can generate training examples of any of its skills."""
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
         """`count` examples with worked reasoning, all from the train split.
 
-        An empty `subskill` means all of them in turn.
+        With an empty `subskill` the subskills take turns.
         """
         ...
 
@@ -136,11 +219,11 @@ def make_task(name: str, *, shots: int = 0, **options: Any) -> Task:
     """Build the task that is registered under `name`.
 
     Arguments:
-        shots: worked problems of the train split that come before each question, as earlier turns.
+        shots: worked problems of the train split that precede each question as earlier turns.
 
     Raises:
-        SettingsError: the task does not take one of the options, or needs one more; names those that it takes.
-        TaskError: what is registered is no task.
+        SettingsError: an option is unknown or missing. The message lists the options of the task.
+        TaskError: the registered object does not implement `Task`.
     """
     kind, signature = TASKS.get(name), task_signature(name)
     for option in options:
@@ -162,19 +245,20 @@ def make_task(name: str, *, shots: int = 0, **options: Any) -> Task:
 
 
 def task_signature(name: str) -> inspect.Signature:
-    """The options that a registered task takes; raises `TaskError` if what is registered is no class."""
+    """The options of a registered task; raises `TaskError` if the registered object is not a class."""
     kind = TASKS.get(name)
     if not callable(kind):
-        raise TaskError(f"task '{name}' is registered as {short(kind)}; register its class")
+        raise TaskError(f"task '{name}' is registered as {short_repr(kind)}; register its class")
     return inspect.signature(kind)
 
 
 def _check_task(task: Any, name: str) -> None:
-    """Raise if a task lacks a part of the protocol, or has no skills."""
+    """Raise if a task does not implement the protocol, or has no skills."""
     kind = type(task).__name__
     for part in ("name", "skills", "problems", "score"):
         if not hasattr(task, part):
             raise TaskError(f"task '{name}' is no task: {kind} has no '{part}'")
+    get_hooks(task)
     skills = task.skills()
     if (
         not isinstance(skills, Mapping)
@@ -185,23 +269,13 @@ def _check_task(task: Any, name: str) -> None:
         )
     ):
         raise TaskError(
-            f"{kind}.skills returned {short(skills)}{describe_location(task.skills)}; "
+            f"{kind}.skills returned {short_repr(skills)}{describe_location(task.skills)}; "
             "expected a mapping of each skill to a tuple of its subskills"
         )
 
 
-def is_drawn(task: Task) -> bool:
-    """Whether a task draws its problems, so that a number of them must be asked for."""
-    return bool(getattr(task, "drawn", False))
-
-
-def longest_answer(task: Task) -> int:
-    """How many tokens an answer to `task` may take, where the user does not say."""
-    return int(getattr(task, "max_tokens", LONGEST_ANSWER))
-
-
 def take(problems: Sequence[T], per_skill: int, task: Task, split: Split, skill: str) -> Sequence[T]:
-    """The first `per_skill` of a skill's problems, or every one; raises `TooFewProblemsError` where there are fewer."""
+    """The first `per_skill` problems of a skill, or `EVERY` problem; raises `TooFewProblemsError` if it has fewer."""
     if len(problems) < per_skill:
         raise TooFewProblemsError(
             f"skill '{skill}' of {task.name} has {len(problems)} {split} problems, fewer than {per_skill}; "
@@ -221,11 +295,10 @@ def check_skills(task: Task, names: Sequence[str]) -> None:
             raise UnknownNameError(f"skill of task {task.name}", name, known)
 
 
-def split_of(canonical: str) -> Split:
-    """The one split that a problem belongs to, decided by the hash of its canonical form.
+def get_split(canonical: str) -> Split:
+    """The split of a problem, by the hash of its canonical form: 70 % train, 15 % validation, 15 % test.
 
-    Seventy in a hundred are for training, fifteen each for validation and test. Whoever draws
-    problems keeps those of the split that was asked for, so no seed can make the splits overlap.
+    A problem generator keeps the problems of the requested split. So the splits do not overlap, whatever the seed.
     """
     bucket = int.from_bytes(hashlib.blake2b(canonical.encode(), digest_size=8).digest()) % 100
     return Split.TRAIN if bucket < 70 else Split.VALIDATION if bucket < 85 else Split.TEST

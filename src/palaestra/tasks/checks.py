@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from palaestra.core.checks import short
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import TaskError, TooFewProblemsError
 from palaestra.core.records import Example, ImagePart, Message, Problem, Role, Split, TextPart
 from palaestra.core.user_code import describe_location
@@ -56,7 +56,7 @@ def write_examples(
         TaskError: something else came; names the method, its file and its line.
     """
     found: Any = task.write_examples(skill, subskill, count, generator)
-    what = short(found)
+    what = short_repr(found)
     if isinstance(found, Iterable) and not isinstance(found, str | Mapping):
         examples = tuple(found)
         if all(isinstance(example, Example) for example in examples):
@@ -79,5 +79,5 @@ def _check_message(task: Task, message: Message) -> None:
 
 def _wrong(task: Task, value: Any, expected: str, where: str = "") -> TaskError:
     return TaskError(
-        f"{type(task).__name__}.problems returned {short(value)}{where}{describe_location(task.problems)}; expected {expected}"
+        f"{type(task).__name__}.problems returned {short_repr(value)}{where}{describe_location(task.problems)}; expected {expected}"
     )

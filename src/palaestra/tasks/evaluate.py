@@ -8,16 +8,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from palaestra.core.checks import short
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import TaskError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Attempt, Completion, Failure, Problem, Score, Split, Usage
 from palaestra.core.seeding import Seeds
-from palaestra.core.statistics import Mean, by_problem, cluster_of, mean_pass_at_k
+from palaestra.core.statistics import Mean, count_by_problem, get_cluster, mean_pass_at_k
 from palaestra.core.user_code import describe_location
 from palaestra.engines.base import Answer, Engine, Request, Sampling
 from palaestra.runs.ledger import LedgerEntry
-from palaestra.tasks.base import EVERY, Task, is_drawn
+from palaestra.tasks.base import EVERY, Task, get_hooks
 from palaestra.tasks.checks import draw_problems
 from palaestra.tasks.scoring import score_all
 
@@ -42,7 +42,7 @@ def choose(
         limit: most problems in all, from the skills in turn; 0 for no limit.
     """
     count = len(skills or task.skills())
-    if per_skill == EVERY and is_drawn(task):
+    if per_skill == EVERY and get_hooks(task).is_procedural:
         per_skill = math.ceil(limit / count) if limit else DRAWN
     problems = draw_problems(task, split, per_skill, seed, skills)
     return problems if not 0 < limit < len(problems) else _in_turn(task, problems, limit)
@@ -118,19 +118,19 @@ def measures(task: Task | None, attempts: Sequence[Attempt], samples: int) -> di
     """Figures beside the accuracy: pass@k where there are several answers a problem, and the task's own, if given."""
     found: dict[str, Mean] = {}
     if samples > 1:
-        owners = {attempt.problem.id: cluster_of(attempt.problem) for attempt in attempts}
-        scored = by_problem(attempts)
+        owners = {attempt.problem.id: get_cluster(attempt.problem) for attempt in attempts}
+        scored = count_by_problem(attempts)
         counts, clusters = list(scored.values()), [owners[name] for name in scored]
         powers = [2**power for power in range(samples.bit_length()) if 2**power < samples]
         found |= {f"pass@{k}": mean_pass_at_k(counts, k, clusters) for k in (*powers, samples)}
-    own: Any = getattr(task, "metrics", None)
-    if own is None:
+    if task is None:
         return found
-    figures = own(attempts)
+    own = get_hooks(task).metrics
+    figures: Any = own(attempts)
     if isinstance(figures, Mapping) and all(isinstance(n, str) and isinstance(m, Mean) for n, m in figures.items()):
         return found | dict(figures)
     raise TaskError(
-        f"{type(task).__name__}.metrics returned {short(figures)}{describe_location(own)}; "
+        f"{type(task).__name__}.metrics returned {short_repr(figures)}{describe_location(own)}; "
         "expected a mapping of names to palaestra.core.statistics.Mean"
     )
 

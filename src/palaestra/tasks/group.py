@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from palaestra.core.records import Attempt, Completion, Example, Failure, Problem, Score, Split
-from palaestra.tasks.base import GenerativeTask, Task, check_skills, is_drawn, longest_answer
+from palaestra.tasks.base import GenerativeTask, Task, check_skills, get_hooks
 from palaestra.tasks.checks import draw_problems, write_examples
-from palaestra.tasks.scoring import check_scoring, has_concurrent_scoring, score
+from palaestra.tasks.scoring import score
 
 OWNER = "task_of_group"
 """Key in the metadata of a problem from a further task. The value is the name of the task, and the problem's own id and skill."""
@@ -49,10 +49,11 @@ class TaskGroup:
     def __init__(self, members: Mapping[str, Member], main: str) -> None:
         self.members, self.main = dict(members), main
         self.name = members[main].task.name
-        self.max_tokens = max(longest_answer(member.task) for member in members.values())
-        self.answer_lengths = {name: longest_answer(member.task) for name, member in members.items()}
-        self.drawn = any(is_drawn(member.task) for member in members.values())
-        self.concurrent_scoring = all(has_concurrent_scoring(member.task) for member in members.values())
+        hooks = {name: get_hooks(member.task) for name, member in members.items()}
+        self.answer_lengths = {name: own.max_tokens for name, own in hooks.items()}
+        self.max_tokens = max(self.answer_lengths.values())
+        self.is_procedural = any(own.is_procedural for own in hooks.values())
+        self.concurrent_scoring = all(own.concurrent_scoring for own in hooks.values())
 
     def __getattr__(self, name: str) -> Any:
         if name in ("members", "main"):  # Missing in a copy that is being made.
@@ -61,7 +62,7 @@ class TaskGroup:
 
     def check_scoring(self) -> None:
         for member in self.members.values():
-            check_scoring(member.task)
+            get_hooks(member.task).check_scoring()
 
     def skills(self) -> Mapping[str, tuple[str, ...]]:
         """The skills of the members that are taught."""
@@ -101,16 +102,15 @@ class TaskGroup:
         briefs = (f"Skills of {name}: {getattr(task, 'brief')()}" for name, task in taught.items())  # noqa: B009
         return "\n\n".join(briefs)
 
-    def example_of(self, datum: Any, skill: str, subskill: str) -> Example:
+    def make_example(self, datum: Any, skill: str, subskill: str) -> Example:
         name, own = self._split(skill)
         task: Any = self.members[name].task
-        example: Example = task.example_of(datum, own, subskill)
+        example: Example = task.make_example(datum, own, subskill)
         return replace(example, skill=skill)
 
-    def shown(self, skill: str, count: int) -> list[Example]:
+    def get_shots(self, skill: str, count: int) -> list[Example]:
         name, own = self._split(skill)
-        show = getattr(self.members[name].task, "shown", None)
-        return [] if show is None else [replace(example, skill=skill) for example in show(own, count)]
+        return [replace(shot, skill=skill) for shot in get_hooks(self.members[name].task).get_shots(own, count)]
 
     def label(self, problem: Problem, name: str) -> Problem:
         """A problem of the member `name` under the names of the group."""

@@ -19,7 +19,7 @@ import numpy as np
 from palaestra.core.errors import TaskError, TooFewProblemsError, UnknownNameError
 from palaestra.core.records import Completion, Example, Failure, Problem, Score, Split
 from palaestra.core.seeding import Seeds
-from palaestra.tasks.base import check_skills
+from palaestra.tasks.base import TaskHooks, check_skills
 
 D = TypeVar("D")
 Family = Mapping[str, Mapping[str, Callable[[np.random.Generator], D]]]
@@ -31,18 +31,18 @@ MAX_DRAWS_A_FOUND_ONE = 60
 """The same for each problem of it that was found: the last of many takes many draws."""
 
 
-class ProceduralTask(ABC, Generic[D]):
+class ProceduralTask(TaskHooks, ABC, Generic[D]):
     """A task whose problems, and whose lessons, are drawn. Subclasses say what a draft is."""
 
     name: str
-    drawn = True
+    is_procedural = True
 
     @abstractmethod
     def family(self) -> Family[D]:
         """Everything that can be drawn."""
 
     @abstractmethod
-    def split_of(self, skill: str, draft: D) -> Split | None:
+    def get_split(self, skill: str, draft: D) -> Split | None:
         """The one split that a draft belongs to; None if it is left out, because another split has one too much like it."""
 
     @abstractmethod
@@ -97,12 +97,12 @@ class ProceduralTask(ABC, Generic[D]):
         while len(examples) < count:
             name = names[len(examples) % len(names)]
             draft = parts[name](generator)
-            if self.split_of(skill, draft) is Split.TRAIN:
+            if self.get_split(skill, draft) is Split.TRAIN:
                 examples.append(self.example(skill, name, draft))
         return examples
 
-    def shown(self, skill: str, count: int) -> list[Example]:
-        """Examples of the skill itself, the same for everybody."""
+    def get_shots(self, skill: str, count: int) -> list[Example]:
+        """Worked examples of the skill, always the same."""
         return self.write_examples(skill, "", count, Seeds(0).derive(self.name, "shown", skill).generator())
 
     def _with_content(self, skill: str, subskill: str, draft: D) -> Problem:
@@ -117,7 +117,7 @@ class ProceduralTask(ABC, Generic[D]):
             for name, draw in self.family()[skill].items():
                 for _ in range(max(MAX_DRAWS_A_PROBLEM, turn * MAX_DRAWS_A_FOUND_ONE)):
                     draft = draw(generator)
-                    if self.split_of(skill, draft) is split and self.key(draft) not in asked:
+                    if self.get_split(skill, draft) is split and self.key(draft) not in asked:
                         break
                 else:
                     return

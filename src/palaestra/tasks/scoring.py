@@ -1,4 +1,4 @@
-"""Score answers: check beforehand that it can be done, and run slow scorers side by side."""
+"""Score answers, in several threads if the task allows it."""
 
 from __future__ import annotations
 
@@ -7,31 +7,21 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import BoundedSemaphore
 
-from palaestra.core.checks import short
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Completion, Failure, FailureCause, Problem, Score
 from palaestra.core.user_code import describe_location, describe_origin
-from palaestra.tasks.base import Task
+from palaestra.tasks.base import Task, get_hooks
 
 THREADS = 2 * (os.cpu_count() or 1)
-"""Scorers that run at once. Judged programs have twice as much wall time as CPU time, so that two can share a core."""
-
-
-def check_scoring(task: Task) -> None:
-    """Raise if answers to `task` cannot be scored here, for example because there is no sandbox.
-
-    Recipes and environments call this before they ask a model anything.
-    """
-    check = getattr(task, "check_scoring", None)
-    if check is not None:
-        check()
+"""Threads that score at once. Programs have twice as much wall time as CPU time, so two can share a core."""
 
 
 def score(task: Task, problem: Problem, completion: Completion) -> Score | Failure:
-    """Score one answer. A scorer is a plugin: whatever it raises is its failure and no score.
+    """Score one answer. An exception of the scorer becomes a `Failure`.
 
     Raises:
-        TaskError: it returned something else than a `Score` or a `Failure`.
+        TaskError: the scorer returned neither a `Score` nor a `Failure`.
     """
     try:
         outcome: object = task.score(problem, completion)
@@ -40,24 +30,19 @@ def score(task: Task, problem: Problem, completion: Completion) -> Score | Failu
     if isinstance(outcome, Score | Failure):
         return outcome
     raise TaskError(
-        f"{type(task).__name__}.score returned {short(outcome)}{describe_location(task.score)}; "
+        f"{type(task).__name__}.score returned {short_repr(outcome)}{describe_location(task.score)}; "
         "expected a Score or a Failure"
     )
 
 
 def score_all(task: Task, answers: Sequence[tuple[Problem, Completion]]) -> list[Score | Failure]:
-    """Score answers in their order; in several threads if the task allows it (`concurrent_scoring`)."""
-    if len(answers) < 2 or not has_concurrent_scoring(task):
+    """Score answers, in order; in several threads if the task allows it (`concurrent_scoring`)."""
+    if len(answers) < 2 or not get_hooks(task).concurrent_scoring:
         return [score(task, *answer) for answer in answers]
     with ThreadPoolExecutor(min(THREADS, len(answers)), "score") as threads:
         return list(threads.map(lambda answer: score(task, *answer), answers))
 
 
-def has_concurrent_scoring(task: Task) -> bool:
-    """Whether `task.score` may be called by several threads at once."""
-    return bool(getattr(task, "concurrent_scoring", False))
-
-
 def scoring_slots(task: Task) -> BoundedSemaphore:
-    """A semaphore that admits as many threads to `task.score` as may call it at once."""
-    return BoundedSemaphore(THREADS if has_concurrent_scoring(task) else 1)
+    """A semaphore for the threads that may call `task.score` at once."""
+    return BoundedSemaphore(THREADS if get_hooks(task).concurrent_scoring else 1)

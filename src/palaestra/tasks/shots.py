@@ -15,7 +15,7 @@ import numpy as np
 
 from palaestra.core.errors import SettingsError, TaskError
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
-from palaestra.tasks.base import GenerativeTask, Task
+from palaestra.tasks.base import GenerativeTask, Task, get_hooks
 
 
 class FewShot:
@@ -29,7 +29,7 @@ class FewShot:
     def __init__(self, task: Task, count: int) -> None:
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise SettingsError(f"option 'shots' of {task.name}: expected at least 0; got {count!r}")
-        if not hasattr(task, "shown"):
+        if not get_hooks(task).overrides("get_shots"):
             raise TaskError(f"task '{task.name}' has no worked problems to show; leave shots at 0")
         self.task, self.count, self.name = task, count, task.name
         self._shown = cache(self._find)
@@ -56,7 +56,7 @@ class FewShot:
         return tuple(message for turn in shown for message in turn)
 
     def _find(self, skill: str) -> list[Example]:
-        found: list[Example] = list(getattr(self.task, "shown")(skill, self.count))  # noqa: B009
+        found: list[Example] = list(get_hooks(self.task).get_shots(skill, self.count))
         if len(found) < self.count:
             raise TaskError(f"task '{self.name}' has {len(found)} worked problems to show; got shots={self.count}")
         return found

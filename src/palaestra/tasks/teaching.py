@@ -33,7 +33,7 @@ class WritableTask(Task, Protocol):
         """What problems of the task are like, and what a good datum is."""
         ...
 
-    def example_of(self, datum: Any, skill: str, subskill: str) -> Example:
+    def make_example(self, datum: Any, skill: str, subskill: str) -> Example:
         """A datum as it is taught: asked as in an evaluation, answered in the form that is scored.
 
         Raises:

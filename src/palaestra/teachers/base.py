@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from palaestra.core.checks import short
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import LessonError, PalaestraError, SettingsError
 from palaestra.core.records import Decision, Example, Lesson
 from palaestra.core.registry import Registry
@@ -94,7 +94,7 @@ def make_teacher(
     """
     kind = TEACHERS.get(name)
     if not callable(kind):
-        raise LessonError(f"teacher '{name}' is registered as {short(kind)}; register its class")
+        raise LessonError(f"teacher '{name}' is registered as {short_repr(kind)}; register its class")
     given = options | ({} if writer is None else {"writer": writer})
     known = list(inspect.signature(kind).parameters)[2:]
     for option in given:

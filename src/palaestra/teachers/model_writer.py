@@ -13,7 +13,7 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.records import Example, Failure, FailureCause
 from palaestra.engines.base import Engine, Request, Sampling
 from palaestra.engines.structured import ask
-from palaestra.tasks.base import Task
+from palaestra.tasks.base import Task, get_hooks
 from palaestra.tasks.teaching import UnusableError, WritableTask
 from palaestra.teachers.prompts import Prompts
 from palaestra.teachers.writers import Order, Written
@@ -100,8 +100,8 @@ class ModelWriter:
         return [_Call(place, self.per_call)] * full + ([_Call(place, rest)] if rest else [])
 
     def _prompt(self, order: Order, count: int) -> tuple[Any, ...]:
-        shown = getattr(self.task, "shown", None)
-        examples = shown(order.skill, SHOWN) if shown is not None and order.skill in self.task.skills() else []
+        known = order.skill in self.task.skills()
+        examples = get_hooks(self.task).get_shots(order.skill, SHOWN) if known else []
         return self.prompts.messages(
             f"{self.teacher}/write",
             brief=self.task.brief(),
@@ -117,11 +117,10 @@ class ModelWriter:
         """At most `count` examples of an answer, and what is wrong with the data of which none could be made."""
         examples, unusable = [], []
         data = said.data[:count]
-        if (prepare := getattr(self.task, "prepare", None)) is not None:
-            prepare(data)
+        get_hooks(self.task).prepare(data)
         for datum in data:
             try:
-                made = self.task.example_of(datum, order.skill, order.subskill)
+                made = self.task.make_example(datum, order.skill, order.subskill)
             except UnusableError as error:
                 unusable.append(str(error))
             else:

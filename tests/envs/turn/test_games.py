@@ -13,7 +13,7 @@ from palaestra.core.errors import EnvError
 from palaestra.core.records import Message, Split
 from palaestra.envs.turn import StopReason, TurnVectorEnv
 from palaestra.envs.turn.games import CalculatorEnv, GuessEnv, calculated
-from palaestra.tasks.base import split_of
+from palaestra.tasks.base import get_split
 
 
 def halve(env: GuessEnv, seed: int) -> tuple[float, Any]:
@@ -81,7 +81,7 @@ def test_held_out_factors_are_others() -> None:
         env = CalculatorEnv(split=split, offer=False)
         asked = {env.reset(seed=seed)[0].messages[0].text for seed in range(60)}
         seen[split] = {"*".join(sorted(q.removeprefix("What is ").removesuffix("?").split(" * "))) for q in asked}
-        assert {split_of(f"calculator|{one}") for one in seen[split]} == {split}
+        assert {get_split(f"calculator|{one}") for one in seen[split]} == {split}
     assert not seen["train"] & seen["test"]
     assert CalculatorEnv.held_out == {"split": "test"}
 

@@ -8,7 +8,7 @@ import pytest
 from palaestra import LessonEnv, make_teacher, run_episode
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Lesson
-from palaestra.engines.models import Model
+from palaestra.engines.models import LoadedModel
 from palaestra.learn.student import SupervisedStudent
 from palaestra.learn.supervised import Supervision
 from palaestra.runs.records import from_json
@@ -17,7 +17,7 @@ SMALL = {"skills": ("geometry", "addition"), "validation": 2, "test": 2, "rounds
 
 
 @pytest.fixture
-def env(fresh_nano: Model) -> LessonEnv:
+def env(fresh_nano: LoadedModel) -> LessonEnv:
     return LessonEnv(student=SupervisedStudent(fresh_nano, Supervision(epochs=1)), **SMALL)  # type: ignore[arg-type]
 
 

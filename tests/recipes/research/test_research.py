@@ -189,7 +189,7 @@ def test_the_best_of_several_goes_on_after_a_kill(number: Path, tmp_path: Path, 
 
     def listener(event: Event) -> None:
         nonlocal episodes
-        episodes += event.phase == "step" and event.figures["stop_reason"] == "submitted"
+        episodes += event.phase == "step" and event.data["stop_reason"] == "submitted"
         if episodes == 2:
             raise Killed
 
@@ -401,8 +401,8 @@ def test_calls_that_were_made_again_are_told_and_counted(
     assert (s["steps"], s["calls"], s["calls_again"], s["failures"]) == (2, 3, 1, {})
     (again,) = [event for event in told if event.phase == AGAIN]
     assert (again.done, again.total) == (1, 10)
-    assert "out of order" in again.figures["reason"]
-    assert again.figures["seconds"] > 0
+    assert "out of order" in again.data["reason"]
+    assert again.data["seconds"] > 0
     finish(result)
     assert "3 calls (1 made again)" in " ".join(capsys.readouterr().out.split())
     assert "1 call made again" in (tmp_path / "run" / "report.html").read_text()

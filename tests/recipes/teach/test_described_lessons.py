@@ -29,7 +29,7 @@ WORDS = ("a red disc", "a blue disc", "a forbidden thing", "nothing", "a green d
 
 
 def describe(call: Call, times: int) -> Reply:
-    """Two described pictures for each kind of question; in all, one is not painted, and one shows nothing."""
+    """Two described pictures for each kind of question; in all, one is not generated, and one shows nothing."""
     kinds = list(make_task("vision-skills").skills()["colour"])
     asked = re.search(r'rite 2 new data .* of the kind "(\w+)"', call.asked)
     assert asked, call.asked
@@ -52,43 +52,43 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sketching.Sketch.asked.clear()
 
 
-def painted() -> list[str]:
+def list_generated() -> list[str]:
     return [words for asked in sketching.Sketch.asked for words in asked]
 
 
 def test_described_pictures_are_painted_once_checked_taught_and_the_same_after_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paint = sketching.Sketch.paint
+    generate = sketching.Sketch.generate
 
     def interrupted(
         self: sketching.Sketch, descriptions: Sequence[Description], seed: int
     ) -> list[Image.Image | Failure]:
-        if len(painted()) + len(descriptions) > 4:
+        if len(list_generated()) + len(descriptions) > 4:
             raise KeyboardInterrupt
-        return paint(self, descriptions, seed)
+        return generate(self, descriptions, seed)
 
     with Server(describe) as server:
         settings = SMALL | {"writer": server.model, "cache": str(tmp_path / "calls.sqlite"), "top_up": 0}
         whole = teach.teach(out=tmp_path / "whole", **settings)
-        calls, once = len(server.calls), painted()
+        calls, once = len(server.calls), list_generated()
         assert sorted(once) == sorted(WORDS)  # Each once, though data are looked at twice: to judge, and to use them.
         schema = json.dumps(server.calls[0].body)
         assert "description" in schema
         assert "does not see the question" in schema
 
-        # Killed while it paints, and resumed: the same lesson, and nothing that was painted is painted again.
+        # Killed while it paints, and resumed: the same lesson, and nothing that was generated is generated again.
         monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / "other"))
         sketching.Sketch.asked.clear()
-        monkeypatch.setattr(sketching.Sketch, "paint", interrupted)
+        monkeypatch.setattr(sketching.Sketch, "generate", interrupted)
         with pytest.raises(KeyboardInterrupt):
             teach.teach(out=tmp_path / "killed", **settings)
-        before = painted()
+        before = list_generated()
         assert 0 < len(before) < len(WORDS)
-        monkeypatch.setattr(sketching.Sketch, "paint", paint)
+        monkeypatch.setattr(sketching.Sketch, "generate", generate)
         with Run.open(tmp_path / "killed") as run:
             resumed = teach.resume(run)
-        later = painted()[len(before) :]
+        later = list_generated()[len(before) :]
         assert {*before, *later} == set(WORDS)
         assert set(before) & set(later) <= {"a forbidden thing"}  # A refusal is no picture that could be kept.
         assert len(server.calls) == calls
@@ -103,7 +103,7 @@ def test_described_pictures_are_painted_once_checked_taught_and_the_same_after_a
     assert lesson is not None
     assert {example.metadata["description"] for example in lesson.examples} == {w for w in WORDS if "disc" in w}
     assert len(lesson.examples) == 4
-    assert any(d.action == "failed" and "(refused): this is not painted" in d.reason for d in lesson.decisions)
+    assert any(d.action == "failed" and "(refused): this is not generated" in d.reason for d in lesson.decisions)
     assert [(drop.check, drop.reason) for drop in inspection.dropped] == [("picture", "the image shows nothing")]
     assert inspection.check("picture").not_judged == 4
     assert "the image shows nothing" in write_report(tmp_path / "whole").read_text()

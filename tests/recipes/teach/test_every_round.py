@@ -10,10 +10,10 @@ from chat_server import Call, Reply, Server
 from wavering import SKILLS, Wavering, weights_of
 
 from palaestra.core.errors import ModelError
-from palaestra.engines import models as shelf
+from palaestra.engines import models
 from palaestra.learn.students import STUDENTS
 from palaestra.recipes.compat.run_episode import run_episode
-from palaestra.recipes.evaluate import compare
+from palaestra.recipes.evaluate.compare import compare
 from palaestra.recipes.evaluate import recipe as evaluate
 from palaestra.recipes.teach import recipe as teach
 from palaestra.report import write_report
@@ -138,4 +138,4 @@ def test_an_adapter_of_an_earlier_round_is_a_model_that_answers_as_the_student_d
 def test_a_damaged_adapter_is_named_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(ModelError, match=r"adapter_config.json names no base model"):
-        shelf.load(str(tmp_path))
+        models.load(str(tmp_path))

@@ -95,7 +95,7 @@ def test_several_calls_of_the_teacher_make_one_lesson_and_the_state_may_be_hidde
     with Server(lambda call, times: sums(call, times) if len(server.calls) > 1 else error(503, "later")) as server:
         result = run_of(server, tmp_path / "run", accumulate=2, state="off", quality="off", listener=told.append)
         asked = "\n".join(call.asked for call in server.calls)
-    assert ["later" in event.figures["reason"] for event in told if event.phase == AGAIN] == [True]
+    assert ["later" in event.data["reason"] for event in told if event.phase == AGAIN] == [True]
     assert result.summary["examples"] == 12
     assert "It answered" not in asked
     assert (result.summary["delivered"], result.summary["dropped"]) == (12, {})

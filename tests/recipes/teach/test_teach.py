@@ -7,7 +7,7 @@ import pytest
 from palaestra.core.errors import LessonError, ModelError, RunError, SettingsError, TaskError, UnknownNameError
 from palaestra.core.events import Event
 from palaestra.core.records import Lesson, Split
-from palaestra.core.statistics import gain_between
+from palaestra.core.statistics import measure_gain
 from palaestra.recipes.evaluate import recipe as evaluate
 from palaestra.recipes.teach import recipe as teach
 from palaestra.runs.run import Run
@@ -56,10 +56,10 @@ def test_the_student_learns(result: teach.TeachResult) -> None:
     assert result.summary["gain_low"] > 0
 
 
-def test_the_figures_are_those_of_the_attempts_in_the_store(result: teach.TeachResult) -> None:
+def test_the_metrics_are_those_of_the_attempts_in_the_store(result: teach.TeachResult) -> None:
     with Run.open(result.folder) as run:
         before, after = run.store.attempts("0/test"), run.store.attempts("2/test")
-        assert result.summary["gain"] == pytest.approx(gain_between(before, after).points, abs=0.01)
+        assert result.summary["gain"] == pytest.approx(measure_gain(before, after).points, abs=0.01)
         # The same problems in the same words: a change of the prompt is no gain.
         assert [a.problem for a in before] == [a.problem for a in after]
         assert run.store.weights_sha256(2) == result.summary["weights_sha256"]
@@ -68,20 +68,20 @@ def test_the_figures_are_those_of_the_attempts_in_the_store(result: teach.TeachR
 
 def test_the_reward_of_every_round_and_skill_is_in_the_store_and_the_summary(result: teach.TeachResult) -> None:
     with Run.open(result.folder) as run:
-        figures = run.store.figures()
+        metrics = run.store.metrics()
         measured = [run.store.attempts(f"{round_}/validation") for round_ in range(3)]
-    assert set(figures) == {1, 2}
+    assert set(metrics) == {1, 2}
     for skill in ("", *result.summary["by_skill"]):
         told = (result.summary["by_skill"][skill] if skill else result.summary)["rewards"]
         name = f"reward/{skill}" if skill else "reward"
         assert [one["round"] for one in told] == [1, 2]
         for one, (before, after) in zip(told, pairwise(measured), strict=True):
-            gain = gain_between(*([a for a in part if skill in ("", a.problem.skill)] for part in (before, after)))
+            gain = measure_gain(*([a for a in part if skill in ("", a.problem.skill)] for part in (before, after)))
             assert (one["points"], one["problems"]) == (pytest.approx(gain.points, abs=0.01), gain.count)
             assert one["low"] <= one["points"] <= one["high"]
-            row = figures[one["round"]]
+            row = metrics[one["round"]]
             assert (row[name], row[f"{name}_count"]) == (pytest.approx(gain.points / 100), gain.count)
-    assert [figures[round_]["reward"] for round_ in (1, 2)] == pytest.approx(result.trajectory.rewards)
+    assert [metrics[round_]["reward"] for round_ in (1, 2)] == pytest.approx(result.trajectory.rewards)
 
 
 def test_no_lesson_holds_a_validation_or_test_question(result: teach.TeachResult) -> None:
@@ -91,7 +91,7 @@ def test_no_lesson_holds_a_validation_or_test_question(result: teach.TeachResult
     assert taught.isdisjoint(asked)
 
 
-def test_the_same_settings_give_the_same_figures_and_weights(tmp_path: Path) -> None:
+def test_the_same_settings_give_the_same_metrics_and_weights(tmp_path: Path) -> None:
     first, again = (teach.teach(out=tmp_path / name, **TINY).summary for name in ("first", "again"))
     assert {k: v for k, v in again.items() if k != "seconds"} == {k: v for k, v in first.items() if k != "seconds"}
 

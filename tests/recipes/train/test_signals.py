@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from palaestra import train
-from palaestra.cli.health import outcome_table
+from palaestra.cli.tables import outcome_table
 from palaestra.recipes.train.signals import describe_no_signal
 from palaestra.report import write_report
 

@@ -55,17 +55,17 @@ def token_run(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
     return run(tmp_path_factory.mktemp("train") / "whole", **TOKEN)
 
 
-def test_a_run_leaves_figures_trajectories_attempts_checkpoints_and_a_model(token_run: TrainResult) -> None:
+def test_a_run_leaves_metrics_trajectories_attempts_checkpoints_and_a_model(token_run: TrainResult) -> None:
     summary = token_run.summary
     started = json.loads((token_run.folder / "provenance.json").read_text())["started"]
     assert started["models"]["nano"]["sha256"]
     assert started["palaestra"]["version"] in write_report(token_run.folder).read_text()
     assert (summary["iterations"], summary["episodes"], summary["problems"]) == (4, 64, 8)
     with Run.open(token_run.folder, read_only=True) as opened:
-        figures = opened.store.figures()
-        assert {"reward", "reward_low", "kl", "clip_share", "entropy", "length", "groups_without_variance",
-                "seconds_model", "seconds_environment", "seconds_update", "tokens_per_second"} <= set(figures[1])  # fmt: skip
-        assert {"test_accuracy", "test_accuracy_low"} <= set(figures[0])
+        metrics = opened.store.metrics()
+        assert {"reward", "reward_low", "kl", "clip_fraction", "entropy", "length", "groups_without_variance",
+                "seconds_model", "seconds_environment", "seconds_update", "tokens_per_second"} <= set(metrics[1])  # fmt: skip
+        assert {"test_accuracy", "test_accuracy_low"} <= set(metrics[0])
         kept = opened.store.trajectories(4)
         assert len(kept) == 4
         assert len({t.infos[0]["group"] for t in kept}) == 4
@@ -73,9 +73,9 @@ def test_a_run_leaves_figures_trajectories_attempts_checkpoints_and_a_model(toke
         assert all(chosen.chosen) and all(p <= 0 for p in chosen.logprobs)  # noqa: PT018
         assert opened.store.phases() == ["0/test", "4/test"]
         assert opened.store.total().completion_tokens > 0
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
 
-    assert shelf.load(str(token_run.folder / "model"), device="cpu").tokenizer.eos_token == "<|end|>"
+    assert models.load(str(token_run.folder / "model"), device="cpu").tokenizer.eos_token == "<|end|>"
     assert json.loads((token_run.folder / "settings.json").read_text())["settings"]["learning_rate"] == 1e-4
 
 
@@ -94,7 +94,7 @@ def test_a_stopped_language_model_goes_on_to_the_same_weights(
     with Run.open(tmp_path / "run") as opened:
         assert same(resume(opened).summary, token_run.summary)
         with Run.open(token_run.folder, read_only=True) as whole:
-            mine, theirs = opened.store.figures(), whole.store.figures()
+            mine, theirs = opened.store.metrics(), whole.store.metrics()
             timeless = [{k: v for k, v in f[4].items() if "second" not in k} for f in (mine, theirs)]
             assert timeless[0] == timeless[1]
             assert [opened.store.trajectories(k) for k in (1, 4)] == [whole.store.trajectories(k) for k in (1, 4)]
@@ -148,22 +148,22 @@ def test_ppo_trains_a_separate_critic_and_a_lora_adapter_near_its_reference(tmp_
                     "slots": 8, "max_tokens": 12, "evaluation": 4, "minibatch": 4, "epochs": 1, "threads": 1}  # fmt: skip
     result = run(tmp_path / "run", **settings)
     with Run.open(result.folder, read_only=True) as opened:
-        figures = opened.store.figures()
-        assert abs(figures[1]["reference_kl"]) < 1e-4  # Before the first step policy and reference are one.
-        assert figures[2]["reference_kl"] != figures[1]["reference_kl"]
-        assert {"test_reward", "test_reference_kl"} <= set(figures[2])
+        metrics = opened.store.metrics()
+        assert abs(metrics[1]["reference_kl"]) < 1e-4  # Before the first step policy and reference are one.
+        assert metrics[2]["reference_kl"] != metrics[1]["reference_kl"]
+        assert {"test_reward", "test_reference_kl"} <= set(metrics[2])
     assert (result.folder / "model" / "adapter_config.json").exists()
     assert opened.settings["kl"] == 0.05
 
 
-def test_callbacks_add_figures_and_stop_the_run(tmp_path: Path) -> None:
+def test_callbacks_add_metrics_and_stop_the_run(tmp_path: Path) -> None:
     def gold(iteration: Iteration) -> Any:
-        return {"gold_reward": iteration.figures["decisions"]} if iteration.number < 3 else True
+        return {"gold_reward": iteration.metrics["decisions"]} if iteration.number < 3 else True
 
     result = train(out=tmp_path / "run", callbacks=[gold], **CONTROL)  # type: ignore[arg-type]
     assert (result.summary["iterations"], result.summary["stopped_early"]) == (3, True)
     with Run.open(result.folder, read_only=True) as opened:
-        assert opened.store.figures()[2]["gold_reward"] == opened.store.figures()[2]["decisions"] > 0
+        assert opened.store.metrics()[2]["gold_reward"] == opened.store.metrics()[2]["decisions"] > 0
 
 
 def test_a_run_that_stopped_early_and_lost_its_summary_does_not_go_on(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_run_that_stopped_early_and_lost_its_summary_does_not_go_on(tmp_path: 
         assert same(resume(opened).summary, result.summary)
 
 
-def test_tensorboard_gets_the_figures(tmp_path: Path) -> None:
+def test_tensorboard_gets_the_metrics(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     result = run(tmp_path / "run", **{**CONTROL, "iterations": 1, "tensorboard": True})
     assert list((result.folder / "tensorboard").glob("events.*"))
@@ -343,7 +343,7 @@ def test_settings_are_documented_and_survive_a_file() -> None:
 
 def test_training_ends_responses_where_the_engine_would(tmp_path: Path, fresh_nano: Any) -> None:
     """A model may name several end tokens in its generation settings (Llama 3, Qwen): both sides obey them."""
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
 
     other = fresh_nano.tokenizer.convert_tokens_to_ids("<|tool|>")
     fresh_nano.weights.generation_config.eos_token_id = [fresh_nano.tokenizer.eos_token_id, other]
@@ -352,5 +352,5 @@ def test_training_ends_responses_where_the_engine_would(tmp_path: Path, fresh_na
     from palaestra.recipes.train.build import build_loop
 
     loop = build_loop(filled(build(TrainSettings, {**TOKEN, "model": str(tmp_path / "model")})), lambda event: None)
-    assert set(loop.env.end_ids) == shelf.load(str(tmp_path / "model"), device="cpu").engine().end_ids
+    assert set(loop.env.end_ids) == models.load(str(tmp_path / "model"), device="cpu").engine().end_ids
     assert other in loop.env.end_ids

@@ -18,13 +18,13 @@ import gymnasium
 import pytest
 from talk import Talk
 
-from palaestra.cli.health import _one_line
 from palaestra.core.errors import EnvError, SettingsError
 from palaestra.core.records import Message
-from palaestra.engines.models import Model
-from palaestra.envs.factory import kind_of, turn_options
+from palaestra.engines.models import LoadedModel
+from palaestra.envs.factory import detect_kind, turn_options
 from palaestra.envs.turn import Reply, StopReason, TurnEnv
 from palaestra.envs.turn.games import CalculatorEnv
+from palaestra.recipes.progress import describe_iteration
 from palaestra.recipes.settings import build
 from palaestra.recipes.train.build import build_loop
 from palaestra.recipes.train.recipe import Iteration, TrainResult, TrainSettings, filled, resume, train
@@ -56,17 +56,17 @@ def talk_env() -> Iterator[str]:
     del gymnasium.registry["Talk-v0"]
 
 
-def test_a_run_leaves_figures_conversations_and_a_model(whole: TrainResult) -> None:
+def test_a_run_leaves_metrics_conversations_and_a_model(whole: TrainResult) -> None:
     summary = whole.summary
     assert (summary["policy"], summary["algorithm"], summary["episodes"]) == ("lm", "grpo", 24)
     with Run.open(whole.folder, read_only=True) as run:
-        figures = run.store.figures()
+        metrics = run.store.metrics()
         wanted = {"reward", "reward_low", "turns", "entropy", "length", "truncated", "groups_without_variance",
                   "seconds_model", "seconds_environment", "seconds_update", "tokens_per_second"}  # fmt: skip
-        assert wanted <= set(figures[1])
-        assert {"test_reward", "test_turns", "test_count"} <= set(figures[0]) & set(figures[3])
+        assert wanted <= set(metrics[1])
+        assert {"test_reward", "test_turns", "test_count"} <= set(metrics[0]) & set(metrics[3])
         kept = run.store.trajectories(1)
-        assert run.store.total("1/train").completion_tokens == figures[1]["decisions"]
+        assert run.store.total("1/train").completion_tokens == metrics[1]["decisions"]
     assert [t.infos[0]["episode"] for t in kept] == list(range(8))
     assert len({t.seed for t in kept[:4]}) == 1 and kept[0].seed != kept[4].seed  # noqa: PT018
     longer = [t for t in kept if t.infos[0]["turns"] == 2]
@@ -75,9 +75,9 @@ def test_a_run_leaves_figures_conversations_and_a_model(whole: TrainResult) -> N
         assert [segment.chosen[0] for segment in trajectory.segments] == [False, True, False, True]
         assert len(trajectory.rewards) == 2
         assert "[user] " in trajectory.infos[0]["response"]
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
 
-    assert shelf.load(str(whole.folder / "model"), device="cpu").tokenizer.eos_token == "<|end|>"
+    assert models.load(str(whole.folder / "model"), device="cpu").tokenizer.eos_token == "<|end|>"
 
 
 def test_the_gain_is_paired_over_the_same_held_out_episodes(whole: TrainResult, tmp_path: Path) -> None:
@@ -123,23 +123,23 @@ def test_every_algorithm_learns_from_turns(talk_env: str, tmp_path: Path, more: 
     }
     result = train(out=tmp_path / "run", callbacks=[told.append], **settings)
     assert result.summary["decisions"] > 8
-    assert told[0].figures["turns"] > 1
+    assert told[0].metrics["turns"] > 1
     assert {episode.turns for episode in told[0].responses} > {1}  # type: ignore[attr-defined]
     if "kl" in more:
-        assert told[0].figures["reference_kl"] == pytest.approx(0.0, abs=1e-3)
+        assert told[0].metrics["reference_kl"] == pytest.approx(0.0, abs=1e-3)
 
 
 def test_the_messages_that_the_token_limit_cut_are_counted(whole: TrainResult) -> None:
     with Run.open(whole.folder, read_only=True) as run:
-        figures, episodes = run.store.figures()[1], run.store.trajectories(1)
+        metrics, episodes = run.store.metrics()[1], run.store.trajectories(1)
     spoken = [segment.token_ids for episode in episodes for segment in episode.segments if segment.chosen[0]]
     ends = {ids[-1] for ids in spoken if len(ids) < SMALL["max_tokens"]}
     assert len(ends) == 1  # A message below the limit ended by itself.
     cut = [ids for ids in spoken if len(ids) == SMALL["max_tokens"] and ids[-1] not in ends]
     assert 0 < len(cut) < len(spoken)
-    assert figures["truncated"] == pytest.approx(len(cut) / len(spoken))
+    assert metrics["truncated"] == pytest.approx(len(cut) / len(spoken))
     assert 0 < whole.summary["truncated"] < 1
-    assert f"cut at the limit {figures['truncated']:.0%}" in _one_line(figures)
+    assert f"cut at the limit {metrics['truncated']:.0%}" in describe_iteration(metrics)
     assert sum(episode.infos[0]["cut_messages"] for episode in episodes) == len(cut)
 
 
@@ -148,7 +148,7 @@ def test_a_failed_episode_teaches_nothing_and_many_stop_the_run(talk_env: str, t
     told: list[Iteration] = []
     train(out=tmp_path / "some", callbacks=[told.append], **{**settings, "env_options": ("failing=0.03",)})
     failed = [episode for episode in told[0].responses if episode.failure]
-    assert failed and told[0].figures["failures"] == len(failed) and told[0].figures["episodes"] == 40 - len(failed)  # noqa: PT018
+    assert failed and told[0].metrics["failures"] == len(failed) and told[0].metrics["episodes"] == 40 - len(failed)  # noqa: PT018
     assert failed[0].failure == "sandbox: the sandbox is gone"
     with pytest.raises(EnvError, match="episodes failed in one iteration; the first: sandbox: the sandbox is gone"):
         train(out=tmp_path / "many", **{**settings, "env_options": ("failing=0.6",)})
@@ -166,7 +166,7 @@ def test_a_conversation_without_room_is_stopped_and_an_opening_without_room_fail
         train(out=tmp_path / "long", **{**settings, "env_options": ("words=3000",)})
 
 
-def test_what_cannot_be_trained_on_is_one_line(tmp_path: Path) -> None:
+def test_what_cannot_be_trained_on_isdescribe_iteration(tmp_path: Path) -> None:
     for settings, said in (
         ({"env_options": ("hihg=3",)}, "has no option 'hihg'; did you mean 'high'"),
         ({"env_options": ('high="a"',)}, "high is a whole number from 1 to .*; got 'a'"),
@@ -201,8 +201,8 @@ def test_turn_environments_have_settings_of_their_own(talk_env: str) -> None:
     settings = filled(build(TrainSettings, {"env": "palaestra/Guess-v0"}))
     assert (settings.policy, settings.algorithm, settings.slots, settings.episodes) == ("lm", "grpo", 32, 128)
     assert (settings.evaluation, settings.learning_rate) == (64, 1e-4)
-    assert kind_of("palaestra/Guess-v0", {}) == kind_of(talk_env, {}) == "turn"
-    assert (kind_of("CoTEnv-v0", {}), kind_of("CartPole-v1", {})) == ("token", "control")
+    assert detect_kind("palaestra/Guess-v0", {}) == detect_kind(talk_env, {}) == "turn"
+    assert (detect_kind("CoTEnv-v0", {}), detect_kind("CartPole-v1", {})) == ("token", "control")
 
 
 class Paying(TurnEnv):
@@ -236,7 +236,7 @@ ONCE: dict[str, Any] = {**SMALL, "iterations": 1, "env_options": (), "max_tokens
 
 @pytest.mark.parametrize("algorithm", ["grpo", "rloo", "reinforce"])
 def test_episodes_that_are_paid_alike_teach_nothing(
-    paying_env: str, nano: Model, tmp_path: Path, algorithm: str
+    paying_env: str, nano: LoadedModel, tmp_path: Path, algorithm: str
 ) -> None:
     """The mean of six times 0.3 is not 0.3 in 32 bits; an optimiser takes a full step of the difference."""
     told: list[Iteration] = []
@@ -252,7 +252,7 @@ def test_episodes_that_are_paid_alike_teach_nothing(
     result = train(out=tmp_path / "run", callbacks=[told.append], **settings)
     weights = nano.weights.state_dict()
     assert all((tensor == weights[name]).all() for name, tensor in result.policy.model.state_dict().items())
-    assert algorithm == "reinforce" or told[0].figures["groups_without_variance"] == 1.0
+    assert algorithm == "reinforce" or told[0].metrics["groups_without_variance"] == 1.0
 
 
 def test_held_out_episodes_that_fail_stop_the_run_and_name_the_cause(paying_env: str, tmp_path: Path) -> None:
@@ -280,14 +280,15 @@ def test_an_environment_that_breaks_is_counted_as_one(paying_env: str, tmp_path:
     summary = result.summary
     failed = int(summary["test_before_failures"])
     assert failed == summary["test_after_failures"] == 2, "the seed has failures, and no more than a tenth"
-    assert summary["failures"] == {"environment": 4} and told[0].figures["failures"] == 0  # noqa: PT018
+    assert summary["failures"] == {"environment": 4} and told[0].metrics["failures"] == 0  # noqa: PT018
     assert (summary["test_before_episodes"], summary["test_gain_episodes"]) == (22, 22)
 
 
 def test_a_summary_without_a_held_out_reward_is_json_and_told_in_words(paying_env: str, tmp_path: Path) -> None:
     from rich.console import Console
 
-    from palaestra.cli.health import TrainProgress, outcome_table
+    from palaestra.cli.tables import outcome_table
+    from palaestra.recipes.progress import TrainProgress
 
     console = Console(record=True, width=120, file=io.StringIO())
     with TrainProgress(console) as progress:
@@ -304,7 +305,7 @@ def test_a_summary_without_a_held_out_reward_is_json_and_told_in_words(paying_en
     assert "held-out reward after 0: not known, no episode counted, 1 failed" in said
     assert "held out, before: reward not known 0 episodes, 1 failed" in said
     assert "gain, paired not known 0 episodes" in said
-    assert "nan" not in said
+    assert "nan" not in said.replace("nano", "")
     one = train(out=tmp_path / "one", **{**SMALL, "iterations": 1, "evaluation": 1})
     json.loads((one.folder / "summary.json").read_text(), parse_constant=refuse)
     assert one.summary["test_gain"] is not None
@@ -398,7 +399,7 @@ def test_a_module_of_the_current_folder_is_found_by_the_command(tmp_path: Path) 
     (tmp_path / "typer.py").write_text("raise RuntimeError('a file of the user came before an installed package')")
     code = (
         "import sys; sys.path[0] = '/nowhere'\n"
-        "from palaestra.envs.factory import kind_of; print(kind_of('my_module:Colours-v0', {}))\n"
+        "from palaestra.envs.factory import detect_kind; print(detect_kind('my_module:Colours-v0', {}))\n"
         "import typer"
     )
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -415,6 +416,6 @@ def test_a_module_that_misses_something_says_what(tmp_path: Path, monkeypatch: p
     with pytest.raises(
         EnvError, match=r"cannot import 'needy', which is to register X-v0: .*a_package_that_nobody_has"
     ):
-        kind_of("needy:X-v0", {})
+        detect_kind("needy:X-v0", {})
     with pytest.raises(EnvError, match="cannot import 'nowhere_at_all'"):
-        kind_of("nowhere_at_all:X-v0", {})
+        detect_kind("nowhere_at_all:X-v0", {})

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palaestra.core.records import ToolCall
-from palaestra.tasks.tools.extraction import Asked, Reference, extract_calls, extract_program, read_native_calls
+from palaestra.tasks.tools.extraction import Asked, CallReference, extract_calls, extract_program, read_native_calls
 from palaestra.tasks.tools.library import LIBRARY
 
 PROGRAM = 'a = weekday("2024-01-01")\nanswer(a)\n'
@@ -67,7 +67,7 @@ def test_results_are_referred_to_by_id_or_place() -> None:
     ]  # fmt: skip
     found = extract_calls(json.dumps(calls))
     assert [call.name for call in found] == ["x7", "y8"]
-    assert found[1].arguments == {"numbers": [Reference("x7")] * 4 + ["$5"]}
+    assert found[1].arguments == {"numbers": [CallReference("x7")] * 4 + ["$5"]}
 
 
 def test_calls_that_stand_alone_are_taken_in_their_order() -> None:
@@ -120,9 +120,9 @@ def test_native_calls_are_read_as_those_of_a_text() -> None:
         ToolCall("weekday", '{"date": {"$result": "a"}}'),
     ]
     first = Asked("a", "add_days", {"date": "2024-01-01", "days": 5})
-    assert read_native_calls(calls) == [first, Asked("call_2", "weekday", {"date": Reference("a")})]
+    assert read_native_calls(calls) == [first, Asked("call_2", "weekday", {"date": CallReference("a")})]
     by_place = ToolCall("weekday", '{"date": "$call_1"}', "b")
-    assert read_native_calls([calls[0], by_place]) == [first, Asked("b", "weekday", {"date": Reference("a")})]
+    assert read_native_calls([calls[0], by_place]) == [first, Asked("b", "weekday", {"date": CallReference("a")})]
     assert read_native_calls([ToolCall("month_end", "")]) == [Asked("call_1", "month_end", {})]
     for arguments in ("{", "[1]", "5", "null", '"text"', "[" * 10**5, '{"a": ' * 20 + "1" + "}" * 20, "9" * 5000):
         assert read_native_calls([calls[0], ToolCall("weekday", arguments)]) is None

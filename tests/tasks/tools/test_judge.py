@@ -15,7 +15,7 @@ from palaestra.sandbox.base import Limits
 from palaestra.tasks.tools import workers
 from palaestra.tasks.tools.channel import program_files, tool_files
 from palaestra.tasks.tools.judge import ToolJudge
-from palaestra.tasks.tools.matching import Outcome
+from palaestra.tasks.tools.matching import PlanOutcome
 from palaestra.tasks.tools.plans import Plan, read_plan
 from palaestra.tasks.tools.records import Record
 from palaestra.tasks.tools.requests.recipe import ToolDraft
@@ -189,7 +189,7 @@ def test_a_result_that_grows_beyond_measure_is_refused_and_breaks_nothing(judge:
     code = 'answer(replace_word("a " * 900, "a", "b" * 2000))'
     for _ in range(2):
         record = judge.run_program(code, ["replace_word"])
-        assert record.fault is Outcome.RUNTIME_ERROR
+        assert record.fault is PlanOutcome.RUNTIME_ERROR
         assert "the result is too large" in record.detail
 
 
@@ -307,8 +307,8 @@ def test_calls_get_the_results_of_earlier_ones(judge: ToolJudge) -> None:
 
     text = '[{"name": "add_days", "arguments": {"date": "2024-01-01", "days": 5}}, {"name": "weekday", "arguments": {"date": "$call_1"}}]'
     assert judge.run_calls(extract_calls(text), OFFERED).value == "Saturday"
-    assert judge.run_calls(extract_calls(text), ["weekday"]).fault is Outcome.WRONG_CALLS
-    assert judge.run_calls(extract_calls(text.replace("5", '"5"')), OFFERED).fault is Outcome.WRONG_ARGUMENTS
+    assert judge.run_calls(extract_calls(text), ["weekday"]).fault is PlanOutcome.WRONG_CALLS
+    assert judge.run_calls(extract_calls(text.replace("5", '"5"')), OFFERED).fault is PlanOutcome.WRONG_ARGUMENTS
 
 
 def test_the_whole_family_is_there_without_a_sandbox() -> None:

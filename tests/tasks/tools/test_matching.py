@@ -13,8 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from palaestra.tasks.tools.library import LIBRARY
-from palaestra.tasks.tools.matching import Outcome, match, same_call
-from palaestra.tasks.tools.plans import Call, Made, Plan, Result, read_plan
+from palaestra.tasks.tools.matching import PlanOutcome, match, same_call
+from palaestra.tasks.tools.plans import Call, CallResult, ExecutedCall, Plan, read_plan
 from palaestra.tasks.tools.values import same_value
 
 
@@ -23,16 +23,18 @@ def plans(draw: Any) -> Plan:
     """Plans of one to four calls of numbers, every one of which flows into the last."""
     calls: list[Call] = []
     for place in range(draw(st.integers(0, 3))):
-        values = st.integers(-9, 9) | (st.sampled_from([Result(k) for k in range(place)]) if place else st.nothing())
+        values = st.integers(-9, 9) | (
+            st.sampled_from([CallResult(k) for k in range(place)]) if place else st.nothing()
+        )
         tool = draw(st.sampled_from(["difference", "product"]))
         calls.append(Call(tool, {"a": draw(values), "b": draw(values)}))
     used = {need for call in calls for need in call.needs()}
-    loose = [Result(place) for place in range(len(calls)) if place not in used]
+    loose = [CallResult(place) for place in range(len(calls)) if place not in used]
     calls.append(Call("total", {"numbers": [draw(st.integers(-9, 9)), *loose]}))
     return Plan(tuple(calls))
 
 
-def distinct(gold: Sequence[Made]) -> bool:
+def distinct(gold: Sequence[ExecutedCall]) -> bool:
     return not any(same_call(a, b) for a, b in itertools.combinations(gold, 2))
 
 
@@ -47,7 +49,7 @@ def test_exactly_the_orders_that_the_data_flow_allows_are_right(plan: Plan) -> N
     assume(distinct(gold))
     for order in itertools.permutations(range(len(gold))):
         found = match(plan, gold, [gold[place] for place in order])
-        assert found.outcome is (Outcome.RIGHT if allowed(plan, order) else Outcome.WRONG_ORDER)
+        assert found.outcome is (PlanOutcome.RIGHT if allowed(plan, order) else PlanOutcome.WRONG_ORDER)
         assert found.matched == len(gold)
 
 
@@ -63,7 +65,7 @@ def test_any_calls_are_right_if_and_only_if_a_search_by_hand_finds_the_plan_in_t
         for chosen in itertools.permutations(range(len(made)), len(gold))
     )
     right = by_hand and (extra or len(made) == len(gold))
-    assert (match(plan, gold, made, extra).outcome is Outcome.RIGHT) is right
+    assert (match(plan, gold, made, extra).outcome is PlanOutcome.RIGHT) is right
 
 
 @given(plans(), st.data())
@@ -76,9 +78,9 @@ def test_a_changed_argument_is_wrong(plan: Plan, data: Any) -> None:
     arguments[name] = [*value[:-1], value[-1] + 1] if isinstance(value, list) else value + 1
     changed = replace(gold[place], arguments=arguments)
     found = match(plan, gold, [*gold[:place], changed, *gold[place + 1 :]])
-    assert found.outcome is not Outcome.RIGHT
+    assert found.outcome is not PlanOutcome.RIGHT
     if distinct(gold) and not any(same_call(changed, one) for one in gold):
-        assert (found.outcome, found.matched) == (Outcome.WRONG_ARGUMENTS, len(gold) - 1)
+        assert (found.outcome, found.matched) == (PlanOutcome.WRONG_ARGUMENTS, len(gold) - 1)
         assert "expected" in found.detail
 
 
@@ -87,12 +89,12 @@ def test_a_missing_call_and_another_tool_are_wrong_and_an_extra_one_is_as_it_is_
     gold = plan.execute()
     place = data.draw(st.integers(0, len(gold) - 1))
     without = [*gold[:place], *gold[place + 1 :]]
-    assert match(plan, gold, without).outcome is Outcome.WRONG_CALLS
-    other = Made("mean", {"numbers": [1.0]}, 1.0)
-    assert match(plan, gold, [*gold[:place], other, *gold[place + 1 :]]).outcome is Outcome.WRONG_CALLS
+    assert match(plan, gold, without).outcome is PlanOutcome.WRONG_CALLS
+    other = ExecutedCall("mean", {"numbers": [1.0]}, 1.0)
+    assert match(plan, gold, [*gold[:place], other, *gold[place + 1 :]]).outcome is PlanOutcome.WRONG_CALLS
     more = [*gold[:place], other, *gold[place:]]
-    assert match(plan, gold, more).outcome is Outcome.EXTRA_CALLS
-    assert match(plan, gold, more, extra_calls=True).outcome is Outcome.RIGHT
+    assert match(plan, gold, more).outcome is PlanOutcome.EXTRA_CALLS
+    assert match(plan, gold, more, extra_calls=True).outcome is PlanOutcome.RIGHT
 
 
 @given(plans(), st.randoms())
@@ -106,7 +108,7 @@ def test_the_order_of_what_has_none_does_not_count(plan: Plan, random: Any) -> N
         elif one.tool == "total":
             arguments["numbers"] = random.sample(arguments["numbers"], len(arguments["numbers"]))
         mixed.append(replace(one, arguments=arguments))
-    assert match(plan, gold, mixed).outcome is Outcome.RIGHT
+    assert match(plan, gold, mixed).outcome is PlanOutcome.RIGHT
 
 
 @given(plans())
@@ -122,7 +124,7 @@ def test_the_program_of_a_plan_makes_its_calls(plan: Plan) -> None:
     def calling(name: str) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             bound = LIBRARY[name].bind(args, kwargs)
-            made.append(Made(name, bound, LIBRARY[name].function(**bound)))
+            made.append(ExecutedCall(name, bound, LIBRARY[name].function(**bound)))
             return made[-1].value
 
         return call
@@ -135,11 +137,11 @@ def test_the_program_of_a_plan_makes_its_calls(plan: Plan) -> None:
 def test_a_call_that_failed_is_no_call_of_the_plan() -> None:
     plan = read_plan("weekday(date)", {"date": "2024-01-01"})
     gold = plan.execute()
-    failed = Made("weekday", {"date": "tomorrow"}, error="a date is written YYYY-MM-DD")
-    assert match(plan, gold, [failed]).outcome is Outcome.WRONG_ARGUMENTS
+    failed = ExecutedCall("weekday", {"date": "tomorrow"}, error="a date is written YYYY-MM-DD")
+    assert match(plan, gold, [failed]).outcome is PlanOutcome.WRONG_ARGUMENTS
     assert match(plan, gold, [failed]).detail == "a date is written YYYY-MM-DD"
-    assert match(plan, gold, [failed, *gold]).outcome is Outcome.EXTRA_CALLS
-    assert match(plan, gold, [failed, *gold], extra_calls=True).outcome is Outcome.RIGHT
+    assert match(plan, gold, [failed, *gold]).outcome is PlanOutcome.EXTRA_CALLS
+    assert match(plan, gold, [failed, *gold], extra_calls=True).outcome is PlanOutcome.RIGHT
 
 
 def test_plans_are_read_from_programs() -> None:
@@ -147,7 +149,7 @@ def test_plans_are_read_from_programs() -> None:
         "d = add_days(date, days)\ndifference(days_between(date, d), 3)", {"date": "2024-01-01", "days": 5}
     )
     assert [call.tool for call in plan.calls] == ["add_days", "days_between", "difference"]
-    assert plan.calls[1].arguments == {"start": "2024-01-01", "end": Result(0)}
+    assert plan.calls[1].arguments == {"start": "2024-01-01", "end": CallResult(0)}
     assert plan.shape == "chain"
     assert read_plan("total([mean([1]), mean([2])])", {}).shape == "join"
     assert read_plan("ticket_price(5, seat='first')", {}).calls[0].arguments == {"kilometres": 5, "seat": "first"}

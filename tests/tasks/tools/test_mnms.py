@@ -163,7 +163,7 @@ def test_plans_of_the_train_part_are_lessons_that_their_own_scorer_accepts(folde
         made = task.write_examples(skill, "", 3, np.random.default_rng(0))
         assert len(made) == 3
         for example in made:
-            problem = task.problem_of(example)  # type: ignore[attr-defined]
+            problem = task.to_problem(example)  # type: ignore[attr-defined]
             assert task.score(problem, Completion(example.response)).value == 1.0  # type: ignore[union-attr]
     with pytest.raises(TaskError, match="no train plans of the skill 'more_calls'"):
         task.write_examples("more_calls", "", 1, np.random.default_rng(0))
@@ -196,16 +196,16 @@ def test_what_a_model_writes_must_be_a_plan_that_could_be_carried_out(
     written = task.datum.model_validate(said)
     if why:
         with pytest.raises(UnusableError, match=why):
-            task.example_of(written, "two_calls", "models")
+            task.make_example(written, "two_calls", "models")
         return
-    example = task.example_of(written, "two_calls", "models")
+    example = task.make_example(written, "two_calls", "models")
     assert extract_plan(example.response) == read_nodes(PLAN) == read_published(example.reference)
-    assert task.executes(example) == Score(1.0, {})
+    assert task.execute_example(example) == Score(1.0, {})
     spoiled = Example(example.messages, example.response.replace("image captioning", "summon"), "two_calls")
-    found = task.executes(spoiled)
+    found = task.execute_example(spoiled)
     assert isinstance(found, Score)
     assert found.value == 0
-    assert task.executes(Example((Message("user", "x"),), "no plan", "two_calls")) == Score(
+    assert task.execute_example(Example((Message("user", "x"),), "no plan", "two_calls")) == Score(
         0.0, {"detail": "there is no plan"}
     )
 

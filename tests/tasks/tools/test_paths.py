@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from palaestra.tasks.tools.paths import is_other_path
-from palaestra.tasks.tools.plans import Made, read_plan
+from palaestra.tasks.tools.plans import ExecutedCall, read_plan
 
 TIMES = {"a": "12:25", "b": "04:50", "c": "01:40"}
 DATES = {"a": "2020-09-21", "b": "2027-02-19", "c": "2020-04-22", "d": "2020-08-01"}
@@ -50,5 +50,5 @@ def test_what_is_right_by_chance_or_leaves_something_out_is_no_path(plan: str, o
 
 def test_a_call_that_failed_is_on_no_path() -> None:
     gold = read_plan("weekday(add_days('2024-01-01', 5))", {}).execute()
-    assert not is_other_path(gold, [gold[1], Made("add_days", {"date": "x"}, error="no date")])
+    assert not is_other_path(gold, [gold[1], ExecutedCall("add_days", {"date": "x"}, error="no date")])
     assert not is_other_path(gold, [])

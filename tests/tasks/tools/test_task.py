@@ -17,7 +17,7 @@ from palaestra.sandbox import make_sandbox
 from palaestra.tasks.base import GenerativeTask
 from palaestra.tasks.tools.library import LIBRARY
 from palaestra.tasks.tools.offers import ARITHMETIC, RIVALS
-from palaestra.tasks.tools.plans import Call, Plan, Result, read_plan
+from palaestra.tasks.tools.plans import Call, CallResult, Plan, read_plan
 from palaestra.tasks.tools.requests import SKILLS
 from palaestra.tasks.tools.requests.recipe import ToolDraft
 from palaestra.tasks.tools.task import ToolsSkills
@@ -183,10 +183,13 @@ def changed_plans(plan: Plan, offered: list[str]) -> Iterator[tuple[str, list[Ca
                     with_call(place, Call(other, dict(zip(names, call.arguments.values(), strict=False)))),
                 )
         for name, value in call.arguments.items():
-            if isinstance(value, Result):
+            if isinstance(value, CallResult):
                 for earlier in range(place):
                     if values[earlier] != values[value.call]:
-                        yield "other flow", with_call(place, Call(call.tool, {**call.arguments, name: Result(earlier)}))
+                        yield (
+                            "other flow",
+                            with_call(place, Call(call.tool, {**call.arguments, name: CallResult(earlier)})),
+                        )
             elif not isinstance(value, list):
                 new = value + 1 if isinstance(value, int | float) else f"{value} x"
                 yield "other argument", with_call(place, Call(call.tool, {**call.arguments, name: new}))
@@ -203,16 +206,16 @@ def _without(call: Call, gone: int, values: list[Any]) -> Call:
     def new(value: Any) -> Any:
         if isinstance(value, list):
             return [new(item) for item in value]
-        if not isinstance(value, Result):
+        if not isinstance(value, CallResult):
             return value
-        return values[gone] if value.call == gone else Result(value.call - (value.call > gone))
+        return values[gone] if value.call == gone else CallResult(value.call - (value.call > gone))
 
     return Call(call.tool, {name: new(value) for name, value in call.arguments.items()})
 
 
 def _moved(value: Any) -> Any:
-    if isinstance(value, Result):
-        return Result(value.call + 1)
+    if isinstance(value, CallResult):
+        return CallResult(value.call + 1)
     if isinstance(value, dict):
         return {name: _moved(one) for name, one in value.items()}
     return [_moved(item) for item in value] if isinstance(value, list) else value

@@ -10,14 +10,14 @@ from typing import Any, Literal
 
 import gymnasium
 
-from palaestra.core.checks import whole
+from palaestra.core.checks import check_integer
 from palaestra.core.errors import LessonError, SettingsError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Attempt, Example, Lesson, Problem, Report, Split
 from palaestra.core.seeding import Seeds
 from palaestra.core.selection import is_better
-from palaestra.core.statistics import gain_between, report_on
-from palaestra.engines import models as shelf
+from palaestra.core.statistics import measure_gain, report_on
+from palaestra.engines import models
 from palaestra.engines.base import Engine, Sampling
 from palaestra.envs.lesson.journal import Forgetful, Journal, WeightsOnly
 from palaestra.envs.lesson.state import (
@@ -33,7 +33,7 @@ from palaestra.envs.lesson.validation import check_lesson
 from palaestra.learn.student import ModelStudent, Student, SupervisedStudent
 from palaestra.learn.supervised import supervision_for
 from palaestra.runs.ledger import LedgerEntry
-from palaestra.tasks.base import Task, check_skills, longest_answer, make_task
+from palaestra.tasks.base import Task, check_skills, get_hooks, make_task
 from palaestra.tasks.checks import draw_problems
 from palaestra.tasks.evaluate import evaluate
 from palaestra.tasks.group import divide_problems
@@ -69,7 +69,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
 
     Arguments:
         task: a task, or its registered name.
-        student: a student, or the name of a model on the shelf.
+        student: a student, or the name of a model.
         rounds: the most rounds of an episode, at least 1.
         budget: the most examples of an episode, all lessons together, at least 1.
         validation, test: problems a skill in each split.
@@ -118,7 +118,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
             ("validation", validation, 0),
             ("test", test, 0),
         ):
-            whole(name, value, least, error=SettingsError)
+            check_integer(name, value, least, error=SettingsError)
         self.task = make_task(task) if isinstance(task, str) else task
         check_skills(self.task, skills)
         self.student: Student = _student(student) if isinstance(student, str) else student
@@ -126,7 +126,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self.validation, self.test = validation, test
         self.test_task = make_task(test_task) if isinstance(test_task, str) else test_task or self.task
         self.test_every_round = test_every_round
-        self.sampling = sampling or Sampling(max_tokens=longest_answer(self.task))
+        self.sampling = sampling or Sampling(max_tokens=get_hooks(self.task).max_tokens)
         self._given_sampling = sampling
         if keep not in ("last", "best"):
             raise SettingsError(f"the student that is kept is that of the 'last' or the 'best' round; got {keep!r}")
@@ -214,7 +214,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self._report = report_on(self._attempts, Split.VALIDATION)
         self._history.append(Round(allocation_of(Lesson(tuple(examples))), self._report))
         # Paired: a problem that failed around the model either time is no change of accuracy.
-        gain = gain_between(before, self._attempts)
+        gain = measure_gain(before, self._attempts)
         terminated = len(self._data) >= self.budget
         truncated = self._round >= self.rounds
         info: dict[str, Any] = {"taught": len(examples), "dropped": dict(dropped)}
@@ -382,11 +382,11 @@ class _Standing:
 def _answer_length(task: Task, name: str) -> int:
     """The most tokens of an answer to a problem of the task `name`, which may be one of a group."""
     lengths: Mapping[str, int] = getattr(task, "answer_lengths", {})
-    return lengths[name] if name in lengths else longest_answer(task)
+    return lengths[name] if name in lengths else get_hooks(task).max_tokens
 
 
 def _student(name: str) -> Student:
-    model = shelf.load(name)
+    model = models.load(name)
     return SupervisedStudent(model, supervision_for(model.weights))
 
 

@@ -18,7 +18,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from palaestra.core.checks import short
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import StopReason
 from palaestra.core.seeding import Seeds
@@ -28,14 +28,14 @@ from palaestra.envs.token.prompts import (
     PromptLike,
     Response,
     encode_prompt,
-    end_ids_of,
+    find_end_ids,
+    find_special_tokens,
     load_tokenizer,
     prompt_order,
-    special_tokens_of,
-    vocabulary_of,
+    vocabulary_size,
 )
-from palaestra.envs.token.rewards import cause_of, judge, number, reward_error
-from palaestra.envs.token.validation import one_seed, tokens_of, whole_number
+from palaestra.envs.token.rewards import describe_error, judge, number, reward_error
+from palaestra.envs.token.validation import check_count, check_seed, check_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -127,15 +127,15 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         if not autoreset:
             self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode.DISABLED}
         self._reward, self._token_reward, self._legal = reward, token_reward, legal_tokens
-        self.vocabulary = vocabulary_of(self.tokenizer)
+        self.vocabulary = vocabulary_size(self.tokenizer)
         self.stop = (stop,) if isinstance(stop, str) else tuple(stop)
         if not all(self.stop):
             raise EnvError("a stop string has at least one character; got an empty one")
         # Special tokens are no part of a response's text: a stop string that is one of them is a token that ends it.
-        special = special_tokens_of(self.tokenizer)
+        special = find_special_tokens(self.tokenizer)
         ends = [*end_ids, *(special[one] for one in self.stop if one in special)]
         self.stop = tuple(one for one in self.stop if one not in special)
-        self.end_ids = end_ids_of(self.tokenizer, ends)
+        self.end_ids = find_end_ids(self.tokenizer, ends)
         if any(not 0 <= one < self.vocabulary for one in self.end_ids):
             raise EnvError(f"end_ids are tokens from 0 to {self.vocabulary - 1}; got {list(self.end_ids)}")
         self._items = _list_prompts(prompts) or _list_prompts(self.prompts(), describe_location(self.prompts))
@@ -197,13 +197,13 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        seed, options = one_seed(seed, type(self).__name__), options or {}
+        seed, options = check_seed(seed, type(self).__name__), options or {}
         unknown = set(options) - {"episodes", "episode", "initial_state", "reset_mask"}
         if unknown:
             raise EnvError(
                 f"reset knows the options episodes, episode, initial_state, reset_mask; got {sorted(map(str, unknown))}"
             )
-        first, count = whole_number(options, "episode"), whole_number(options, "episodes")
+        first, count = check_count(options, "episode"), check_count(options, "episodes")
         mask = np.asarray(options.get("reset_mask", np.ones(self.num_envs, dtype=bool)))
         if mask.shape != (self.num_envs,) or mask.dtype != bool:
             raise EnvError(f"reset_mask has a bool a slot, shape ({self.num_envs},); got {mask.dtype} {mask.shape}")
@@ -222,7 +222,7 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
 
     def step(self, actions: np.ndarray) -> tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         active = self._active.copy()
-        actions = tokens_of(actions, active, self.vocabulary)
+        actions = check_tokens(actions, active, self.vocabulary)
         if self._watched:
             self._check_legal(actions)
         slots, chosen = self._every[active], actions[active]
@@ -405,7 +405,7 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         try:
             given = self.legal_tokens(prompt, self._response_ids(slot))
         except Exception as error:  # A function of the user's: it may raise anything.
-            raise EnvError(f"legal_tokens failed in slot {slot}: {cause_of(error)}") from error
+            raise EnvError(f"legal_tokens failed in slot {slot}: {describe_error(error)}") from error
         if given is None:
             return None
         legal = np.asarray(list(given))
@@ -489,5 +489,5 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
 
 def _list_prompts(prompts: Any, where: str = "") -> list[PromptLike]:
     if not isinstance(prompts, Iterable):
-        raise EnvError(f"prompts are a list of prompts; got {short(prompts)}{where}")
+        raise EnvError(f"prompts are a list of prompts; got {short_repr(prompts)}{where}")
     return list(prompts)

@@ -8,12 +8,12 @@ from typing import Any
 
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Completion, Failure, Problem, Score
-from palaestra.envs.problems import problems_of, task_of
+from palaestra.envs.problems import resolve_task, select_problems
 from palaestra.envs.token.base import TokenVectorEnv
 from palaestra.envs.token.prompts import Response
 from palaestra.envs.token.single import TokenEnv
-from palaestra.tasks.base import Task
-from palaestra.tasks.scoring import check_scoring, has_concurrent_scoring, score, score_all
+from palaestra.tasks.base import Task, get_hooks
+from palaestra.tasks.scoring import score, score_all
 
 FORMATS = {
     "answer": r"(?s).*\bAnswer: \S.*",
@@ -57,9 +57,9 @@ class CoTVectorEnv(TokenVectorEnv):
     ) -> None:
         if not 0.0 <= format_reward <= 1.0:
             raise EnvError(f"format_reward is a share from 0 to 1; got {format_reward}")
-        self.task = task_of(task, task_options)
-        check_scoring(self.task)
-        drawn = problems_of(self.task, split, problems, skills, problem_seed)
+        self.task = resolve_task(task, task_options)
+        get_hooks(self.task).check_scoring()
+        drawn = select_problems(self.task, split, problems, skills, problem_seed)
         self.format_reward = format_reward
         try:
             self._format = re.compile(FORMATS.get(format, format))
@@ -67,7 +67,7 @@ class CoTVectorEnv(TokenVectorEnv):
             raise EnvError(f"format is answer, tags or a regular expression; got {format!r}: {error}") from error
         super().__init__(drawn, max_tokens=max_tokens, **arguments)
         # A subclass with a `reward` of its own is asked for each response.
-        self._in_batch = has_concurrent_scoring(self.task) and type(self).reward is CoTVectorEnv.reward
+        self._in_batch = get_hooks(self.task).concurrent_scoring and type(self).reward is CoTVectorEnv.reward
 
     def reward(self, response: Response) -> float:
         outcome = score(self.task, *_answer(response))

@@ -14,7 +14,7 @@ from palaestra.core.errors import EnvError, ModelError
 from palaestra.core.records import Message, Problem, StopReason
 from palaestra.core.seeding import Seeds
 from palaestra.core.text import clean_text
-from palaestra.engines import models as shelf
+from palaestra.engines import models
 from palaestra.engines.chat import prompt_ids
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def load_tokenizer(model: str | PreTrainedTokenizerBase) -> PreTrainedTokenizerB
         return model
     from transformers import AutoTokenizer
 
-    where = shelf.locate(model)
+    where = models.locate(model)
     files = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model")
     if Path(where).is_dir() and not any((Path(where) / name).exists() for name in files):
         raise ModelError(f"the model '{model}' has no tokenizer: {where} holds none of {', '.join(files)}")
@@ -87,7 +87,7 @@ def load_tokenizer(model: str | PreTrainedTokenizerBase) -> PreTrainedTokenizerB
         raise ModelError(f"cannot load the tokenizer of '{model}': {reason.strip()}") from error
 
 
-def vocabulary_of(tokenizer: PreTrainedTokenizerBase) -> int:
+def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
     """How many ids there are to choose from: one more than the greatest.
 
     A tokenizer whose ids have holes knows fewer tokens than that.
@@ -95,7 +95,7 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerBase) -> int:
     return max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=-1))
 
 
-def end_ids_of(tokenizer: PreTrainedTokenizerBase, more: Sequence[int] = ()) -> tuple[int, ...]:
+def find_end_ids(tokenizer: PreTrainedTokenizerBase, more: Sequence[int] = ()) -> tuple[int, ...]:
     """The tokens that end a response."""
     if tokenizer.eos_token_id is None and not more:
         raise ModelError("the tokenizer names no end-of-sequence token; give `end_ids` to the environment")
@@ -103,7 +103,7 @@ def end_ids_of(tokenizer: PreTrainedTokenizerBase, more: Sequence[int] = ()) -> 
     return tuple(dict.fromkeys((*own, *(int(i) for i in more))))
 
 
-def special_tokens_of(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+def find_special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     """The tokens that are left out when a response is decoded: what they are called, and their ids."""
     added = {str(token): int(i) for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     named = zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True)

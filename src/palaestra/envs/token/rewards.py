@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from palaestra.core.checks import short
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError, PalaestraError, RewardError
 from palaestra.core.user_code import describe_location, describe_origin
 from palaestra.envs.token.prompts import Prompt, Response
@@ -30,7 +30,7 @@ def judge(
     try:
         found: Any = rewards(responses)
         if not isinstance(found, Iterable) or isinstance(found, str | Mapping):
-            raise RewardError(f"expected a list of numbers; got {short(found)}")
+            raise RewardError(f"expected a list of numbers; got {short_repr(found)}")
         given = list(found)
         if len(given) != len(responses):
             raise RewardError(f"rewards gave {len(given)} values for {len(responses)} responses")
@@ -60,14 +60,14 @@ def number(value: Any) -> float:
 
 def reward_error(error: Exception, what: str, prompt: Prompt, function: Callable[..., Any]) -> RewardError:
     """One line that names what broke, why, where the user wrote it, and at which prompt."""
-    cause = cause_of(error)
+    cause = describe_error(error)
     where = "" if describe_origin(error) else describe_location(function)
     found = RewardError(f"the {what} of a response failed: {cause}{where}; its prompt: {prompt.text[:50]!r}")
     found.__cause__ = error
     return found
 
 
-def cause_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error in one line; of ours the message, of others the kind as well. The user's line that it came from follows."""
     said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     origin = describe_origin(error)

@@ -10,7 +10,7 @@ import numpy as np
 from palaestra.core.errors import EnvError
 
 
-def one_seed(seed: int | list[int | None] | None, name: str) -> int | None:
+def check_seed(seed: int | list[int | None] | None, name: str) -> int | None:
     """The one seed for all slots.
 
     Raises:
@@ -23,7 +23,7 @@ def one_seed(seed: int | list[int | None] | None, name: str) -> int | None:
     return None if seed is None else int(seed)
 
 
-def whole_number(options: Mapping[str, Any], name: str) -> int | None:
+def check_count(options: Mapping[str, Any], name: str) -> int | None:
     """An option that is a whole number from 0, or `None` where it is not given."""
     value = options.get(name)
     if value is None:
@@ -33,7 +33,7 @@ def whole_number(options: Mapping[str, Any], name: str) -> int | None:
     return int(value)
 
 
-def tokens_of(actions: Any, active: np.ndarray, vocabulary: int) -> np.ndarray:
+def check_tokens(actions: Any, active: np.ndarray, vocabulary: int) -> np.ndarray:
     """The actions of a step as an array of tokens.
 
     Raises:

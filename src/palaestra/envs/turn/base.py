@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 import gymnasium
 
-from palaestra.core.checks import finite, whole
+from palaestra.core.checks import check_integer, check_number
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Failure, FailureCause, Message
 from palaestra.core.user_code import describe_location
@@ -60,8 +60,8 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
     """Arguments that it is trained with where the user gives no others, where its defaults are those of `held_out`."""
 
     def __init__(self, *, max_turns: int = 0, max_seconds: float = 0.0, render_mode: str | None = None) -> None:
-        self.max_turns = whole("max_turns", max_turns, least=0)
-        self.max_seconds = finite("max_seconds", max_seconds, least=0)
+        self.max_turns = check_integer("max_turns", max_turns, minimum=0)
+        self.max_seconds = check_number("max_seconds", max_seconds, minimum=0)
         self.render_mode = render_mode
         self.observation_space = observation_space()
         self.action_space = AssistantSpace()

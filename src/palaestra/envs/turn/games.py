@@ -10,14 +10,14 @@ from fractions import Fraction
 from functools import partial
 from typing import Any, ClassVar
 
-from palaestra.core.checks import finite, whole
+from palaestra.core.checks import check_integer, check_number
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Example, Message, Split
 from palaestra.core.seeding import Seeds
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.records import Reply, StopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
-from palaestra.tasks.base import split_of
+from palaestra.tasks.base import get_split
 
 _NUMBER = re.compile(r"-?\d+")
 _CALL = re.compile(r"^\s*calc:(.*)$", re.MULTILINE)
@@ -60,11 +60,11 @@ class GuessEnv(TurnEnv):
         render_mode: str | None = None,
     ) -> None:
         super().__init__(
-            max_turns=whole("attempts", attempts, least=1), max_seconds=max_seconds, render_mode=render_mode
+            max_turns=check_integer("attempts", attempts, minimum=1), max_seconds=max_seconds, render_mode=render_mode
         )
-        self.low = whole("low", low, least=-FARTHEST, most=FARTHEST)
-        self.high = whole("high", high, least=self.low, most=FARTHEST)
-        self.attempts, self.format_penalty = self.max_turns, finite("format_penalty", format_penalty, least=0)
+        self.low = check_integer("low", low, minimum=-FARTHEST, maximum=FARTHEST)
+        self.high = check_integer("high", high, minimum=self.low, maximum=FARTHEST)
+        self.attempts, self.format_penalty = self.max_turns, check_number("format_penalty", format_penalty, minimum=0)
         self._secret = self.low
 
     def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
@@ -119,16 +119,16 @@ class CalculatorEnv(TurnEnv):
         if split not in list(Split):
             raise EnvError(f"split is one of {', '.join(Split)}; got {split!r}")
         super().__init__(
-            max_turns=whole("max_turns", max_turns, least=1), max_seconds=max_seconds, render_mode=render_mode
+            max_turns=check_integer("max_turns", max_turns, minimum=1), max_seconds=max_seconds, render_mode=render_mode
         )
-        self.digits, self.split, self.offer = whole("digits", digits, least=2, most=6), Split(split), offer
+        self.digits, self.split, self.offer = check_integer("digits", digits, minimum=2, maximum=6), Split(split), offer
         self.factors = (0, 0)
 
     def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
         while True:
             first, second = (int(n) for n in self.np_random.integers(10 ** (self.digits - 1), 10**self.digits, size=2))
             # The order is no difference: 37*48 and 48*37 belong to the same split.
-            if split_of(f"calculator|{min(first, second)}*{max(first, second)}") is self.split:
+            if get_split(f"calculator|{min(first, second)}*{max(first, second)}") is self.split:
                 break
         self.factors = first, second
         hint = " You may write calc: and an expression." if self.offer else ""

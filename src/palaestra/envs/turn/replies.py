@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from palaestra.core.checks import short
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Failure, Message
 from palaestra.engines.openai_format import message_of
@@ -50,7 +50,7 @@ def checked_messages(where: str, given: Any) -> list[Message]:
     if isinstance(given, (str, Message, Mapping)):
         given = (given,)
     if not isinstance(given, Iterable) or isinstance(given, (bytes, bytearray)):
-        raise EnvError(f"{where} gave {short(given)}; expected messages")
+        raise EnvError(f"{where} gave {short_repr(given)}; expected messages")
     return [_message(where, one) for one in given]
 
 
@@ -62,9 +62,9 @@ def checked_reply(where: str, given: Any) -> Checked:
         NoRewardError: its reward is not a finite number.
     """
     if not isinstance(given, Reply):
-        raise EnvError(f"{where} gave {short(given)}; expected a Reply")
+        raise EnvError(f"{where} gave {short_repr(given)}; expected a Reply")
     if not isinstance(given.failure, Failure | None):
-        raise EnvError(f"{where} gave the failure {short(given.failure)}; expected a Failure, or None")
+        raise EnvError(f"{where} gave the failure {short_repr(given.failure)}; expected a Failure, or None")
     messages = tuple(checked_messages(where, given.messages))
     # What failed has no reward, whatever stands there.
     reward = 0.0 if given.failure is not None else _reward(where, given.reward)
@@ -79,7 +79,9 @@ def checked_mapping(where: str, given: Any, what: str = "") -> dict[str, Any]:
         EnvError: it is something else.
     """
     if not isinstance(given, Mapping):
-        raise EnvError(f"{where} gave {f'the {what}' if what else ''}{short(given)}; expected names and their values")
+        raise EnvError(
+            f"{where} gave {f'the {what}' if what else ''}{short_repr(given)}; expected names and their values"
+        )
     return dict(given)
 
 
@@ -90,9 +92,9 @@ def _message(where: str, given: Any) -> Message:
         try:
             given = message_of(given)
         except ValueError as error:
-            raise EnvError(f"{where} gave {short(given)} as a message; {error}") from error
+            raise EnvError(f"{where} gave {short_repr(given)} as a message; {error}") from error
     if not isinstance(given, Message) or given not in _MESSAGES:
-        raise EnvError(f"{where} gave {short(given)} as a message; expected a Message, its dictionary or a text")
+        raise EnvError(f"{where} gave {short_repr(given)} as a message; expected a Message, its dictionary or a text")
     return given
 
 
@@ -102,7 +104,7 @@ def _stop(where: str, given: Any) -> StopReason | None:
     try:
         return StopReason(given)
     except ValueError as error:
-        raise EnvError(f"{where} gave the stop {short(given)}; expected one of {', '.join(StopReason)}") from error
+        raise EnvError(f"{where} gave the stop {short_repr(given)}; expected one of {', '.join(StopReason)}") from error
 
 
 def _reward(where: str, given: Any) -> float:
@@ -114,4 +116,6 @@ def _reward(where: str, given: Any) -> float:
         wrong, reward = True, math.nan
     if math.isfinite(reward):
         return reward
-    raise (EnvError if wrong else NoRewardError)(f"{where} gave the reward {short(given)}; expected a finite number")
+    raise (EnvError if wrong else NoRewardError)(
+        f"{where} gave the reward {short_repr(given)}; expected a finite number"
+    )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from palaestra.core.checks import whole
+from palaestra.core.checks import check_integer
 from palaestra.core.records import Completion, Failure, Message, Problem, Score
-from palaestra.envs.problems import problems_of, task_of
+from palaestra.envs.problems import resolve_task, select_problems
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.records import Reply, StopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
-from palaestra.tasks.base import Task
-from palaestra.tasks.scoring import check_scoring, score, scoring_slots
+from palaestra.tasks.base import Task, get_hooks
+from palaestra.tasks.scoring import score, scoring_slots
 
 TOLD = 200
 """Characters of an answer that its feedback repeats."""
@@ -40,9 +40,9 @@ class ProblemSet:
         problem_seed: int = 0,
         task_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.task = task_of(task, task_options)
-        self.problems = problems_of(self.task, split, problems, skills, problem_seed)
-        check_scoring(self.task)
+        self.task = resolve_task(task, task_options)
+        self.problems = select_problems(self.task, split, problems, skills, problem_seed)
+        get_hooks(self.task).check_scoring()
         self._slots = scoring_slots(self.task)
 
     def score(self, problem: Problem, text: str) -> Score | Failure:
@@ -52,9 +52,7 @@ class ProblemSet:
 
     def close(self) -> None:
         """End what the task keeps running, such as a sandbox."""
-        close = getattr(self.task, "close", None)
-        if close is not None:
-            close()
+        get_hooks(self.task).close()
 
 
 class TaskEnv(TurnEnv):
@@ -94,7 +92,7 @@ class TaskEnv(TurnEnv):
         render_mode: str | None = None,
     ) -> None:
         super().__init__(
-            max_turns=whole("attempts", attempts, least=1), max_seconds=max_seconds, render_mode=render_mode
+            max_turns=check_integer("attempts", attempts, minimum=1), max_seconds=max_seconds, render_mode=render_mode
         )
         self._shared = isinstance(task, ProblemSet)
         self.problem_set = (

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from palaestra.core.checks import short, whole
+from palaestra.core.checks import check_integer, short_repr
 from palaestra.core.errors import EnvError, RewardError, SandboxError
 from palaestra.core.records import FailureCause, Message
 from palaestra.envs.turn.base import Action, TurnEnv, failed
@@ -56,7 +56,10 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         autoreset: bool = True,
         failures: str = "raise",
     ) -> None:
-        num_envs, group_size = whole("num_envs", num_envs, least=1), whole("group_size", group_size, least=1)
+        num_envs, group_size = (
+            check_integer("num_envs", num_envs, minimum=1),
+            check_integer("group_size", group_size, minimum=1),
+        )
         if num_envs % group_size:
             raise EnvError(f"num_envs is a number of whole groups of {group_size}; got {num_envs}")
         if failures not in ("raise", "mark"):
@@ -159,7 +162,7 @@ class TurnVectorEnv(VectorEnv[Any, Any, Any]):
         if isinstance(seed, (int, np.integer)):
             return [int(seed) + slot // self.group_size for slot in range(self.num_envs)]
         if isinstance(seed, str) or not isinstance(seed, Iterable | None):
-            raise EnvError(f"a seed is a whole number, or one a slot; got {short(seed)}")
+            raise EnvError(f"a seed is a whole number, or one a slot; got {short_repr(seed)}")
         seeds: list[int | None] = [None] * self.num_envs if seed is None else list(seed)
         if len(seeds) != self.num_envs:
             raise EnvError(f"one seed a slot is expected, {self.num_envs}; got {len(seeds)}")

@@ -14,7 +14,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from palaestra.core.errors import EnvError
 from palaestra.core.user_code import describe_location
-from palaestra.envs.token.rewards import cause_of
+from palaestra.envs.token.rewards import describe_error
 
 STEP = ("observation", "reward", "terminated", "truncated", "info")
 RESET = ("observation", "info")
@@ -205,7 +205,7 @@ def check_inside(env: gymnasium.Env[Any, Any], observations: bool = True) -> gym
 def describe_failure(name: str, error: Exception) -> str:
     """What went wrong in an environment called `name`, in one line with the user's file and line."""
     returned = isinstance(error, (ReturnError, NonFiniteError))
-    return cause_of(error) if returned else f"{name} raised {cause_of(error)}"
+    return describe_error(error) if returned else f"{name} raised {describe_error(error)}"
 
 
 def find_mismatch(space: spaces.Space[Any], value: Any, name: str = "observation") -> tuple[str, str] | None:

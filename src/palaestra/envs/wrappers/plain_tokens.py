@@ -17,7 +17,7 @@ from palaestra.core.errors import EnvError
 from palaestra.core.records import StopReason
 from palaestra.core.seeding import Seeds
 from palaestra.envs.token.prompts import Prompt, Response
-from palaestra.envs.token.validation import one_seed, tokens_of, whole_number
+from palaestra.envs.token.validation import check_count, check_seed, check_tokens
 from palaestra.envs.wrappers.checked import check_inside, describe_failure
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ class PlainTokenVectorEnv(VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        seed, options = one_seed(seed, self.name), dict(options or {})
-        first, count = whole_number(options, "episode"), whole_number(options, "episodes")
+        seed, options = check_seed(seed, self.name), dict(options or {})
+        first, count = check_count(options, "episode"), check_count(options, "episodes")
         if seed is not None:
             self._seed, self._next_episode = seed, 0
         if first is not None:
@@ -110,7 +110,7 @@ class PlainTokenVectorEnv(VectorEnv[Any, Any, Any]):
         return self._observe(), self._infos()
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        actions = tokens_of(actions, self._active, self.vocabulary)
+        actions = check_tokens(actions, self._active, self.vocabulary)
         rewards = np.zeros(self.num_envs)
         terminated, truncated = np.zeros(self.num_envs, dtype=bool), np.zeros(self.num_envs, dtype=bool)
         responses, final_obs = [], np.full(self.num_envs, None, dtype=object)

@@ -14,7 +14,7 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
 
-from palaestra.core.checks import short, whole
+from palaestra.core.checks import check_integer, short_repr
 from palaestra.core.errors import EnvError
 from palaestra.core.seeding import Seeds
 from palaestra.envs.turn.records import StopReason
@@ -63,7 +63,7 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         seed: int | None = None,
         **arguments: Any,
     ) -> None:
-        num_envs = whole("num_envs", num_envs, least=1)
+        num_envs = check_integer("num_envs", num_envs, minimum=1)
         check_arguments("MLGymWrapper", MLGymWrapper.__init__, arguments)
         loaded = load_tasks(tasks, mlgym)
         super().__init__(device=_known(device), batch_size=torch.Size((num_envs,)))
@@ -118,7 +118,7 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         return self._tensordict(rows)
 
     def _set_seed(self, seed: int | None) -> None:
-        root = secrets.randbits(63) if seed is None else whole("seed", seed, least=0)
+        root = secrets.randbits(63) if seed is None else check_integer("seed", seed, minimum=0)
         self.seeds, self._episodes = Seeds(root), 0
 
     def close(self, *, raise_if_closed: bool = True) -> None:
@@ -195,5 +195,5 @@ def _known(device: torch.device | str | None) -> torch.device | str | None:
         AssertionError,
         NotImplementedError,
     ) as error:  # Torch has a different one for each.
-        raise EnvError(f"device is one that torch has here, such as 'cpu'; got {short(device)}") from error
+        raise EnvError(f"device is one that torch has here, such as 'cpu'; got {short_repr(device)}") from error
     return device

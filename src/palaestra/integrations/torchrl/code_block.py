@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from torchrl.data import Categorical, Composite, Unbounded
 from torchrl.modules.llm.policies import Text
 
-from palaestra.core.checks import finite, whole
+from palaestra.core.checks import check_integer, check_number
 from palaestra.core.errors import EnvError, SettingsError
 from palaestra.core.records import Message
 from palaestra.envs.turn.records import TEXT_LIMIT, StopReason
@@ -40,10 +40,10 @@ class IsolateCodeBlock(MLGymBaseTransform):
         if parser == "tool_call":
             raise SettingsError("the parser 'tool_call' finds no text that could be a command; take one that does")
         super().__init__(in_keys_inv=["action"], out_keys_inv=[RESPONSE])
-        self.reward_wrong_format = finite(
+        self.reward_wrong_format = check_number(
             "reward_wrong_format", 0.0 if reward_wrong_format is None else reward_wrong_format
         )
-        self.format_errors = whole("format_errors", format_errors, least=0)
+        self.format_errors = check_integer("format_errors", format_errors, minimum=0)
         self._parser = make_parser(parser)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from palaestra.core.checks import short
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError, SettingsError
 from palaestra.research.mlgym import load_mlgym
 from palaestra.research.tasks.task import ResearchTask, load_task
@@ -47,7 +47,7 @@ def _several(tasks: Any) -> list[Any]:
     if isinstance(tasks, TaskName):
         return [tasks]
     if not isinstance(tasks, Iterable):
-        raise EnvError(f"tasks are names, folders or ResearchTasks; got {short(tasks)}")
+        raise EnvError(f"tasks are names, folders or ResearchTasks; got {short_repr(tasks)}")
     return list(tasks)
 
 
@@ -55,7 +55,7 @@ def _task(given: Any, mlgym: str | Path | None) -> tuple[str, ResearchTask]:
     if isinstance(given, ResearchTask):
         return given.name, given
     if not isinstance(given, (str, Path)) or not str(given).strip():
-        raise EnvError(f"a task is the name of one, its folder or a ResearchTask; got {short(given)}")
+        raise EnvError(f"a task is the name of one, its folder or a ResearchTask; got {short_repr(given)}")
     if mlgym is not None:
         return str(given), load_mlgym(mlgym, str(given))
     task = load_task(given)

@@ -11,7 +11,7 @@ from palaestra.learn.rollouts import Rollout, Selection
 
 
 @dataclass(slots=True)
-class Judgement:
+class ActionEvaluation:
     """A policy's view of decisions that were made before, with gradients.
 
     Arguments:
@@ -28,14 +28,18 @@ class Judgement:
 class Policy(Protocol):
     """An actor and, where an algorithm needs one, its critic."""
 
-    by_lane: bool
-    """Whether decisions are judged by whole lanes (language models) or one by one."""
+    by_sequence: bool
+    """Whether decisions are judged by whole sequences (language models) or one by one."""
     has_critic: bool
-    piece: int
-    """How many lanes are judged in one pass."""
 
-    def judge(self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True) -> Judgement:
+    def evaluate_actions(
+        self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True
+    ) -> ActionEvaluation:
         """Judge decisions of a rollout again, under the weights of now."""
+        ...
+
+    def max_microbatch_size(self, rollout: Rollout) -> int:
+        """The most sequences that one pass with gradients can take."""
         ...
 
     def values_BT(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:

@@ -17,7 +17,7 @@ from torch import nn
 
 from palaestra.core.errors import EnvError
 from palaestra.core.seeding import Seeds
-from palaestra.learn.policies.base import Judgement
+from palaestra.learn.policies.base import ActionEvaluation
 from palaestra.learn.policies.distributions import features_of, head_for, to_features
 from palaestra.learn.randomness import seeded_torch
 from palaestra.learn.rollouts import ControlInputs, Rollout, Selection
@@ -33,9 +33,8 @@ class ControlPolicy(nn.Module):
         normalise: scale observations by their running mean and deviation.
     """
 
-    by_lane = False
+    by_sequence = False
     has_critic = True
-    piece = 1 << 30
     seen: torch.Tensor
     mean_F: torch.Tensor
     square_F: torch.Tensor
@@ -126,18 +125,23 @@ class ControlPolicy(nn.Module):
 
     # Learning
 
-    def judge(self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True) -> Judgement:
+    def evaluate_actions(
+        self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True
+    ) -> ActionEvaluation:
         inputs: ControlInputs = rollout.inputs
         seen = selection.of(inputs.observations_BTF)
         actions = selection.of(inputs.actions_BT)
         shape = actions.shape[:-1]
-        if selection.by_lane:
+        if selection.by_sequence:
             seen, actions = seen.flatten(0, 1), actions.flatten(0, 1)
-        logprobs, entropies = self.head.judge(self.actor(seen), self.log_std_O, actions)
+        logprobs, entropies = self.head.evaluate_actions(self.actor(seen), self.log_std_O, actions)
         expected = self.critic(seen)[:, 0] if values and self.critic is not None else None
-        return Judgement(
+        return ActionEvaluation(
             logprobs.view(shape), entropies.view(shape), expected.view(shape) if expected is not None else None
         )
+
+    def max_microbatch_size(self, rollout: Rollout) -> int:
+        return 1 << 30  # The networks are small: a minibatch is never split.
 
     @torch.no_grad()
     def values_BT(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
@@ -153,8 +157,8 @@ class ControlPolicy(nn.Module):
         if rollout.final_inputs:  # Environments that have reset already: the episode's own last state.
             places = list(rollout.final_inputs)
             finals = self.critic(torch.stack([rollout.final_inputs[place] for place in places]))[:, 0]
-            for (lane, t), value in zip(places, finals, strict=True):
-                next_BT[lane, t] = value
+            for (sequence, t), value in zip(places, finals, strict=True):
+                next_BT[sequence, t] = value
         return values_BT, next_BT
 
     def parameter_groups(self, actor_rate: float, critic_rate: float) -> list[dict[str, object]]:

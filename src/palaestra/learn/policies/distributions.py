@@ -61,7 +61,7 @@ class ActionHead:
             return output_BO
         return torch.stack([logits.argmax(-1) for logits in torch.split(output_BO, list(self.parts), -1)], -1)
 
-    def judge(
+    def evaluate_actions(
         self, output_BO: torch.Tensor, log_std_O: torch.Tensor | None, actions_BA: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probs of given actions, and entropies."""

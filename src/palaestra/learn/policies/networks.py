@@ -13,7 +13,7 @@ from torch import nn
 
 from palaestra.core.errors import ModelError
 from palaestra.core.seeding import Seeds
-from palaestra.engines import models as shelf
+from palaestra.engines import models
 from palaestra.learn.policies.control import mlp
 from palaestra.learn.policies.language_model import LanguageModelCritic
 from palaestra.learn.randomness import seeded_torch
@@ -62,14 +62,14 @@ class LMActorNetwork(nn.Module):
     """A causal language model that chooses tokens.
 
     Arguments:
-        model_name: a name of the shelf, a folder with a transformers checkpoint, or a hub id.
+        model_name: a registered name, a folder with a transformers checkpoint, or a hub id.
         pad_token_id: of the tokenizer; only `forward` on padded ids needs it.
         device: where to compute; empty means a GPU where there is one.
     """
 
     def __init__(self, model_name: str = "nano", pad_token_id: int | None = None, device: str = "") -> None:
         super().__init__()
-        loaded = shelf.load(model_name, device=device)
+        loaded = models.load(model_name, device=device)
         self.model, self.tokenizer, self.model_name = loaded.weights, loaded.tokenizer, model_name
         self.pad_token_id = pad_token_id if pad_token_id is not None else loaded.tokenizer.pad_token_id
 
@@ -91,7 +91,7 @@ class LMCriticNetwork(LanguageModelCritic):
     """A language model's body with a value head.
 
     Arguments:
-        model_name: a name of the shelf, a folder with a transformers checkpoint, or a hub id.
+        model_name: a registered name, a folder with a transformers checkpoint, or a hub id.
         pad_token_id: of the tokenizer; only `forward` on padded ids needs it.
         device: where to compute; empty means a GPU where there is one.
     """
@@ -99,7 +99,7 @@ class LMCriticNetwork(LanguageModelCritic):
     def __init__(
         self, model_name: str = "nano", pad_token_id: int | None = None, device: str = "", seed: int = 0
     ) -> None:
-        loaded = shelf.load(model_name, device=device)
+        loaded = models.load(model_name, device=device)
         body = loaded.weights.base_model
         super().__init__(body, int(body.config.get_text_config().hidden_size), Seeds(seed))
         self.model_name = model_name

@@ -11,18 +11,18 @@ import torch
 from palaestra.core.errors import RewardError
 from palaestra.core.records import Completion, Example, Failure, StopReason
 from palaestra.engines.base import Engine, Request, Sampling
-from palaestra.engines.kernels import suited
+from palaestra.engines.cpu.kernels import select_matmul_kernels
 from palaestra.learn.batches import IGNORE, Encoded, collate, of_one_shape
-from palaestra.learn.policies.base import Judgement
+from palaestra.learn.policies.base import ActionEvaluation
 from palaestra.learn.rollouts import Rollout, Selection, everything
 
-PIECE = 16
+MICROBATCH_SIZE = 16
 """Answers that one pass with gradients takes."""
 
 
 @dataclass(slots=True)
 class VisualInputs:
-    """The exact tokens of a rollout and the pictures before them, by lane."""
+    """The exact tokens of a rollout and the pictures before them, by sequence."""
 
     rows: list[Encoded]
 
@@ -34,10 +34,10 @@ class VisualPolicy:
         model: an image-text-to-text model of transformers, or peft's around one.
     """
 
-    by_lane, has_critic = True, False
+    by_sequence, has_critic = True, False
 
-    def __init__(self, model: Any, pad_id: int, piece: int = PIECE) -> None:
-        self.model, self.pad_id, self.piece = model, pad_id, piece
+    def __init__(self, model: Any, pad_id: int, microbatch_size: int = MICROBATCH_SIZE) -> None:
+        self.model, self.pad_id, self.microbatch_size = model, pad_id, microbatch_size
 
     def train(self, mode: bool = True) -> VisualPolicy:
         """Dropout stays off while learning as well: see `LanguageModelPolicy.train`."""
@@ -47,9 +47,11 @@ class VisualPolicy:
     def eval(self) -> VisualPolicy:
         return self.train(False)
 
-    def judge(self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True) -> Judgement:
-        """Log-probs, and entropies if wanted, at the tokens of the selected lanes, `[lanes, width]`."""
-        rows = [rollout.inputs.rows[lane] for lane in selection.index.tolist()]
+    def evaluate_actions(
+        self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True
+    ) -> ActionEvaluation:
+        """Log-probs, and entropies if wanted, at the tokens of the selected sequences, `[sequences, width]`."""
+        rows = [rollout.inputs.rows[sequence] for sequence in selection.index.tolist()]
         logprobs: list[torch.Tensor] = [torch.zeros(0)] * len(rows)
         entropies = list(logprobs)
         for part in of_one_shape(range(len(rows)), rows):
@@ -62,16 +64,19 @@ class VisualPolicy:
                 logprobs[place] = _padded(chosen_T[there_T], selection.width)
                 if entropy:
                     entropies[place] = _padded(-(logp_TV.exp() * logp_TV).sum(-1)[there_T], selection.width)
-        return Judgement(torch.stack(logprobs).cpu(), torch.stack(entropies).cpu() if entropy else None)
+        return ActionEvaluation(torch.stack(logprobs).cpu(), torch.stack(entropies).cpu() if entropy else None)
+
+    def max_microbatch_size(self, rollout: Rollout) -> int:
+        return self.microbatch_size
 
     @torch.no_grad()
     def logprobs_BT(self, rollout: Rollout) -> torch.Tensor:
         """The log-probs of all tokens under the weights of now, for a reference."""
         self.model.eval()
         found_BT = torch.zeros_like(rollout.rewards_BT)
-        with suited():
-            for selection in everything(rollout, True, self.piece):
-                found_BT[selection.index, : selection.width] = self.judge(rollout, selection).logprobs
+        with select_matmul_kernels():
+            for selection in everything(rollout, True, self.microbatch_size):
+                found_BT[selection.index, : selection.width] = self.evaluate_actions(rollout, selection).logprobs
         return found_BT * rollout.mask_BT
 
     def parameter_groups(self, actor_rate: float, critic_rate: float) -> list[dict[str, object]]:
@@ -98,8 +103,8 @@ def collect_answers(
     requests = [Request(example.messages, sampling, seed) for example, seed in zip(examples, seeds, strict=True)]
     answers = [answer for several in engine.generate(requests) for answer in several]
     rows, values, failures = [], [], []
-    for lane, answer in enumerate(answers):
-        example, prompt = examples[lane // group_size], prompts[lane // group_size]
+    for sequence, answer in enumerate(answers):
+        example, prompt = examples[sequence // group_size], prompts[sequence // group_size]
         value, failure = 0.0, ""
         try:
             if isinstance(answer, Failure):

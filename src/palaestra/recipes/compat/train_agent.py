@@ -51,7 +51,7 @@ def train_agent(
         update_interval: episodes between two updates. A group method rounds it up to whole groups.
         save_interval: episodes between two saves; 0 never saves.
         save_path: folder of the saves, `episode-N` each; `load_ppo_agent` reads them.
-        callback: is told the episodes so far and the figures of each update; `True` stops.
+        callback: is told the episodes so far and the metrics of each update; `True` stops.
         log_interval: episodes between two events to the listener.
         env_options: keyword arguments of the environment.
         seed: of everything random.
@@ -83,7 +83,7 @@ def train_agent(
     total, done, saved, shown, iteration = 0.0, 0, 0, 0, 0
     while done < max_episodes:
         iteration += 1
-        rollout, figures = play.iterate(iteration, max(0.0, 1.0 - done / max_episodes))
+        rollout, metrics = play.iterate(iteration, max(0.0, 1.0 - done / max_episodes))
         for value in rollout.episode_returns:
             done += 1
             total += value
@@ -93,11 +93,11 @@ def train_agent(
             raise kind(f"every episode failed; the first: {rollout.failures[0]}")
         if done - shown >= log_interval:
             shown = done
-            listener(Event("iteration", done, max_episodes, iteration, figures))
+            listener(Event("iteration", done, max_episodes, iteration, metrics))
         if save_interval and done - saved >= save_interval:
             saved = done
             _save(Path(save_path) / f"episode-{done}", actor, critic, config, play.algorithm, done)
-        if callback is not None and callback(done, figures):
+        if callback is not None and callback(done, metrics):
             break
     return means[:max_episodes]
 
@@ -188,24 +188,24 @@ class _LanguagePlay:
         self.kl = float(getattr(self.env, "kl_coefficient", 0.0))
         self.reference = None
         if self.kl:
-            from palaestra.engines import models as shelf
+            from palaestra.engines import models
 
             name = str(getattr(self.env, "reference", ""))
-            self.reference = Reference(self.policy, shelf.load(name).weights if name else None)
+            self.reference = Reference(self.policy, models.load(name).weights if name else None)
             if hasattr(config, "kl_coefficient") and not config.kl_coefficient:
                 config = dataclasses.replace(config, kl_coefficient=self.kl)
         self.algorithm = make_algorithm(config, self.policy, self.seeds)
         self.in_reward = 0.0 if self.algorithm.kl_in_loss else self.kl
 
-    def iterate(self, iteration: int, share_left: float) -> Any:
+    def iterate(self, iteration: int, progress_remaining: float) -> Any:
         from palaestra.learn.collect import collect_responses
         from palaestra.learn.reference import penalise
 
         rollout = collect_responses(self.env, self.policy, self.count, self.seeds, first=(iteration - 1) * self.count)
-        figures = {"reward": _mean(rollout.episode_returns), "length": _mean(rollout.episode_lengths)}
+        metrics = {"reward": _mean(rollout.episode_returns), "length": _mean(rollout.episode_lengths)}
         if self.reference is not None:
-            figures["reference_kl"] = penalise(rollout, self.reference.logprobs_BT(rollout), self.in_reward)
-        return rollout, figures | self.algorithm.update(rollout, iteration, share_left)
+            metrics["reference_kl"] = penalise(rollout, self.reference.logprobs_BT(rollout), self.in_reward)
+        return rollout, metrics | self.algorithm.update(rollout, iteration, progress_remaining)
 
 
 class _ControlPlay:
@@ -237,22 +237,22 @@ class _ControlPlay:
         self.algorithm = make_algorithm(config, self.policy, self.seeds)
         self.collector = ControlCollector(self.env, self.policy)
 
-    def iterate(self, iteration: int, share_left: float) -> Any:
+    def iterate(self, iteration: int, progress_remaining: float) -> Any:
         import torch
 
-        from palaestra.engines.kernels import suited
+        from palaestra.engines.cpu.kernels import select_matmul_kernels
 
         generator = torch.Generator().manual_seed(self.seeds.derive("act", iteration).integer())
         seed = self.seeds.derive("episodes", iteration).integer()
-        with suited(small=True):
+        with select_matmul_kernels(small=True):
             rollout = self.collector.collect_episodes(self.group, seed, generator, self.longest)
             # An episode that was cut at `max_timesteps` is as long as it got.
-            rollout.episode_returns = rollout.lane_returns()
-            figures = {
+            rollout.episode_returns = rollout.sequence_returns()
+            metrics = {
                 "reward": _mean(rollout.episode_returns),
                 "length": float(rollout.mask_BT.sum(-1).float().mean()),
             }
-            return rollout, figures | self.algorithm.update(rollout, iteration, share_left)
+            return rollout, metrics | self.algorithm.update(rollout, iteration, progress_remaining)
 
 
 def _check_fit(env_name: str, policy: Any, actor: Any, critic: Any) -> None:

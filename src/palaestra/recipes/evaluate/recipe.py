@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import SettingsError
-from palaestra.core.events import Event, Listener, ignore, notice
+from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.plugins import load_plugins
 from palaestra.core.records import Attempt, Problem, Report, Split, StopReason
-from palaestra.core.statistics import cuts_of, first_failures, report_on
+from palaestra.core.statistics import first_failures, report_on, slice_by_metadata
 from palaestra.recipes.evaluate.settings import EvaluateSettings
 from palaestra.recipes.metered_engines import CALLS, MeteredEngines, check_prices, open_cache, service_options
+from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import build, load_run_settings, resolve_settings, to_plain
 from palaestra.recipes.summary import PERCENT, to_percent
@@ -48,14 +49,20 @@ class Questions:
 
 
 def evaluate(
-    settings: EvaluateSettings | None = None, *, out: str | Path = "", listener: Listener = ignore, **values: Any
+    settings: EvaluateSettings | None = None,
+    *,
+    out: str | Path = "",
+    listener: Listener | None = None,
+    progress: bool = True,
+    **values: Any,
 ) -> EvaluateResult:
     """Evaluate a model on a task. The run folder stores all attempts.
 
     Arguments:
         settings: all settings; or pass single ones as keywords.
         out: the run folder; empty: a new one below `runs/`.
-        listener: receives progress events.
+        listener: receives the progress events, instead of the display on stderr.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
 
     Example:
         >>> from palaestra import evaluate                              # doctest: +SKIP
@@ -65,10 +72,11 @@ def evaluate(
     folder = Path(out) if out else new_folder(RECIPE)
     questions = check(settings)
     Run.check_new(folder)
-    listener(describe_start(settings, folder))
-    engine = _load(settings, listener)
-    with Run.create(folder, RECIPE, to_plain(settings)) as run:
-        return _run(run, settings, questions, lambda: engine, listener)
+    with show_progress(listener, progress, RunProgress) as listener:
+        listener(_announce(settings, folder))
+        engine = _load(settings, listener)
+        with Run.create(folder, RECIPE, to_plain(settings)) as run:
+            return _run(run, settings, questions, lambda: engine, listener)
 
 
 def resume(run: Run, *, listener: Listener = ignore, max_cost: float | None = None) -> EvaluateResult:
@@ -78,7 +86,7 @@ def resume(run: Run, *, listener: Listener = ignore, max_cost: float | None = No
         settings = build(EvaluateSettings, {**to_plain(settings), "max_cost": max_cost})
         run.write_settings(to_plain(settings))
     questions = check(settings)
-    listener(describe_start(settings, run.folder))
+    listener(_announce(settings, run.folder))
     return _run(run, settings, questions, lambda: _load(settings, listener), listener)
 
 
@@ -91,7 +99,7 @@ def check(settings: EvaluateSettings) -> Questions:
     from palaestra.engines.endpoints import is_remote
     from palaestra.engines.factory import check_model, check_reads
     from palaestra.engines.models import check_device
-    from palaestra.tasks.scoring import check_scoring
+    from palaestra.tasks.base import get_hooks
 
     load_plugins(settings.plugins)
     check_prices(settings.max_cost, settings.model)
@@ -101,14 +109,13 @@ def check(settings: EvaluateSettings) -> Questions:
         raise SettingsError(f"{settings.model} applies its own chat template; leave the prompt at 'chat'")
     questions = _make_questions(settings)
     check_reads(settings.model, questions.problems)
-    check_scoring(questions.task)
+    get_hooks(questions.task).check_scoring()
     return questions
 
 
-def describe_start(settings: EvaluateSettings, folder: Path) -> Event:
-    """The first event of a run: a line that names recipe, model, task and run folder."""
-    shots = f" with {settings.shots} shots" if settings.shots else ""
-    return notice(f"evaluate: model {settings.model}, task {settings.task} ({settings.split}){shots}; run {folder}")
+def _announce(settings: EvaluateSettings, folder: Path) -> Event:
+    shots = str(settings.shots) if settings.shots else ""
+    return announce_start(RECIPE, folder, model=settings.model, task=settings.task, split=settings.split, shots=shots)
 
 
 def _make_questions(settings: EvaluateSettings) -> Questions:
@@ -127,14 +134,14 @@ def _make_questions(settings: EvaluateSettings) -> Questions:
 
 
 def _load(settings: EvaluateSettings, listener: Listener) -> Engine:
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
     from palaestra.engines.endpoints import is_remote
     from palaestra.engines.factory import open_engine
 
     listener(Event("load"))
     if is_remote(settings.model):
         return open_engine(settings.model, listener=listener, **service_options(settings.call_timeout))
-    model = shelf.load(settings.model, device=settings.device, listener=listener)
+    model = models.load(settings.model, device=settings.device, listener=listener)
     return model.engine(settings.engine_batch, plain=settings.prompt == "plain")
 
 
@@ -148,12 +155,12 @@ def _run(
     """Ask the problems that have no stored attempt. The engine is loaded at most once."""
     from palaestra.engines.base import Sampling
     from palaestra.engines.endpoints import is_remote
-    from palaestra.tasks.base import longest_answer
+    from palaestra.tasks.base import get_hooks
     from palaestra.tasks.evaluate import evaluate as ask
 
     record_run(run, settings.model)
     phase = f"0/{settings.split}"
-    max_tokens = settings.max_tokens or longest_answer(questions.task)
+    max_tokens = settings.max_tokens or get_hooks(questions.task).max_tokens
     sampling = Sampling(max_tokens, settings.temperature, settings.top_p, stop=settings.stop, count=settings.samples)
     with ExitStack() as stack:
         calls = stack.enter_context(_meter(run, settings)) if is_remote(settings.model) else None
@@ -213,7 +220,7 @@ def _summarize(
         "shots": settings.shots,
         "max_tokens": max_tokens,
         "report": to_data(report),
-        "cuts": {cut: [to_data(part) for part in parts] for cut, parts in cuts_of(attempts).items()},
+        "cuts": {cut: [to_data(part) for part in parts] for cut, parts in slice_by_metadata(attempts).items()},
         "measures": {
             name: to_data(mean) for name, mean in measures(questions.task, attempts, settings.samples).items()
         },

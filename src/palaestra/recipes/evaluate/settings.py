@@ -18,7 +18,7 @@ class EvaluateSettings:
     task_options: tuple[str, ...] = setting((), "Options of the task, each as name=value, for example path=FOLDER.")
     model: str = setting(
         "nano",
-        "The model: a name of the model shelf, a folder, a hub id, or a service such as openai:MODEL or ADDRESS#MODEL.",
+        "The model: a registered name, a folder, a hub id, or a service such as openai:MODEL or ADDRESS#MODEL.",
     )
     split: Literal["train", "validation", "test"] = setting("test", "The split of the task.")
     problems: int = setting(

@@ -37,7 +37,7 @@ from palaestra.research.standings.scores import RunScore, Standings, TaskScale
 from palaestra.research.standings.standings import compare_methods
 from palaestra.research.tasks.task import Direction
 from palaestra.runs.files import PARTIAL, read_json, write_json, write_text
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import storage_errors
 from palaestra.runs.ledger import Spending
 from palaestra.runs.provenance import record_provenance
 from palaestra.runs.run import Run, new_folder
@@ -147,11 +147,11 @@ def bench(
             raise RunError(
                 f"{folder} holds another bench; choose another --out, or resume it: palaestra resume {folder}"
             )
-    with guarded(folder, "making the bench's folder"):
+    with storage_errors(folder, "making the bench's folder"):
         folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / PLAN, plan)
     for note in notes:
-        listener(Event(research.NOTE, figures={"text": note}))
+        listener(Event(research.NOTE, data={"text": note}))
     return _play(folder, listener)
 
 
@@ -296,8 +296,8 @@ class _Work:
             result = research.research(build(ResearchSettings, values), out=episode.folder, **own)  # type: ignore[arg-type]
         with self.lock:
             self.done += 1
-            figures = {"task": episode.task, "agent": episode.agent, "seed": episode.seed, "summary": result.summary}
-            self._tell(Event("bench", self.done, self.total, 0, figures))
+            data = {"task": episode.task, "agent": episode.agent, "seed": episode.seed, "summary": result.summary}
+            self._tell(Event("bench", self.done, self.total, 0, data))
 
 
 def _budget(found: BenchResult) -> Budget | None:
@@ -342,7 +342,7 @@ def _places(
 
 def _check_folder(folder: Path) -> None:
     """Raise where the folder holds something that is no bench."""
-    with guarded(folder, "making the bench's folder"):
+    with storage_errors(folder, "making the bench's folder"):
         if (folder / "settings.json").exists():
             raise RunError(f"{folder} holds a run and no bench; choose another --out")
         there = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()

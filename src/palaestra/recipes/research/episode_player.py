@@ -73,18 +73,18 @@ class Player:
         loaded = time.perf_counter()
         observation, info = self.env.reset(seed=seeds.derive("environment").integer() & 0x7FFFFFFF)
         measured, metric = self.env.baseline, self.env.task.metric
-        figures = {
+        info = {
             "task": self.env.task.name, "metric": info["metric"], "direction": metric.direction.value, "baseline": measured.test.score,
             "baseline_validation": measured.validation.score, "steps": self.env.max_turns,
         }  # fmt: skip
-        steps = [Step(episode, 0, observation=observation.messages, state=observation.state, info=figures)]
+        steps = [Step(episode, 0, observation=observation.messages, state=observation.state, info=info)]
         if known:
             steps[0] = _replayed(known[0], steps[0])
             observation = replace(self.env.restore_messages(0, known[0].observation), state=known[0].state)
         costs = [
             LedgerEntry(AGENT, seconds=loaded - start), LedgerEntry(WORKSPACE, seconds=time.perf_counter() - loaded),
         ]  # fmt: skip
-        self.run.store.put_step(episode, 0, steps[0], costs)
+        self.run.store.save_step(episode, 0, steps[0], costs)
         observation = self._again(known[1:], steps, observation)
         while not steps[-1].stop_reason:
             if self.stop():
@@ -109,7 +109,7 @@ class Player:
             new = _step(old.episode, old.position, old.message, moved, before)
             new = replace(new, seconds=old.seconds, thinking=old.thinking, agent=old.agent)
             steps.append(_replayed(old, new))
-            self.run.store.put_step(
+            self.run.store.save_step(
                 old.episode, old.position, steps[-1], [LedgerEntry(REPLAY, seconds=time.perf_counter() - start)]
             )
             self._keep(steps[-1])
@@ -152,7 +152,7 @@ class Player:
         self._keep(step)
         steps.append(step)
         costs = [self._cost(thought), LedgerEntry(WORKSPACE, seconds=seconds - thought)]
-        self.run.store.put_step(step.episode, step.position, step, costs)
+        self.run.store.save_step(step.episode, step.position, step, costs)
         self.listener(self._event(step, "step"))
         return moved[0]
 
@@ -173,7 +173,7 @@ class Player:
         return self.spent().entry_since(self.run.store.total(), AGENT, seconds=seconds)
 
     def _event(self, step: Step, phase: str) -> Event:
-        figures: dict[str, Any] = {
+        info: dict[str, Any] = {
             "action": step.action,
             "spoke": step.message is not None,
             "stop_reason": step.stop_reason,
@@ -181,8 +181,8 @@ class Player:
             "attempts": self.env.attempts,
         }
         if step.stop_reason:
-            figures["score"] = step.info.get("score")
-        return Event(phase, self.env.turn, self.env.max_turns, step.episode, figures)
+            info["score"] = step.info.get("score")
+        return Event(phase, self.env.turn, self.env.max_turns, step.episode, info)
 
 
 def _said(answer: Any) -> Message | Halt:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 RECIPE = "research"
 NOTE = "note"
-"""The phase of an event: its figures have a `text` for whoever started the run."""
+"""The phase of an event: its data have a `text` for whoever started the run."""
 PATHS = ("mlgym", "agent_config", "prompts", "memory", "demonstration", "cache")
 """Settings that are paths."""
 
@@ -69,7 +69,7 @@ class ResearchSettings:
     )
     model: str = setting(
         "",
-        "The model of the agent, where it asks one: openai:MODEL, ADDRESS#MODEL, a folder, a hub id, a name of the shelf.",
+        "The agent's model, if it uses one: openai:MODEL, ADDRESS#MODEL, a folder, a hub id or a registered name.",
     )
     plugins: tuple[str, ...] = setting(
         (), "Files (my_agent.py) or modules of one's own that register agents, commands, parsers or tasks."
@@ -252,7 +252,7 @@ def _measured(settings: ResearchSettings, listener: Listener) -> ResearchEnv:
     """The environment of a run, whose evaluator, data and baseline are there: what is broken in them is known now."""
     agent, env = _checked(settings)
     if agent.note:
-        listener(Event(NOTE, figures={"text": agent.note}))
+        listener(Event(NOTE, data={"text": agent.note}))
     listener(Event("baseline"))
     env.baseline  # noqa: B018  (measured now where it never was)
     return env

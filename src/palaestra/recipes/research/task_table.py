@@ -10,7 +10,7 @@ from palaestra.core.errors import SettingsError
 from palaestra.research.judge.baseline import Measured, measure
 from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.tasks.task import ResearchTask, load_task
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import storage_errors
 
 BEGIN, END = "<!-- research tasks: begin -->", "<!-- research tasks: end -->"
 
@@ -64,7 +64,7 @@ def put_into(path: Path, table: str) -> None:
     Raises:
         SettingsError: the page has no such marks.
     """
-    with guarded(path, "writing the table of tasks"):
+    with storage_errors(path, "writing the table of tasks"):
         text = path.read_text(encoding="utf-8")
         before, begin, rest = text.partition(BEGIN)
         _, end, after = rest.partition(END)

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import EngineError, LessonError
-from palaestra.core.events import Event, Listener, ignore, notice
+from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.plugins import load_plugins
 from palaestra.core.records import Completion, Example, Failure, Score, Trajectory
 from palaestra.recipes.metered_engines import check_prices
+from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import build, load_run_settings, resolve_settings, to_plain
 from palaestra.recipes.teach.lessons import check_writer, open_lessons
@@ -39,14 +40,20 @@ class TeachResult:
 
 
 def teach(
-    settings: TeachSettings | None = None, *, out: str | Path = "", listener: Listener = ignore, **values: Any
+    settings: TeachSettings | None = None,
+    *,
+    out: str | Path = "",
+    listener: Listener | None = None,
+    progress: bool = True,
+    **values: Any,
 ) -> TeachResult:
     """Run an episode at the lesson scale and measure the student's gain.
 
     Arguments:
         settings: all settings; or pass single ones as keywords.
         out: the run folder; empty: a new one below `runs/`.
-        listener: receives progress events.
+        listener: receives the progress events, instead of the display on stderr.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
 
     Example:
         >>> from palaestra import teach                                       # doctest: +SKIP
@@ -58,10 +65,12 @@ def teach(
     tasks = check(settings)
     Run.check_new(folder)
     started = time.perf_counter()
-    listener(describe_start(settings, folder))
-    student = _load(settings, tasks.taught, listener)
-    with Run.create(folder, RECIPE, to_plain(settings)) as run:
-        return _play(run, settings, tasks, student, started, listener)
+    rounds = settings.rounds
+    with show_progress(listener, progress, lambda console: RunProgress(console, rounds)) as listener:
+        listener(_announce(settings, folder))
+        student = _load(settings, tasks.taught, listener)
+        with Run.create(folder, RECIPE, to_plain(settings)) as run:
+            return _play(run, settings, tasks, student, started, listener)
 
 
 def resume(run: Run, *, listener: Listener = ignore, categories: int | None = None, **limits: float) -> TeachResult:
@@ -83,7 +92,7 @@ def resume(run: Run, *, listener: Listener = ignore, categories: int | None = No
     # A run with stored skills does not read the skills file again.
     tasks = check(settings if not has_skills(run) else replace(settings, skills_file=""))
     started = time.perf_counter()
-    listener(describe_start(settings, run.folder))
+    listener(_announce(settings, run.folder))
     return _play(run, settings, tasks, _load(settings, tasks.taught, listener), started, listener)
 
 
@@ -93,7 +102,7 @@ def check(settings: TeachSettings) -> TeachTasks:
     Returns:
         The tasks of the run.
     """
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
     from palaestra.learn.students import check_student
     from palaestra.teachers.base import TEACHERS
 
@@ -101,8 +110,8 @@ def check(settings: TeachSettings) -> TeachTasks:
     check_prices(settings.max_cost, settings.writer, settings.planner, settings.discover)
     TEACHERS.check(settings.teacher)
     tasks = make_tasks(settings)
-    shelf.check(settings.student)
-    shelf.check_device(settings.device)
+    models.check(settings.student)
+    models.check_device(settings.device)
     check_student(settings.learning, settings.parse("student_options"))
     check_discovery(settings, tasks)
     check_writer(settings, tasks.taught)
@@ -110,27 +119,26 @@ def check(settings: TeachSettings) -> TeachTasks:
     return tasks
 
 
-def describe_start(settings: TeachSettings, folder: Path) -> Event:
-    """The first event of a run: a line that names recipe, student, teacher, task and run folder."""
-    writer = "" if settings.writer == TASK_WRITER else f", writer {settings.writer}"
-    return notice(
-        f"teach: student {settings.student}, teacher {settings.teacher}{writer}, task {settings.task}; run {folder}"
+def _announce(settings: TeachSettings, folder: Path) -> Event:
+    writer = "" if settings.writer == TASK_WRITER else settings.writer
+    return announce_start(
+        RECIPE, folder, student=settings.student, teacher=settings.teacher, writer=writer, task=settings.task
     )
 
 
 def _load(settings: TeachSettings, task: Task, listener: Listener) -> Student:
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
     from palaestra.envs.token import TokenVectorEnv
     from palaestra.learn.students import STUDENTS, make_student
     from palaestra.learn.supervised import supervision_for
-    from palaestra.tasks.base import longest_answer
+    from palaestra.tasks.base import get_hooks
 
     if settings.threads:
         import torch
 
         torch.set_num_threads(settings.threads)
     listener(Event("load"))
-    model = shelf.load(settings.student, device=settings.device, listener=listener)
+    model = models.load(settings.student, device=settings.device, listener=listener)
     supervision = supervision_for(
         model.weights,
         settings.method,
@@ -141,7 +149,7 @@ def _load(settings: TeachSettings, task: Task, listener: Listener) -> Student:
     )
     options = settings.parse("student_options")
     if hasattr(getattr(STUDENTS.get(settings.learning), "Settings", None), "max_tokens"):
-        options.setdefault("max_tokens", settings.answer_tokens or longest_answer(task))
+        options.setdefault("max_tokens", settings.answer_tokens or get_hooks(task).max_tokens)
     return make_student(
         settings.learning, model, supervision, start=settings.start, score=make_scorer(task), environment=TokenVectorEnv,
         batch_size=settings.engine_batch, keep_every=settings.checkpoint_seconds, **options,

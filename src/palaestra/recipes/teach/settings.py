@@ -31,7 +31,7 @@ class TeachSettings:
     test_tasks: tuple[str, ...] = setting(
         (), "Tasks that the gain is measured on, in the same format; empty: the validation tasks."
     )
-    student: str = setting("nano", "The model that learns: a name of the model shelf, a folder, or a hub id.")
+    student: str = setting("nano", "The model that learns: a registered name, a folder or a hub id.")
     learning: str = setting("supervised", "How the student learns; `palaestra list students` lists the methods.")
     student_options: tuple[str, ...] = setting((), "Options of the learning method, each as name=value.")
     start: Literal["base", "last"] = setting(

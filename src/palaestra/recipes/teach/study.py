@@ -22,9 +22,10 @@ from typing import Any
 
 from palaestra.core.comparison import sign_flip_test
 from palaestra.core.errors import EngineError, LessonError, RunError, SettingsError
-from palaestra.core.events import Listener, ignore, notice
+from palaestra.core.events import Listener
 from palaestra.core.paired import holm, t_test
 from palaestra.core.statistics import Mean, mean_interval
+from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.settings import build, to_plain
 from palaestra.recipes.summary import PERCENT
@@ -32,7 +33,7 @@ from palaestra.recipes.teach import recipe as teach
 from palaestra.recipes.teach.lesson_order import Delivery, add_up
 from palaestra.recipes.teach.settings import STUDY_SETTINGS, TeachSettings
 from palaestra.runs.files import read_json, write_json
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import storage_errors
 from palaestra.runs.provenance import record_provenance
 from palaestra.runs.run import Run, new_folder
 
@@ -179,13 +180,17 @@ def study(
     seeds: int,
     *,
     out: str | Path = "",
-    listener: Listener = ignore,
+    listener: Listener | None = None,
+    progress: bool = True,
 ) -> StudyResult:
     """Run `settings` with every combination of `grid` and with `seeds` seeds, and compare the arms.
 
     Arguments:
         grid: values by the name of a setting; see `STUDY_SETTINGS`.
         seeds: the number of seeds, from `settings.seed` on.
+        out: the folder of the study; empty: a new one below `runs/`.
+        listener: receives the progress events, instead of the display on stderr.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
 
     Raises:
         SettingsError: a value is invalid, or `grid` names a setting that cannot have several values.
@@ -216,19 +221,23 @@ def study(
         raise RunError(f"{folder} holds a run and no study; choose another --out")
     for run_folder, run_settings in runs.items():
         _check_same(run_settings, run_folder)
-    with guarded(folder, "making the study's folder"):
+    with storage_errors(folder, "making the study's folder"):
         folder.mkdir(parents=True, exist_ok=True)
     common = {name: value for name, value in to_plain(settings).items() if name != "seed" and name not in grid}
     planned = [{"name": name, "values": cell} for name, cell in zip(names, cells, strict=True)]
     write_json(folder / PLAN, {"recipe": RECIPE, "seeds": list(every), "arms": planned, "settings": common})
     record_provenance(folder, hash_models(settings.student), ended=(folder / "summary.json").exists())
-    listener(
-        notice(f"study: {len(arms)} arms ({', '.join(names)}), {seeds} seeds, task {settings.task}; folder {folder}")
-    )
-    for run_folder, run_settings in runs.items():
-        # A run that ends with an error writes it to its summary. The other runs go on.
-        with suppress(LessonError, EngineError):
-            _run(run_settings, run_folder, listener)
+    rounds = settings.rounds
+    with show_progress(listener, progress, lambda console: RunProgress(console, rounds)) as listener:
+        listener(
+            announce_start(
+                RECIPE, folder, student=settings.student, arms=" ".join(names), seeds=str(seeds), task=settings.task
+            )
+        )
+        for run_folder, run_settings in runs.items():
+            # A run that ends with an error writes it to its summary. The other runs go on.
+            with suppress(LessonError, EngineError):
+                _run(run_settings, run_folder, listener)
     result = read_study(folder)
     write_json(folder / "summary.json", result.summary)
     return result

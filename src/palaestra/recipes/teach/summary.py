@@ -8,8 +8,8 @@ from typing import Any
 
 from palaestra.core.errors import EngineError, PalaestraError, WriterError
 from palaestra.core.records import Attempt, Split
-from palaestra.core.statistics import Gain, first_failures, gain_between, report_on
-from palaestra.recipes.summary import measure_gain, to_percent
+from palaestra.core.statistics import Gain, first_failures, measure_gain, report_on
+from palaestra.recipes.summary import summarize_gain, to_percent
 from palaestra.recipes.teach.lesson_order import Delivery, add_up, describe_counts
 from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
 from palaestra.recipes.teach.skills import DISCOVERY, summarize_discovery
@@ -49,7 +49,7 @@ def summarize_run(
     total, discovery = run.store.total(), summarize_discovery(run)
     by_skill, rewards = {}, measure_rewards(run, 0, rounds)
     for skill in sorted({*(attempt.problem.skill for attempt in before), *discovery.get("categories", ())}):
-        by_skill[skill] = measure_gain(_select(before, skill), _select(after, skill)) | {
+        by_skill[skill] = summarize_gain(_select(before, skill), _select(after, skill)) | {
             "examples": sum(
                 n for parts in run.store.allocation().values() for (s, _), n in parts.items() if s == skill
             ),
@@ -62,7 +62,7 @@ def summarize_run(
         "student": settings.student,
         "teacher": settings.teacher,
         "seed": settings.seed,
-        **measure_gain(before, after),
+        **summarize_gain(before, after),
         "rounds": rounds,
         "kept_round": kept,
         "examples": examples,
@@ -102,7 +102,7 @@ def _summarize_tasks(
     first, second = divide_attempts(before, settings.task), divide_attempts(after, settings.task)
     validation = divide_attempts(run.store.attempts(f"0/{Split.VALIDATION}"), settings.task)
     return {
-        "test_tasks": {name: measure_gain(attempts, second.get(name, ())) for name, attempts in first.items()},
+        "test_tasks": {name: summarize_gain(attempts, second.get(name, ())) for name, attempts in first.items()},
         "validation_tasks": {name: _list_rounds(run, Split.VALIDATION, name) for name in validation},
     }
 
@@ -143,7 +143,7 @@ def store_rewards(run: Run, round_: int) -> None:
     Each is the change of validation accuracy, from -1 to 1. `_low`, `_high` and `_count` are its interval and the number of
     problems that were scored both times. Without such problems nothing is stored.
     """
-    if round_ in run.store.figures():
+    if round_ in run.store.metrics():
         return
     metrics: dict[str, float] = {}
     for skill, (gain,) in measure_rewards(run, round_ - 1, round_).items():
@@ -153,7 +153,7 @@ def store_rewards(run: Run, round_: int) -> None:
                 name: gain.points / 100, f"{name}_low": gain.low / 100, f"{name}_high": gain.high / 100,
                 f"{name}_count": gain.count,
             }  # fmt: skip
-    run.store.add_figures(round_, metrics)
+    run.store.add_metrics(round_, metrics)
 
 
 def measure_rewards(run: Run, first: int, last: int) -> dict[str, tuple[Gain, ...]]:
@@ -161,7 +161,7 @@ def measure_rewards(run: Run, first: int, last: int) -> dict[str, tuple[Gain, ..
     from palaestra.teachers.tree.rewards import skill_rewards
 
     rounds = [run.store.attempts(f"{round_}/{Split.VALIDATION}") for round_ in range(first, last + 1)]
-    whole = tuple(gain_between(before, after) for before, after in pairwise(rounds))
+    whole = tuple(measure_gain(before, after) for before, after in pairwise(rounds))
     return skill_rewards(rounds) | {"": whole}
 
 

@@ -174,13 +174,13 @@ def check_tasks(settings: TeachSettings, tasks: TeachTasks) -> None:
         SettingsError: the teacher would see a test problem as a validation problem of another task.
     """
     from palaestra.engines.factory import check_reads
-    from palaestra.tasks.scoring import check_scoring
+    from palaestra.tasks.base import get_hooks
 
     validation, test = tasks.draw_problems(settings)
     check_reads(settings.student, [*validation, *test])
     for task in (tasks.taught, tasks.tested):
         if task is not None:
-            check_scoring(task)
+            get_hooks(task).check_scoring()
     if settings.validation_tasks or settings.test_tasks:
         seen = {problem.messages: problem.id for problem in validation}
         for problem in test:

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 def build_loop(settings: TrainSettings, listener: Listener) -> Loop:
     """The loop that `settings` describe."""
-    from palaestra.envs.factory import kind_of
+    from palaestra.envs.factory import detect_kind
 
     if settings.policy != "lm":
         return _control_loop(settings)
-    turns = kind_of(settings.env, settings.options) == "turn"
+    turns = detect_kind(settings.env, settings.options) == "turn"
     return _turn_loop(settings, listener) if turns else _token_loop(settings, listener)
 
 
@@ -40,12 +40,12 @@ def _algorithm(settings: TrainSettings, policy: Any, kl: float = 0.0) -> Algorit
 
 
 def _token_loop(settings: TrainSettings, listener: Listener) -> TokenLoop:
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
     from palaestra.engines.chat import end_ids
     from palaestra.engines.families import context_length
     from palaestra.envs.factory import make_token_env
 
-    loaded = shelf.load(settings.model, device=settings.device, listener=listener, trainable=True)
+    loaded = models.load(settings.model, device=settings.device, listener=listener, trainable=True)
     context = context_length(loaded.weights.config)
     kind: type[Algorithm] = ALGORITHMS.get(settings.algorithm)
     group = settings.group_size if kind.groups else 1
@@ -63,24 +63,24 @@ def _token_loop(settings: TrainSettings, listener: Listener) -> TokenLoop:
     reference = None
     if kl or hasattr(env, "kl_coefficient"):
         name = str(getattr(env, "reference", ""))
-        reference = Reference(policy, shelf.load(name, device=settings.device).weights if name else None)
+        reference = Reference(policy, models.load(name, device=settings.device).weights if name else None)
     settings = replace(settings, kl=kl)
     algorithm = _algorithm(settings, policy, kl)
     return TokenLoop(settings, env, policy, algorithm, reference, kl, held_out, loaded.name, loaded.tokenizer)
 
 
 def _turn_loop(settings: TrainSettings, listener: Listener) -> TurnLoop:
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
     from palaestra.engines.chat import end_ids
     from palaestra.envs.factory import make_turn_env, turn_options
-    from palaestra.envs.token.prompts import end_ids_of, vocabulary_of
+    from palaestra.envs.token.prompts import find_end_ids, vocabulary_size
 
     options = turn_options(settings.env, settings.options)
-    loaded = shelf.load(settings.model, device=settings.device, listener=listener, trainable=True)
+    loaded = models.load(settings.model, device=settings.device, listener=listener, trainable=True)
     # What a model or its template cannot do is said before any workspace is made.
     encoder = ChatEncoder(loaded.tokenizer, loaded.name)
-    ends = end_ids_of(loaded.tokenizer, end_ids(loaded.weights, loaded.tokenizer))
-    policy = _language_model(settings, loaded.weights, vocabulary_of(loaded.tokenizer), listener)
+    ends = find_end_ids(loaded.tokenizer, end_ids(loaded.weights, loaded.tokenizer))
+    policy = _language_model(settings, loaded.weights, vocabulary_size(loaded.tokenizer), listener)
     group = settings.group_size if ALGORITHMS.get(settings.algorithm).groups else 1
     own: dict[str, Any] = {"autoreset": False, "failures": "mark"}
     # No group size: whoever collects seeds every episode by its group's number, so slots need not be whole groups.
@@ -99,7 +99,7 @@ def _turn_loop(settings: TrainSettings, listener: Listener) -> TurnLoop:
 
 def _language_model(settings: TrainSettings, weights: Any, vocabulary: int, listener: Listener) -> LanguageModelPolicy:
     """The policy around a model's weights, with the adapter and the critic that `settings` ask for."""
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
     from palaestra.learn.supervised import add_adapter, supervision_for
 
     how, seeds = supervision_for(weights, settings.method, rank=settings.rank), Seeds(settings.seed)
@@ -107,7 +107,7 @@ def _language_model(settings: TrainSettings, weights: Any, vocabulary: int, list
     if ALGORITHMS.get(settings.algorithm).critic:
         critic = "head"
         if settings.critic == "separate":
-            body = shelf.load(settings.model, device=settings.device, listener=listener).weights.base_model
+            body = models.load(settings.model, device=settings.device, listener=listener).weights.base_model
             critic = LanguageModelCritic(body, int(body.config.get_text_config().hidden_size), seeds)
     if how.method == "lora":
         weights = add_adapter(weights, how, seeds)

@@ -9,7 +9,7 @@ import torch
 
 from palaestra.core.events import Event, Listener
 from palaestra.core.records import Trajectory
-from palaestra.engines.kernels import suited
+from palaestra.engines.cpu.kernels import select_matmul_kernels
 from palaestra.learn.collect import ControlCollector
 from palaestra.learn.policies.control import ControlPolicy
 from palaestra.recipes.train.loop import RECENT, Loop, before_after
@@ -34,11 +34,11 @@ class ControlLoop(Loop):
         self._started = False
 
     def iterate(
-        self, iteration: int, share_left: float, listener: Listener
+        self, iteration: int, progress_remaining: float, listener: Listener
     ) -> tuple[dict[str, float], list[Trajectory]]:
         settings = self.settings
         generator = torch.Generator().manual_seed(self.seeds.derive("act", iteration).integer())
-        with suited(small=True):
+        with select_matmul_kernels(small=True):
             self.policy.train()
             if self.algorithm.groups:
                 seed = self.seeds.derive("episodes", iteration).integer()
@@ -49,22 +49,22 @@ class ControlLoop(Loop):
                     self._started = True
                 rollout = self.collector.collect(settings.steps, generator)
             self.policy.eval()
-            figures = self._count(rollout, "environment")
+            metrics = self._count(rollout, "environment")
             if settings.reward_scale != 1.0:
                 rollout.rewards_BT = rollout.rewards_BT * settings.reward_scale
             start = time.perf_counter()
-            figures |= self.algorithm.update(rollout, iteration, share_left)
-        figures |= {name: value for name, value in rollout.figures.items() if name.startswith("seconds_")}
-        figures["seconds_update"] = time.perf_counter() - start
-        spent = sum(value for name, value in figures.items() if name.startswith("seconds_"))
-        figures["steps_per_second"] = rollout.decisions / spent
+            metrics |= self.algorithm.update(rollout, iteration, progress_remaining)
+        metrics |= {name: value for name, value in rollout.metrics.items() if name.startswith("seconds_")}
+        metrics["seconds_update"] = time.perf_counter() - start
+        spent = sum(value for name, value in metrics.items() if name.startswith("seconds_"))
+        metrics["steps_per_second"] = rollout.decisions / spent
         kept = [
             Trajectory(settings.env, settings.seed, (value,), infos=({"length": length},))
             for value, length in list(zip(rollout.episode_returns, rollout.episode_lengths, strict=True))[
                 : settings.keep_trajectories
             ]
         ]
-        return figures, kept
+        return metrics, kept
 
     def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
         """Whole episodes with the likeliest actions, in environments of their own."""
@@ -75,19 +75,19 @@ class ControlLoop(Loop):
         memory = self.policy.memory()
         try:
             seed = self.seeds.derive("evaluation").integer()
-            with suited(small=True):
+            with select_matmul_kernels(small=True):
                 self.policy.eval()
                 collector = ControlCollector(env, self.policy)
                 rollout = collector.collect_episodes(1, seed, torch.Generator(), _longest(env), greedy=True)
         finally:
             self.policy.remember(memory)
             env.close()
-        figures = self._measured(rollout, rollout.lane_returns(), "environment")
-        return figures, LedgerEntry("", self.settings.policy, rollout.lanes)
+        metrics = self._measured(rollout, rollout.sequence_returns(), "environment")
+        return metrics, LedgerEntry("", self.settings.policy, rollout.num_sequences)
 
     def outcome(self, store: Store, iterations: int) -> dict[str, Any]:
         found: dict[str, Any] = {"recent_return": self.recent_return if len(self._recent) == RECENT else None}
-        return found | (before_after(store.figures(), iterations) if self.settings.evaluation else {})
+        return found | (before_after(store.metrics(), iterations) if self.settings.evaluation else {})
 
     def environment_state(self) -> bytes | None:
         """The environment as it stands, so that a resumed run goes on in the middle of its episodes.

@@ -55,13 +55,13 @@ class Loop(ABC):
 
     @abstractmethod
     def iterate(
-        self, iteration: int, share_left: float, listener: Listener
+        self, iteration: int, progress_remaining: float, listener: Listener
     ) -> tuple[dict[str, float], list[Trajectory]]:
-        """Collect, learn; returns the figures and the episodes to be kept."""
+        """Collect, learn; returns the metrics and the episodes to be kept."""
 
     @abstractmethod
     def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
-        """Measure the policy on what it does not learn from; returns figures, and a cost that is not stored yet."""
+        """Measure the policy on what it does not learn from; returns metrics, and a cost that is not stored yet."""
 
     @abstractmethod
     def outcome(self, store: Store, iterations: int) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class Loop(ABC):
         self._recent.extend(counters["recent"])
 
     def _count(self, rollout: Rollout, what: str) -> dict[str, float]:
-        """Add a rollout to the counters; returns its own figures.
+        """Add a rollout to the counters; returns its own metrics.
 
         Arguments:
             what: broke where an episode failed; empty where its failure begins with the cause.
@@ -133,29 +133,29 @@ class Loop(ABC):
         total = len(rollout.episode_returns) + len(rollout.failures)
         self._note_failures(rollout.failures, total, what, "episodes failed in one iteration")
         reward = reward_interval(rollout)
-        figures = {
+        metrics = {
             "episodes": float(reward.count), "failures": float(len(rollout.failures)),
             "decisions": float(rollout.decisions), "total_decisions": float(self.decisions),
         }  # fmt: skip
         if reward.count:
-            figures |= {"reward": reward.value, "reward_low": reward.low, "reward_high": reward.high}
-            figures |= {"reward_count": float(reward.count), "length": float(np.mean(rollout.episode_lengths))}
-        figures |= measure_spread(rollout, rollout.episode_returns)
+            metrics |= {"reward": reward.value, "reward_low": reward.low, "reward_high": reward.high}
+            metrics |= {"reward_count": float(reward.count), "length": float(np.mean(rollout.episode_lengths))}
+        metrics |= measure_spread(rollout, rollout.episode_returns)
         if len(self._recent) == RECENT:
-            figures["recent_return"] = self.recent_return
-        return figures
+            metrics["recent_return"] = self.recent_return
+        return metrics
 
     def _measured(self, rollout: Rollout, returns: Sequence[float], what: str) -> dict[str, float]:
-        """The figures of held-out episodes, of which `returns` are those that are known; `what` as of `_count`.
+        """The metrics of held-out episodes, of which `returns` are those that are known; `what` as of `_count`.
 
         Without a known one there is no reward among them.
         """
-        failed, reward = rollout.lanes - len(returns), mean_interval(returns)
-        self._note_failures(rollout.failures[:failed], rollout.lanes, what, "held-out episodes failed")
-        figures = {"test_count": float(reward.count), "test_failures": float(failed)}
+        failed, reward = rollout.num_sequences - len(returns), mean_interval(returns)
+        self._note_failures(rollout.failures[:failed], rollout.num_sequences, what, "held-out episodes failed")
+        metrics = {"test_count": float(reward.count), "test_failures": float(failed)}
         if reward.count:
-            figures |= {"test_reward": reward.value, "test_reward_low": reward.low, "test_reward_high": reward.high}
-        return figures | measure_spread(rollout, returns, "test_")
+            metrics |= {"test_reward": reward.value, "test_reward_low": reward.low, "test_reward_high": reward.high}
+        return metrics | measure_spread(rollout, returns, "test_")
 
     def _note_failures(self, failures: Sequence[str], total: int, what: str, where: str) -> None:
         for failure in failures:
@@ -173,10 +173,10 @@ def reward_interval(rollout: Rollout) -> Mean:
     plain = mean_interval(rollout.episode_returns)
     groups: dict[int, list[float]] = {}
     if rollout.group_B is not None and rollout.valid_B is not None:
-        known = [lane for lane in range(rollout.lanes) if bool(rollout.valid_B[lane])]
+        known = [sequence for sequence in range(rollout.num_sequences) if bool(rollout.valid_B[sequence])]
         if len(known) == len(rollout.episode_returns):
-            for lane, value in zip(known, rollout.episode_returns, strict=True):
-                groups.setdefault(int(rollout.group_B[lane]), []).append(value)
+            for sequence, value in zip(known, rollout.episode_returns, strict=True):
+                groups.setdefault(int(rollout.group_B[sequence]), []).append(value)
     if len(groups) in (0, len(rollout.episode_returns)):
         return plain
     clustered = mean_interval([float(np.mean(values)) for values in groups.values()])

@@ -1,7 +1,7 @@
 """Settings that suit an environment, where the user gave none of their own.
 
 First what suits the kind of environment and the algorithm, then what was tuned for one environment. The
-learning figures in `docs/results.md` were measured with these.
+learning metrics in `docs/results.md` were measured with these.
 """
 
 from __future__ import annotations

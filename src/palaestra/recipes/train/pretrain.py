@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from palaestra.core.errors import RunError
-from palaestra.core.events import Event, Listener, ignore
+from palaestra.core.events import Event, Listener
 from palaestra.core.records import Report, Split
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import report_on
+from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.settings import check_minimum, require, resolve_settings, setting
 from palaestra.runs.files import PARTIAL, write_folder
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import storage_errors
 from palaestra.runs.provenance import record_provenance
 
 if TYPE_CHECKING:
@@ -78,12 +79,28 @@ class Pretrained:
 OnStep = Callable[[int, float], None]
 
 
-def pretrain(settings: PretrainSettings | None = None, *, listener: Listener = ignore, **values: Any) -> Report:
-    """Train, measure and save an embedded student; returns its accuracy on the test split, by skill.
+def pretrain(
+    settings: PretrainSettings | None = None,
+    *,
+    listener: Listener | None = None,
+    progress: bool = True,
+    **values: Any,
+) -> Report:
+    """Train, evaluate and save an embedded student. Returns its accuracy on the test split, by skill.
 
-    It writes a checkpoint and not a run: there is nothing to resume.
+    The result is a checkpoint folder, not a run; it cannot be resumed.
+
+    Arguments:
+        settings: all of them at once, or give single ones as keywords.
+        listener: receives the progress events, instead of the display on stderr.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
     """
     settings = resolve_settings(PretrainSettings, settings, values).filled()
+    with show_progress(listener, progress, RunProgress) as listener:
+        return _pretrain(settings, listener)
+
+
+def _pretrain(settings: PretrainSettings, listener: Listener) -> Report:
     import torch
 
     from palaestra.engines.transformers import TransformersEngine
@@ -92,12 +109,14 @@ def pretrain(settings: PretrainSettings | None = None, *, listener: Listener = i
     out = Path(settings.out)
     if out.exists():
         raise RunError(f"{out} exists already; choose another --out")
-    with guarded(out, "making the folder of the checkpoint"):  # Before the work, not after it.
+    with storage_errors(out, "making the folder of the checkpoint"):  # Before the work, not after it.
         out.with_name(out.name + PARTIAL).mkdir(parents=True, exist_ok=True)
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    listener(announce_start("pretrain", out, model=settings.model, steps=str(settings.steps), device=device))
+    listener(Event("tokenizer"))
 
     def on_step(step: int, loss: float) -> None:
-        listener(Event("pretrain", step, settings.steps, figures={"loss": loss} if loss == loss else {}))
+        listener(Event("pretrain", step, settings.steps, data={"loss": loss} if loss == loss else {}))
 
     make = {"nano": _nano, "nano-vlm": _nano_vlm}[settings.model]
     made = make(settings, Seeds(settings.seed), device, on_step)

@@ -14,6 +14,7 @@ from palaestra.core.events import Event, Listener, ignore, notice
 from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.plugins import load_plugins
 from palaestra.learn.algorithms import ALGORITHMS
+from palaestra.recipes.progress import TrainProgress, announce_start, show_progress
 from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import (
     check_finite,
@@ -59,7 +60,7 @@ class TrainSettings:
     policy: Literal["", "lm", "mlp", "transformer"] = setting(
         "", "Who acts: a language model, a perceptron, or a transformer over the history of observations."
     )
-    model: str = setting("nano", "The language model: a name of the shelf, a folder, or a hub id.")
+    model: str = setting("nano", "The language model: a registered name, a folder or a hub id.")
     method: Literal["auto", "full", "lora"] = setting(
         "auto", "Train all weights or a LoRA adapter; auto: all up to 20 M parameters."
     )
@@ -105,7 +106,7 @@ class TrainSettings:
     stop_at: float | None = setting(None, "Stop once the mean return of the last 100 episodes has reached this.")
     checkpoint_every: int = setting(10, "Iterations between checkpoints.")
     keep_trajectories: int = setting(4, "Episodes of each iteration that are kept in the store.")
-    tensorboard: bool = setting(False, "Write the figures for TensorBoard as well (extra: tensorboard).")
+    tensorboard: bool = setting(False, "Write the metrics for TensorBoard as well (extra: tensorboard).")
     wandb: str = setting("", "Name of a Weights & Biases project to log to as well (extra: wandb).")
     device: str = setting("", "Where to compute, for example cuda; empty means a GPU where there is one.")
     threads: int = setting(0, "CPU threads; 0 leaves torch's own choice.")
@@ -157,24 +158,25 @@ class Iteration:
 
     Arguments:
         number: from 1.
-        figures: what the iteration brought, as the store keeps it.
+        metrics: what the iteration brought, as the store keeps it.
         responses: all of a language model's, with their prompts and rewards; empty for classic environments.
     """
 
     number: int
-    figures: Mapping[str, float]
+    metrics: Mapping[str, float]
     responses: Sequence[Response] = ()
 
 
 Callback = Callable[[Iteration], bool | Mapping[str, float] | None]
-"""Is told of each iteration; `True` stops the run there, a mapping adds figures."""
+"""Is told of each iteration; `True` stops the run there, a mapping adds metrics."""
 
 
 def train(
     settings: TrainSettings | None = None,
     *,
     out: str | Path = "",
-    listener: Listener = ignore,
+    listener: Listener | None = None,
+    progress: bool = True,
     callbacks: Sequence[Callback] = (),
     **values: Any,
 ) -> TrainResult:
@@ -183,8 +185,9 @@ def train(
     Arguments:
         settings: all of them at once, or give single ones as keywords.
         out: the run folder; a new one below `runs/` if empty.
-        listener: is told of the progress.
-        callbacks: are told each iteration's figures; they may add figures, and may stop the run.
+        listener: receives the progress events, instead of the display on stderr.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
+        callbacks: receive each iteration's metrics; they may add metrics, and may stop the run.
 
     Example:
         >>> from palaestra import train                                       # doctest: +SKIP
@@ -197,10 +200,12 @@ def train(
     check(settings)
     Run.check_new(folder)
     started = time.perf_counter()
-    loop = _build(settings, listener)
-    settings = loop.settings
-    with closing(loop), Run.create(folder, RECIPE, to_plain(settings)) as run:
-        return _play(run, settings, loop, started, listener, callbacks)
+    with show_progress(listener, progress, TrainProgress) as listener:
+        listener(_announce(settings, folder))
+        loop = _build(settings, listener)
+        settings = loop.settings
+        with closing(loop), Run.create(folder, RECIPE, to_plain(settings)) as run:
+            return _play(run, settings, loop, started, listener, callbacks)
 
 
 def resume(run: Run, *, listener: Listener = ignore, callbacks: Sequence[Callback] = ()) -> TrainResult:
@@ -208,16 +213,17 @@ def resume(run: Run, *, listener: Listener = ignore, callbacks: Sequence[Callbac
     settings = load_run_settings(TrainSettings, run)
     check(settings)
     started = time.perf_counter()
+    listener(_announce(settings, run.folder))
     with closing(_build(settings, listener)) as loop:
         return _play(run, settings, loop, started, listener, callbacks)
 
 
 def filled(settings: TrainSettings) -> TrainSettings:
     """The settings with everything that was left open set to what suits the environment."""
-    from palaestra.envs.factory import kind_of
+    from palaestra.envs.factory import detect_kind
 
     load_plugins(settings.plugins)
-    kind = kind_of(settings.env, settings.options)
+    kind = detect_kind(settings.env, settings.options)
     language = kind != "control"
     policy = settings.policy or ("lm" if language else "mlp")
     if (policy == "lm") != language:
@@ -256,17 +262,22 @@ def filled(settings: TrainSettings) -> TrainSettings:
 
 def check(settings: TrainSettings) -> None:
     """Raise for every name that does not exist, before anything is loaded or written."""
-    from palaestra.engines import models as shelf
-    from palaestra.envs.factory import check_options, spec_of
+    from palaestra.engines import models
+    from palaestra.envs.factory import check_options, get_spec
     from palaestra.recipes.train.trackers import check_trackers
 
     load_plugins(settings.plugins)
-    spec_of(settings.env)
+    get_spec(settings.env)
     check_options(settings.env, settings.options)
-    shelf.check_device(settings.device)
+    models.check_device(settings.device)
     if settings.policy in ("", "lm"):
-        shelf.check(settings.model)
+        models.check(settings.model)
     check_trackers(settings.tensorboard, settings.wandb)
+
+
+def _announce(settings: TrainSettings, folder: Path) -> Event:
+    model = settings.model if settings.policy == "lm" else settings.policy
+    return announce_start(RECIPE, folder, model=model, algorithm=settings.algorithm, environment=settings.env)
 
 
 def _build(settings: TrainSettings, listener: Listener) -> Loop:
@@ -308,18 +319,18 @@ def _play(
         for iteration in range(done + 1, (done if loop.stopped else settings.iterations) + 1):
             listener(Event("collect", iteration - 1, settings.iterations, iteration))
             start = time.perf_counter()
-            figures, trajectories = loop.iterate(iteration, 1.0 - (iteration - 1) / settings.iterations, listener)
+            metrics, trajectories = loop.iterate(iteration, 1.0 - (iteration - 1) / settings.iterations, listener)
             seconds = time.perf_counter() - start
             cost = LedgerEntry(f"{iteration}/train", settings.model if settings.policy == "lm" else settings.policy,
-                               calls=int(figures.get("episodes", 0)), usage=loop.usage, seconds=seconds)  # fmt: skip
-            run.store.add_iteration(iteration, figures, trajectories, cost)
+                               calls=int(metrics.get("episodes", 0)), usage=loop.usage, seconds=seconds)  # fmt: skip
+            run.store.add_iteration(iteration, metrics, trajectories, cost)
             for tracker in trackers:
-                tracker.log(iteration, figures)
-            listener(Event("iteration", iteration, settings.iterations, iteration, figures))
-            told = Iteration(iteration, figures, loop.responses)
+                tracker.log(iteration, metrics)
+            listener(Event("iteration", iteration, settings.iterations, iteration, metrics))
+            told = Iteration(iteration, metrics, loop.responses)
             answers = [callback(told) for callback in callbacks]
             for more in (answer for answer in answers if isinstance(answer, Mapping)):
-                run.store.add_figures(iteration, more)
+                run.store.add_metrics(iteration, more)
                 for tracker in trackers:
                     tracker.log(iteration, more)
             loop.stopped = True in answers or (settings.stop_at is not None and loop.recent_return >= settings.stop_at)
@@ -346,20 +357,20 @@ def _play(
 
 def _evaluate(run: Run, loop: Loop, iteration: int, settings: TrainSettings, listener: Listener) -> dict[str, float]:
     start = time.perf_counter()
-    figures, cost = loop.evaluate(iteration, run.store, listener)
-    figures["seconds_evaluate"] = time.perf_counter() - start
-    run.store.add_figures(iteration, figures)
+    metrics, cost = loop.evaluate(iteration, run.store, listener)
+    metrics["seconds_evaluate"] = time.perf_counter() - start
+    run.store.add_metrics(iteration, metrics)
     phase = f"{iteration}/test"
     # Attempts at problems were stored with their own; a run that starts over from nothing measures the same again.
     if cost is not None and not run.store.total(phase).calls:
-        run.store.add_cost(replace(cost, phase=phase, seconds=figures["seconds_evaluate"]))
-    listener(Event("evaluation", iteration, settings.iterations, iteration, figures))
-    return figures
+        run.store.add_cost(replace(cost, phase=phase, seconds=metrics["seconds_evaluate"]))
+    listener(Event("evaluation", iteration, settings.iterations, iteration, metrics))
+    return metrics
 
 
 def _summary(run: Run, settings: TrainSettings, loop: Loop, iterations: int) -> dict[str, Any]:
     total = run.store.total()
-    table = run.store.figures()
+    table = run.store.metrics()
     last = table.get(iterations, {})
     if not table:
         raise RunError(f"the run folder is damaged: {run.store.path} holds no iteration")

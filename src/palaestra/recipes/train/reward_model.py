@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import RunError, SettingsError
-from palaestra.core.events import Event, Listener, ignore
+from palaestra.core.events import Event, Listener
 from palaestra.core.interrupts import HeldInterrupts
 from palaestra.core.seeding import Seeds
+from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.settings import check_finite, check_minimum, require, resolve_settings, setting, to_plain
 from palaestra.runs.files import write_folder, write_json
@@ -43,7 +44,7 @@ _ELSEWHERE = ("reward_model_path", "resume_checkpoint", "threads", "checkpoint_s
 class RewardSettings:
     """How a reward model is trained."""
 
-    model_name: str = setting("nano", "The backbone: a name of the shelf, a folder, or a hub id.")
+    model_name: str = setting("nano", "The backbone: a registered name, a folder or a hub id.")
     datasets_path: str = setting("", "The comparisons: .jsonl, .jsonl.gz, .json, a datasets folder, or a hub id.")
     reward_model_path: str = setting("", "Folder for the reward model; a new one below runs/ if not given.")
     held_out_path: str = setting("", "Comparisons to measure on; empty holds back a share of the data.")
@@ -80,7 +81,8 @@ def train_reward(
     reward_model_path: str | Path = "",
     *,
     settings: RewardSettings | None = None,
-    listener: Listener = ignore,
+    listener: Listener | None = None,
+    progress: bool = True,
     **values: Any,
 ) -> RewardModel:
     """Train a reward model on comparisons, measure it, and save it as a transformers checkpoint.
@@ -88,7 +90,8 @@ def train_reward(
     Arguments:
         model_name, datasets_path, reward_model_path: as in `RewardSettings`; so are all further keywords.
         settings: all of them at once, instead.
-        listener: is told of the progress.
+        listener: receives the progress events, instead of the display on stderr.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
 
     Returns:
         The model, with `folder` (where it was saved), `report` (the held-out comparisons after training) and
@@ -110,24 +113,26 @@ def train_reward(
         if value is not None
     }
     settings = resolve_settings(RewardSettings, settings, values)
-    return _train(settings, listener)
+    with show_progress(listener, progress, RunProgress) as listener:
+        return _train(settings, listener)
 
 
 def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
-    from palaestra.engines import models as shelf
+    from palaestra.engines import models
     from palaestra.learn.reward_model import make_reward_model
     from palaestra.learn.reward_report import plain_report
     from palaestra.learn.reward_training import train_reward_model
 
     started = time.perf_counter()
-    shelf.check(settings.model_name)
-    shelf.check_device(settings.device)
+    models.check(settings.model_name)
+    models.check_device(settings.device)
     out = _folder(settings)
     if settings.threads:
         import torch
 
         torch.set_num_threads(settings.threads)
     seeds = Seeds(settings.seed)
+    listener(announce_start("train-reward", out or "none", model=settings.model_name, data=settings.datasets_path))
     listener(Event("read"))
     train, validation, held_out, identical = _parts(settings, seeds)
     if out is not None:
@@ -144,7 +149,7 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
 
     listener(Event("evaluate before", 0, len(held_out)))
     before = model.evaluate(held_out)
-    listener(Event("evaluate before", len(held_out), len(held_out), figures={"accuracy": before.accuracy}))
+    listener(Event("evaluate before", len(held_out), len(held_out), data={"accuracy": before.accuracy}))
     last = time.monotonic()
     epoch = 1 + (len(state.validation) if state is not None else 0)
 
@@ -153,8 +158,8 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
 
     def on_epoch(number: int, report: Any) -> None:
         nonlocal epoch
-        figures = {"ranking_loss": report.ranking_loss, "accuracy": report.accuracy}
-        listener(Event("validate", report.count, report.count, number, figures))
+        metrics = {"ranking_loss": report.ranking_loss, "accuracy": report.accuracy}
+        listener(Event("validate", report.count, report.count, number, metrics))
         epoch = number + 1
 
     def write_progress(state: RewardState) -> Callable[[Path], None]:
@@ -182,7 +187,7 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
         )  # fmt: skip
     listener(Event("evaluate after", 0, len(held_out)))
     after = model.evaluate(held_out)
-    listener(Event("evaluate after", len(held_out), len(held_out), figures={"accuracy": after.accuracy}))
+    listener(Event("evaluate after", len(held_out), len(held_out), data={"accuracy": after.accuracy}))
     model.report = after
     model.metrics = {
         "recipe": RECIPE,

@@ -25,7 +25,7 @@ def describe_no_signal(table: Mapping[int, Mapping[str, float]]) -> str:
     """Say that nothing was learned if every episode of a run had the same return; an empty string otherwise.
 
     Arguments:
-        table: the figures of a run by iteration.
+        table: the metrics of a run by iteration.
     """
     spreads = [
         (row[f"{prefix}reward_min"], row[f"{prefix}reward_max"], row[f"{prefix}cut_episodes"], row[count])

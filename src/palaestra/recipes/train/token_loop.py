@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from palaestra.core.events import Event, Listener
 from palaestra.core.records import Segment, Split, Trajectory, Usage
-from palaestra.core.statistics import gain_between, report_on
+from palaestra.core.statistics import measure_gain, report_on
 from palaestra.learn.collect import collect_responses
 from palaestra.learn.policies.language_model import LanguageModelPolicy
 from palaestra.learn.reference import Reference, penalise
@@ -55,39 +55,41 @@ class TokenLoop(Loop):
         """Play the episodes of an iteration, from number `first`."""
         return collect_responses(self.env, self.policy, self.settings.episodes, self.seeds, first=first)
 
-    def trajectory(self, rollout: Rollout, lane: int) -> Trajectory:
+    def trajectory(self, rollout: Rollout, sequence: int) -> Trajectory:
         """An episode as it goes to the store."""
-        return trajectory_of(self.settings.env, self.settings.seed, rollout, lane)
+        return trajectory_of(self.settings.env, self.settings.seed, rollout, sequence)
 
     def iterate(
-        self, iteration: int, share_left: float, listener: Listener
+        self, iteration: int, progress_remaining: float, listener: Listener
     ) -> tuple[dict[str, float], list[Trajectory]]:
         settings = self.settings
         rollout = self.collect((iteration - 1) * settings.episodes)
         seconds = {
-            name.removeprefix("seconds_"): rollout.figures[name] for name in ("seconds_model", "seconds_environment")
+            name.removeprefix("seconds_"): rollout.metrics[name] for name in ("seconds_model", "seconds_environment")
         }
-        figures = self._count(rollout, self.broken)
+        metrics = self._count(rollout, self.broken)
         self.usage, self.responses = usage_of(rollout), rollout.records
         assert rollout.entropy_BT is not None and rollout.cut_B is not None  # noqa: PT018
-        figures["entropy"] = float(rollout.entropy_BT[rollout.mask_BT].mean())
-        figures["truncated"] = float(rollout.cut_B.float().mean())
-        trajectories = [self.trajectory(rollout, lane) for lane in spread(rollout.lanes, settings.keep_trajectories)]
+        metrics["entropy"] = float(rollout.entropy_BT[rollout.mask_BT].mean())
+        metrics["truncated"] = float(rollout.cut_B.float().mean())
+        trajectories = [
+            self.trajectory(rollout, sequence) for sequence in spread(rollout.num_sequences, settings.keep_trajectories)
+        ]
         if self.reference is not None:
             start = time.perf_counter()
             reference_BT = self.reference.logprobs_BT(rollout)
             in_reward = 0.0 if self.algorithm.kl_in_loss else self.kl
-            figures["reference_kl"] = penalise(rollout, reference_BT, in_reward)
+            metrics["reference_kl"] = penalise(rollout, reference_BT, in_reward)
             seconds["reference"] = time.perf_counter() - start
         if settings.reward_scale != 1.0:
             rollout.rewards_BT = rollout.rewards_BT * settings.reward_scale
         listener(Event("learn", iteration - 1, settings.iterations, iteration))
         start = time.perf_counter()
-        figures |= self.algorithm.update(rollout, iteration, share_left)
+        metrics |= self.algorithm.update(rollout, iteration, progress_remaining)
         seconds["update"] = time.perf_counter() - start
-        figures |= {f"seconds_{name}": value for name, value in seconds.items()}
-        figures["tokens_per_second"] = rollout.decisions / sum(seconds.values())
-        return figures, trajectories
+        metrics |= {f"seconds_{name}": value for name, value in seconds.items()}
+        metrics["tokens_per_second"] = rollout.decisions / sum(seconds.values())
+        return metrics, trajectories
 
     def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
         if hasattr(self.env, "task"):
@@ -97,10 +99,10 @@ class TokenLoop(Loop):
         count = len(env) if hasattr(env, "__len__") else self.settings.evaluation
         seeds = self.seeds.derive("evaluation")
         rollout = collect_responses(env, self.policy, count, seeds, seed=seeds.integer(), first=0)
-        figures = self._measured(rollout, rollout.episode_returns, self.broken)
+        metrics = self._measured(rollout, rollout.episode_returns, self.broken)
         if self.reference is not None:
-            figures["test_reference_kl"] = penalise(rollout, self.reference.logprobs_BT(rollout), 0.0)
-        return figures, LedgerEntry("", self.engine_name, rollout.lanes, usage_of(rollout))
+            metrics["test_reference_kl"] = penalise(rollout, self.reference.logprobs_BT(rollout), 0.0)
+        return metrics, LedgerEntry("", self.engine_name, rollout.num_sequences, usage_of(rollout))
 
     def _evaluate_task(self, iteration: int, store: Store, listener: Listener) -> dict[str, float]:
         """Ask the held-out problems greedily, as `palaestra evaluate` does; the attempts go to the store."""
@@ -139,9 +141,9 @@ class TokenLoop(Loop):
         if not self.settings.evaluation:
             return {}
         if not hasattr(self.env, "task"):
-            return before_after(store.figures(), iterations)
+            return before_after(store.metrics(), iterations)
         before, after = store.attempts(f"0/{Split.TEST}"), store.attempts(f"{iterations}/{Split.TEST}")
-        first, second, gain = report_on(before), report_on(after), gain_between(before, after)
+        first, second, gain = report_on(before), report_on(after), measure_gain(before, after)
         found: dict[str, Any] = {}
         for name, report in (("test_before", first), ("test_after", second)):
             found[name] = None if report.accuracy is None else round(100 * report.accuracy, 2)
@@ -162,11 +164,11 @@ class TokenLoop(Loop):
         write_folder(folder / "model", write)
 
 
-def trajectory_of(env: str, seed: int, rollout: Rollout, lane: int) -> Trajectory:
+def trajectory_of(env: str, seed: int, rollout: Rollout, sequence: int) -> Trajectory:
     """One episode of a language model as it goes to the store: exact ids, log-probs, what was chosen."""
-    response = rollout.records[lane]
+    response = rollout.records[sequence]
     prompt, chosen = response.prompt.ids, response.token_ids
-    logprobs = rollout.logprobs_BT[lane, : len(chosen)].tolist()
+    logprobs = rollout.logprobs_BT[sequence, : len(chosen)].tolist()
     segments = (
         Segment(tuple(prompt), (False,) * len(prompt), (0.0,) * len(prompt)),
         Segment(tuple(chosen), (True,) * len(chosen), tuple(logprobs)),
@@ -176,7 +178,7 @@ def trajectory_of(env: str, seed: int, rollout: Rollout, lane: int) -> Trajector
         {"failure": response.failure} if response.failure else {}
     )
     return Trajectory(
-        env, seed, tuple(rollout.rewards_BT[lane, : len(chosen)].tolist()), segments,
+        env, seed, tuple(rollout.rewards_BT[sequence, : len(chosen)].tolist()), segments,
         not response.truncated, response.truncated, (info,),
     )  # fmt: skip
 
@@ -184,7 +186,7 @@ def trajectory_of(env: str, seed: int, rollout: Rollout, lane: int) -> Trajector
 def usage_of(rollout: Rollout) -> Usage:
     """What the model read and did not choose, prompts and answers between its messages alike, and what it chose."""
     inputs, spoken_B = rollout.inputs, rollout.mask_BT.any(-1).tolist()
-    # Where nothing was said, nothing was read: such a lane has only a token that stands for its prompt.
+    # Where nothing was said, nothing was read: such a sequence has only a token that stands for its prompt.
     read = sum(
         len(prompt) + len(response)
         for prompt, response, spoken in zip(inputs.prompts, inputs.responses, spoken_B, strict=True)

@@ -1,4 +1,4 @@
-"""Where figures go beside the store: TensorBoard, Weights & Biases. Both are extras."""
+"""Where metrics go beside the store: TensorBoard, Weights & Biases. Both are extras."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from palaestra.core.errors import MissingExtraError
 
 
 class Tracker(Protocol):
-    """Is told the figures of each iteration."""
+    """Is told the metrics of each iteration."""
 
-    def log(self, iteration: int, figures: Mapping[str, float]) -> None: ...
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -26,8 +26,8 @@ class TensorBoardTracker:
 
         self.writer = SummaryWriter(str(folder / "tensorboard"))
 
-    def log(self, iteration: int, figures: Mapping[str, float]) -> None:
-        for name, value in figures.items():
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
             self.writer.add_scalar(name, value, iteration)
 
     def close(self) -> None:
@@ -42,8 +42,8 @@ class WandbTracker:
 
         self.run = wandb.init(project=project, dir=str(folder), config=dict(settings), name=folder.name)
 
-    def log(self, iteration: int, figures: Mapping[str, float]) -> None:
-        self.run.log(dict(figures), step=iteration)
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        self.run.log(dict(metrics), step=iteration)
 
     def close(self) -> None:
         self.run.finish()
@@ -52,7 +52,7 @@ class WandbTracker:
 def check_trackers(tensorboard: bool, wandb: str) -> None:
     """Raise now if a tracker is asked for and not installed."""
     if tensorboard and find_spec("tensorboard") is None:
-        raise MissingExtraError("tensorboard", "tensorboard", "writing figures for TensorBoard")
+        raise MissingExtraError("tensorboard", "tensorboard", "writing metrics for TensorBoard")
     if wandb and find_spec("wandb") is None:
         raise MissingExtraError("wandb", "wandb", "logging to Weights & Biases")
 

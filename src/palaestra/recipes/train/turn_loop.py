@@ -68,41 +68,41 @@ class TurnLoop(TokenLoop):
     def collect(self, first: int) -> Rollout:
         return self._play(self.env, self.settings.episodes, self.seeds, self.group_size, first)
 
-    def trajectory(self, rollout: Rollout, lane: int) -> Trajectory:
-        episode: TurnEpisode = rollout.records[lane]
+    def trajectory(self, rollout: Rollout, sequence: int) -> Trajectory:
+        episode: TurnEpisode = rollout.records[sequence]
         return episode.trajectory(self.settings.env)
 
     def iterate(
-        self, iteration: int, share_left: float, listener: Listener
+        self, iteration: int, progress_remaining: float, listener: Listener
     ) -> tuple[dict[str, float], list[Trajectory]]:
-        figures, trajectories = super().iterate(iteration, share_left, listener)
+        metrics, trajectories = super().iterate(iteration, progress_remaining, listener)
         played = [episode for episode in self.responses if not episode.failure]
         messages = sum(episode.turns for episode in played)
-        figures["turns"] = math.fsum(episode.turns for episode in self.responses) / len(self.responses)
-        figures["truncated"] = sum(episode.cut_messages for episode in played) / max(1, messages)
-        return figures, trajectories
+        metrics["turns"] = math.fsum(episode.turns for episode in self.responses) / len(self.responses)
+        metrics["truncated"] = sum(episode.cut_messages for episode in played) / max(1, messages)
+        return metrics, trajectories
 
     def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
         """Play the same held-out episodes with the same random numbers every time, so that they can be compared in pairs."""
         listener(Event("evaluate", 0, 0, iteration))
         rollout = self._play(self.held_out, self.settings.evaluation, self.seeds.derive("evaluation"), 1, 0)
         self._returns[iteration] = [None if episode.failure else episode.reward for episode in rollout.records]
-        figures = self._measured(rollout, rollout.episode_returns, self.broken)
-        figures["test_turns"] = rollout.figures["turns"]
+        metrics = self._measured(rollout, rollout.episode_returns, self.broken)
+        metrics["test_turns"] = rollout.metrics["turns"]
         if self.reference is not None:
-            figures["test_reference_kl"] = penalise(rollout, self.reference.logprobs_BT(rollout), 0.0)
-        return figures, LedgerEntry("", self.engine_name, rollout.lanes, usage_of(rollout))
+            metrics["test_reference_kl"] = penalise(rollout, self.reference.logprobs_BT(rollout), 0.0)
+        return metrics, LedgerEntry("", self.engine_name, rollout.num_sequences, usage_of(rollout))
 
     def outcome(self, store: Store, iterations: int) -> dict[str, Any]:
         if not self.settings.evaluation:
             return {}
-        gain = self.paired_gain(iterations)
+        gain = self.compute_paired_gain(iterations)
         # JSON knows neither the gain of no episode nor the endless interval of one.
         values = {"test_gain": gain.value, "test_gain_low": gain.low, "test_gain_high": gain.high}
         known = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        return before_after(store.figures(), iterations) | known | {"test_gain_episodes": gain.count}
+        return before_after(store.metrics(), iterations) | known | {"test_gain_episodes": gain.count}
 
-    def paired_gain(self, iteration: int) -> Mean:
+    def compute_paired_gain(self, iteration: int) -> Mean:
         """How much more reward an episode had after `iteration` than before the first, over those known both times."""
         pairs = zip(self._returns.get(0, ()), self._returns.get(iteration, ()), strict=True)
         return mean_interval([after - before for before, after in pairs if before is not None and after is not None])

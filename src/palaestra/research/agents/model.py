@@ -15,7 +15,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Engine, Request
 from palaestra.engines.cached import prompt_size
 from palaestra.engines.factory import check_model
-from palaestra.engines.models import SHELF
+from palaestra.engines.models import MODELS
 from palaestra.envs.turn.records import Conversation, StopReason
 from palaestra.research.agents.base import Agent, Halt, Outfit, settled_path, turns_of
 from palaestra.research.agents.history import make_history
@@ -57,7 +57,7 @@ class ModelAgent(Agent):
 
     @classmethod
     def settled(cls, argument: str) -> str:
-        here = argument not in ("", *SHELF) and Path(argument).expanduser().is_dir()
+        here = argument not in ("", *MODELS) and Path(argument).expanduser().is_dir()
         return settled_path(argument) if here else argument
 
     def begin(self, seed: int, tools: Sequence[Mapping[str, Any]]) -> None:

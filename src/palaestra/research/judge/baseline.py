@@ -17,7 +17,7 @@ from palaestra.research.tasks.eval_seed import seed_mark
 from palaestra.research.tasks.records import Grade, Unusable
 from palaestra.research.tasks.task import ResearchTask
 from palaestra.research.workspace.workspace import Workspace
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import storage_errors
 from palaestra.runs.records import from_json, to_json
 from palaestra.sandbox.base import Sandbox
 
@@ -54,7 +54,7 @@ def baseline_of(task: ResearchTask, sandbox: Sandbox, judge: Judge) -> Measured:
         if kept is not None:
             return _counted(task, kept)
         found = measure(task, sandbox, judge, task.baseline, {})
-        with guarded(path, "keeping the baseline's score"):
+        with storage_errors(path, "keeping the baseline's score"):
             path.parent.mkdir(parents=True, exist_ok=True)
             handle, partial = tempfile.mkstemp(dir=path.parent, prefix=".baseline-")
             with os.fdopen(handle, "w", encoding="utf-8") as out:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from palaestra.core.errors import PalaestraError, SandboxError
-from palaestra.core.plugins import told
+from palaestra.core.plugins import locate_error
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
 from palaestra.research.judge.deadline import OverdueError, within
@@ -22,11 +22,11 @@ from palaestra.research.tasks.data import TaskData, data_of, function_of
 from palaestra.research.tasks.eval_seed import seed_of
 from palaestra.research.tasks.records import Grade, Outcome, SubmissionError, Unusable
 from palaestra.research.tasks.task import ResearchTask
-from palaestra.sandbox.base import Limits, Result, Sandbox
+from palaestra.sandbox.base import Limits, Sandbox, SandboxResult
 
 EvaluationSplit = Literal["validation", "test"]
 TOLD = 300
-"""Characters of what a submission said on validation data that its maker is told."""
+"""Characters of what a submission said on validation data that its maker is locate_error."""
 VALUES = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
 """What an evaluator raises over a value that is not what it expects."""
 PROGRAMS, SLACK = 3.0, 30.0
@@ -101,7 +101,7 @@ class Evaluation:
         self._programs.append(made)
         return made
 
-    def run(self, *argv: str, seconds: float | None = None, read_back: tuple[str, ...] = ()) -> Result:
+    def run(self, *argv: str, seconds: float | None = None, read_back: tuple[str, ...] = ()) -> SandboxResult:
         """Run a command on the submission's files, in a sandbox of its own."""
         self._runs.append(argv[0] if argv else "")
         return self.sandbox.run(
@@ -171,7 +171,7 @@ class Judge:
                 # It got along with the baseline's values; these are the submission's.
                 why = f"the evaluator cannot use what it returned ({type(error).__name__})"
                 return self._refused(SubmissionError(why, why), split)
-            said = told(error, self.task.folder)
+            said = locate_error(error, self.task.folder)
             return Failure(FailureCause.SCORER, f"the evaluator of {self.task.name} broke: {said[: 2 * TOLD]}")
         finally:
             self.exposed = evaluation.exposed
@@ -194,12 +194,13 @@ class Judge:
         return Grade(score, found, seconds)
 
     def _refused(self, error: SubmissionError, split: EvaluationSplit) -> Unusable:
-        """What is told of code that had hidden data before it: of the test data nothing that it could have said itself."""
+        """What is locate_error of code that had hidden data before it: of the test data nothing that it could have said itself."""
         if split == "validation":
             said = str(error)
             return Unusable(said if len(said) <= TOLD else f"{said[:TOLD]}...", exposed=True)
         return Unusable(
-            f"on the {split} split {error.kind}. More is told by validate, and by a trial of your own", exposed=True
+            f"on the {split} split {error.kind}. More is locate_error by validate, and by a trial of your own",
+            exposed=True,
         )
 
     def _wrong(self, files: Mapping[str, bytes]) -> str:

@@ -12,8 +12,8 @@ from typing import Any, Self
 from palaestra.core.errors import SandboxError
 from palaestra.research.judge.deadline import interrupt
 from palaestra.research.tasks.records import SubmissionError
-from palaestra.sandbox.base import MIB, Limits, Result, Sandbox
-from palaestra.sandbox.lines import Line
+from palaestra.sandbox.base import MIB, Limits, Sandbox, SandboxResult
+from palaestra.sandbox.lines import Channel
 from palaestra.sandbox.rpc import last_words
 
 LONGEST = 8 * MIB
@@ -51,9 +51,9 @@ class Program:
         env: Mapping[str, str] = {},
     ) -> None:
         self.module, self.called = module, False
-        self._line = Line(LONGEST)
+        self._line = Channel(LONGEST)
         self._line.settle(limits.wall_seconds + 30.0)
-        self._outcome: Result | BaseException | None = None
+        self._outcome: SandboxResult | BaseException | None = None
         self._kept = 0
 
         def work() -> None:
@@ -111,7 +111,7 @@ class Program:
             self._thread.join()
             if isinstance(self._outcome, SandboxError):
                 raise self._outcome
-            if not isinstance(self._outcome, Result):
+            if not isinstance(self._outcome, SandboxResult):
                 raise SandboxError(f"the sandbox of the submission broke: {self._outcome}")
             if self._line.too_long:
                 too_long = f"{self.module}.py gave an answer of more than {LONGEST} bytes"

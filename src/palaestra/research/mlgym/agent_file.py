@@ -15,7 +15,7 @@ from palaestra.core.errors import SettingsError, TaskError
 from palaestra.core.prompts import SUFFIX
 from palaestra.engines.models import cache_folder
 from palaestra.research.tasks.task import read_yaml
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import storage_errors
 
 TEMPLATES = {
     "system_template": "system", "task_template": "task", "next_step_template": "observation",
@@ -118,7 +118,7 @@ def _write_templates(path: str | Path, file: AgentFile) -> Path:
     }
     digest = hashlib.blake2b(repr(sorted(templates.items())).encode(), digest_size=8).hexdigest()
     folder = cache_folder() / "research" / f"agent-{digest}"
-    with guarded(folder, "keeping the templates of an agent file"):
+    with storage_errors(folder, "keeping the templates of an agent file"):
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in templates.items():
             (folder / f"{name}{SUFFIX}").write_text(text, encoding="utf-8")

@@ -19,7 +19,7 @@ from palaestra.research.judge import inside
 from palaestra.research.judge.deadline import interrupt
 from palaestra.research.judge.inside.serve import CHANGED
 from palaestra.research.judge.inside.stub import LINE
-from palaestra.sandbox.base import Limits, Result, Sandbox
+from palaestra.sandbox.base import Limits, Sandbox, SandboxResult
 from palaestra.sandbox.bubblewrap import Bubblewrap
 from palaestra.sandbox.spawn import high_number
 
@@ -49,7 +49,7 @@ class Ended:
         changed: the submission changed an argument that it was given. As it got a copy, the evaluator did not see it.
     """
 
-    result: Result
+    result: SandboxResult
     changed: bool
 
 
@@ -90,7 +90,7 @@ def run_apart(
     requests, answers = _pipe(), _pipe()
     cores = sorted(os.sched_getaffinity(0))
     own, theirs = random.SystemRandom().sample(cores, 2) if len(cores) > 1 else (-1, -1)
-    outcome: list[Result | BaseException] = []
+    outcome: list[SandboxResult | BaseException] = []
     dotted = ".".join(PurePosixPath(module).with_suffix("").parts)
 
     def serve() -> None:
@@ -120,7 +120,7 @@ def run_apart(
         thread.join()
     if isinstance(outcome[0], SandboxError):
         raise outcome[0]
-    return Ended(result, isinstance(outcome[0], Result) and outcome[0].exit_code == CHANGED)
+    return Ended(result, isinstance(outcome[0], SandboxResult) and outcome[0].exit_code == CHANGED)
 
 
 def _pipe() -> tuple[int, int]:

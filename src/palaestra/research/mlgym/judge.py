@@ -29,7 +29,7 @@ from palaestra.research.mlgym.scores import exception_in, scores_in, unsealed
 from palaestra.research.mlgym.task import TORCHRUN, UNNAMED, WORKSPACE, MLGymTask
 from palaestra.research.tasks.data import TaskData
 from palaestra.research.tasks.records import Grade, Isolation, Outcome, Unusable
-from palaestra.sandbox.base import Limits, Result, Sandbox
+from palaestra.sandbox.base import Limits, Sandbox, SandboxResult
 
 RUNNER = "/opt/runner/evaluate.py"
 """Where the runner lies: in a folder of its own, as Python looks there for modules first."""
@@ -164,7 +164,7 @@ class MLGymJudge(Judge):
             processes=limit.processes, open_files=1024, file_size=4 << 30, output=1 << 22, disk=8 << 30,
         )  # fmt: skip
 
-    def _read(self, result: Result, text: str | None, seconds: float, isolation: Isolation) -> Outcome:
+    def _read(self, result: SandboxResult, text: str | None, seconds: float, isolation: Isolation) -> Outcome:
         """What comes of an evaluator that ended so, and said this; nothing where it did not come to its end."""
         if text is None:
             return Unusable(self._ended(result), self.exposed)
@@ -186,7 +186,7 @@ class MLGymJudge(Judge):
         scores = {one: score for one, score in found.items() if math.isfinite(score)}
         return Grade(value, {**scores, name: value}, seconds, isolation)
 
-    def _ended(self, result: Result) -> str:
+    def _ended(self, result: SandboxResult) -> str:
         """How an evaluator ended that gave no scores. What code of the agent had to say could be hidden data."""
         limit = f"was ended by its limit of {result.status.value}" if result.status.is_limit else ""
         if not self.exposed:

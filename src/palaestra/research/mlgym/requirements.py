@@ -12,7 +12,7 @@ from pathlib import Path
 
 from palaestra.core.errors import TaskError
 from palaestra.engines.models import cache_folder
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import storage_errors
 
 SAID = 600
 """Characters of pip's error that are told."""
@@ -31,7 +31,7 @@ def install_requirements(path: Path) -> Path:
     home = cache_folder() / "research" / f"packages-{hashlib.blake2b(mark + text, digest_size=8).hexdigest()}"
     if (home / "installed").exists():
         return home
-    with guarded(home, "keeping the packages of a research task"):
+    with storage_errors(home, "keeping the packages of a research task"):
         home.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=".packages-", dir=home.parent))
     try:

@@ -18,7 +18,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.engines.models import cache_folder
 from palaestra.research.tasks.plugins import broken
 from palaestra.research.tasks.task import ResearchTask
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import storage_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def data_of(task: ResearchTask) -> TaskData:
     home = cache_folder() / "research" / f"{task.name}-{task.digest()}"
     if not home.is_dir():
         make = function_of(task.folder / task.data, "make")
-        with guarded(home, "keeping the data of a research task"):
+        with storage_errors(home, "keeping the data of a research task"):
             home.parent.mkdir(parents=True, exist_ok=True)
             partial = Path(tempfile.mkdtemp(prefix=f".{task.name}-", dir=home.parent))
         try:

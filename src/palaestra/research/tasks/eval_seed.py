@@ -11,7 +11,7 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.seeding import Seeds
 from palaestra.engines.models import cache_folder
 from palaestra.research.tasks.task import ResearchTask
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import storage_errors
 
 VARIABLE = "PALAESTRA_RESEARCH_SEED"
 """A number that takes the place of this machine's secret, for scores that two machines are to compare."""
@@ -41,7 +41,7 @@ def seed_mark(task: ResearchTask) -> str:
 
 @cache
 def _secret(path: Path) -> int:
-    with guarded(path, "keeping the secret of research tasks"):
+    with storage_errors(path, "keeping the secret of research tasks"):
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".secret-{secrets.token_hex(8)}")
         partial.write_text(str(secrets.randbits(62)), encoding="ascii")

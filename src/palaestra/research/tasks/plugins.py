@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, distribution, packages_dist
 from pathlib import Path
 
 from palaestra.core.errors import TaskError
-from palaestra.core.plugins import told
+from palaestra.core.plugins import locate_error
 
 EXTRA = frozenset({"pyflakes", "sklearn", "yaml"})
 """What `palaestra[research]` brings, as it is imported."""
@@ -19,7 +19,7 @@ def broken(what: str, how: str, error: BaseException, within: Path) -> TaskError
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing and not is_installed(missing.partition(".")[0]):
         return missing_package(what, missing)
-    return TaskError(f"{what} {how}: {told(error, within)}")
+    return TaskError(f"{what} {how}: {locate_error(error, within)}")
 
 
 def is_installed(package: str) -> bool:

@@ -26,7 +26,7 @@ from pydantic import (
     model_validator,
 )
 
-from palaestra.core.checks import short
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError, TaskError, UnknownNameError, suggest
 from palaestra.core.registry import Registry
 
@@ -259,7 +259,7 @@ def load_task(name: str | Path) -> ResearchTask:
         TaskError: its file is missing or wrong; says where and how.
     """
     if not isinstance(name, (str, Path)):
-        raise EnvError(f"a research task is the name of one, its folder or a ResearchTask; got {short(name)}")
+        raise EnvError(f"a research task is the name of one, its folder or a ResearchTask; got {short_repr(name)}")
     folder = Path(name)
     if isinstance(name, str) and "/" not in name and not (folder / FILE).is_file():
         folder = _found(name)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
-from palaestra.core.checks import finite, whole
+from palaestra.core.checks import check_integer, check_number
 from palaestra.core.errors import EnvError, SandboxError
 from palaestra.core.prompts import Prompts
 from palaestra.core.records import Failure, FailureCause, Message, ToolCall
@@ -110,8 +110,8 @@ class ResearchEnv(TurnEnv):
         super().__init__(
             max_turns=max_turns or limits.steps, max_seconds=max_seconds or limits.seconds, render_mode=render_mode
         )
-        whole("format_errors", format_errors, least=0)
-        finite("format_penalty", format_penalty, least=0)
+        check_integer("format_errors", format_errors, minimum=0)
+        check_number("format_penalty", format_penalty, minimum=0)
         if split not in get_args(EvaluationSplit):
             raise EnvError(f"split is one of {', '.join(get_args(EvaluationSplit))}; got {split!r}")
         self.split: EvaluationSplit = "test" if split == "test" else "validation"

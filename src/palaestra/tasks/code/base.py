@@ -13,16 +13,17 @@ from pydantic import BaseModel
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Completion, Example, Failure, Problem, Score
+from palaestra.tasks.base import TaskHooks
 from palaestra.tasks.code.extraction import extract_code
 from palaestra.tasks.code.formats import CodeProblem, Stdio
-from palaestra.tasks.code.judge import Allowance, Judge
-from palaestra.tasks.code.verdicts import Judgement, Outcome, Verdict
-from palaestra.tasks.code.writing import Form, brief_for, datum_for, example_of
+from palaestra.tasks.code.judge import Allowance, ProgramJudge
+from palaestra.tasks.code.verdicts import CaseOutcome, CaseVerdict, ProgramVerdict
+from palaestra.tasks.code.writing import Form, brief_for, datum_for, datum_to_example
 
 ASKED = "{question}\n\nAnswer with Python code in a fenced code block."
 
 
-class CodeTask(ABC):
+class CodeTask(TaskHooks, ABC):
     """What all programming tasks share: how a response is judged.
 
     Arguments:
@@ -41,7 +42,7 @@ class CodeTask(ABC):
         from palaestra.sandbox.base import SANDBOXES, make_sandbox
 
         SANDBOXES.check(sandbox)
-        self._judge = Judge(
+        self._judge = ProgramJudge(
             None if sandbox == "bubblewrap" else make_sandbox(sandbox), Allowance(float(seconds)), trusted=True
         )
 
@@ -61,13 +62,13 @@ class CodeTask(ABC):
     def brief(self) -> str:
         return brief_for(self.forms)
 
-    def example_of(self, datum: Any, skill: str, subskill: str) -> Example:
+    def make_example(self, datum: Any, skill: str, subskill: str) -> Example:
         """A written problem as it is taught.
 
         Raises:
             UnusableError: its program is no Python, its tests are of the wrong form, or they could not tell a wrong program.
         """
-        return example_of(datum, ASKED, skill, subskill, tuple(dict.fromkeys(self.forms.values())))
+        return datum_to_example(datum, ASKED, skill, subskill, tuple(dict.fromkeys(self.forms.values())))
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         """Run the program in a response against all tests of its problem."""
@@ -75,7 +76,7 @@ class CodeTask(ABC):
         extracted = extract_code(completion.text, found.wanted, found.begun)
         if not extracted.code:
             missing = f"no program that defines {found.wanted}" if found.wanted else "no program"
-            judgement: Judgement | Failure = Judgement((Verdict(Outcome.NO_CODE, missing),))
+            judgement: ProgramVerdict | Failure = ProgramVerdict((CaseVerdict(CaseOutcome.NO_CODE, missing),))
         else:
             judgement = self._judge.judge(
                 found.tests, extracted.code, found.seconds, found.memory, reference=found.solution

@@ -31,7 +31,7 @@ _ALWAYS = set(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__
 
 
 @dataclass(frozen=True, slots=True)
-class Extracted:
+class ExtractedProgram:
     """A program, and how it was found.
 
     Arguments:
@@ -42,7 +42,7 @@ class Extracted:
     how: str
 
 
-def extract_code(text: str, wanted: str = "", begun: str = "") -> Extracted:
+def extract_code(text: str, wanted: str = "", begun: str = "") -> ExtractedProgram:
     """The Python program in a response.
 
     Arguments:
@@ -54,18 +54,18 @@ def extract_code(text: str, wanted: str = "", begun: str = "") -> Extracted:
         return _extracted(text[:MOST_TEXT], wanted, begun)
 
 
-def _extracted(text: str, wanted: str, begun: str) -> Extracted:
+def _extracted(text: str, wanted: str, begun: str) -> ExtractedProgram:
     work = Work()
     blocks = [block for block in fenced(text, work) if parses(block)]
     program = _assembled(blocks, wanted)
     if program:
-        return Extracted(_with_head(program, begun, wanted), "fenced")
+        return ExtractedProgram(_with_head(program, begun, wanted), "fenced")
     if begun and (whole := _continued(text, begun, wanted, work)):
-        return Extracted(whole, "continued")
+        return ExtractedProgram(whole, "continued")
     bare = _bare(text, wanted, work)
     if bare:
-        return Extracted(_with_head(bare, begun, wanted), "bare")
-    return Extracted("", "none")
+        return ExtractedProgram(_with_head(bare, begun, wanted), "bare")
+    return ExtractedProgram("", "none")
 
 
 def fenced(text: str, work: Work | None = None) -> list[str]:

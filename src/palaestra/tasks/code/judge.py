@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 
 from palaestra.core.errors import SandboxError
 from palaestra.core.records import Failure, FailureCause
-from palaestra.sandbox.base import MIB, Limits, Result, make_sandbox
-from palaestra.sandbox.lines import Line
-from palaestra.sandbox.rpc import Conversation, Pool, last_words, python
+from palaestra.sandbox.base import MIB, Limits, SandboxResult, make_sandbox
+from palaestra.sandbox.lines import Channel
+from palaestra.sandbox.rpc import ScriptSession, SessionPool, last_words, python
 from palaestra.tasks.code.comparison import first_difference, same_output
 from palaestra.tasks.code.formats import Functions, Stdio
 from palaestra.tasks.code.trial import LINE, MARGIN, MOST_COMMAS, OUTCOMES, End, Trial
-from palaestra.tasks.code.verdicts import Judgement, Outcome, Verdict
+from palaestra.tasks.code.verdicts import CaseOutcome, CaseVerdict, ProgramVerdict
 
 if TYPE_CHECKING:
     from palaestra.sandbox.base import Sandbox
@@ -52,7 +52,7 @@ class Allowance:
         )  # fmt: skip
 
 
-class Judge:
+class ProgramJudge:
     """Runs programs against their tests.
 
     Arguments:
@@ -73,7 +73,7 @@ class Judge:
     ) -> None:
         self._sandbox, self.allowance, self.slack, self.trusted = sandbox, allowance, slack, trusted
         self._making = threading.Lock()
-        self._graders = Pool(lambda: self._talk("grader", GRADER))
+        self._graders = SessionPool(lambda: self._talk("grader", GRADER))
 
     @property
     def sandbox(self) -> Sandbox:
@@ -84,7 +84,7 @@ class Judge:
 
     def judge(
         self, tests: Stdio | Functions, code: str, seconds: float = 0.0, memory: int = 0, reference: str = ""
-    ) -> Judgement | Failure:
+    ) -> ProgramVerdict | Failure:
         """Run all tests of a program.
 
         Arguments:
@@ -102,13 +102,13 @@ class Judge:
         except SandboxError as error:
             return Failure(FailureCause.SANDBOX, str(error))
 
-    def _functions(self, tests: Functions, code: str, limits: Limits, reference: str) -> Judgement | Failure:
+    def _functions(self, tests: Functions, code: str, limits: Limits, reference: str) -> ProgramVerdict | Failure:
         trial = self._try(tests, code, limits)
         if trial.end is End.DONE and (verdicts := trial.complete_verdicts()):
-            return Judgement(tuple(verdicts))
+            return ProgramVerdict(tuple(verdicts))
         why = f"the tests broke: {trial.why or 'they gave no verdict'}"[:500]
         if trial.heard and trial.end is not End.DONE and self._is_to_blame(trial, reference):
-            return Judgement((*trial.verdicts, Verdict(Outcome.WRONG_ANSWER, why)))
+            return ProgramVerdict((*trial.verdicts, CaseVerdict(CaseOutcome.WRONG_ANSWER, why)))
         return Failure(FailureCause.SCORER, why)
 
     def _is_to_blame(self, trial: Trial, reference: str) -> bool:
@@ -116,7 +116,7 @@ class Judge:
         if not reference:
             return trial.end is End.BROKEN
         again = self._try(trial.tests, reference, trial.limits)
-        return again.end is End.DONE and Judgement(tuple(again.complete_verdicts())).passed
+        return again.end is End.DONE and ProgramVerdict(tuple(again.complete_verdicts())).passed
 
     def _try(self, tests: Functions, code: str, limits: Limits) -> Trial:
         calm = replace(limits, wall_seconds=limits.wall_seconds + MARGIN)
@@ -141,12 +141,12 @@ class Judge:
                 return trial
             # One that served others before may have come to its end meanwhile.
 
-    def _talk(self, script: str, limits: Limits, files: Mapping[str, bytes | str] = {}) -> Conversation:
+    def _talk(self, script: str, limits: Limits, files: Mapping[str, bytes | str] = {}) -> ScriptSession:
         own, name = _scripts(script, self.sandbox)
-        return Conversation(self.sandbox, {**own, **files}, name, limits, _line)
+        return ScriptSession(self.sandbox, {**own, **files}, name, limits, _line)
 
-    def _stdio(self, tests: Stdio, code: str, limits: Limits) -> Judgement:
-        verdicts: list[Verdict] = []
+    def _stdio(self, tests: Stdio, code: str, limits: Limits) -> ProgramVerdict:
+        verdicts: list[CaseVerdict] = []
         for given, expected in zip(tests.inputs, tests.outputs, strict=True):
             result = self.sandbox.run(
                 python("main.py"),
@@ -159,21 +159,21 @@ class Judge:
                 # What is over a limit once will be again, and each time costs all of it.
                 verdicts += [verdicts[-1]] * (len(tests.inputs) - len(verdicts))
                 break
-        return Judgement(tuple(verdicts))
+        return ProgramVerdict(tuple(verdicts))
 
 
-def _printed(result: Result, expected: str, any_case: bool) -> Verdict:
+def _printed(result: SandboxResult, expected: str, any_case: bool) -> CaseVerdict:
     if result.status in OUTCOMES:
-        return Verdict(OUTCOMES[result.status], result.status.value)
+        return CaseVerdict(OUTCOMES[result.status], result.status.value)
     if not result.ok:
-        return Verdict(Outcome.RUNTIME_ERROR, last_words(result))
+        return CaseVerdict(CaseOutcome.RUNTIME_ERROR, last_words(result))
     if same_output(result.text, expected, any_case=any_case):
-        return Verdict(Outcome.PASSED)
-    return Verdict(Outcome.WRONG_ANSWER, first_difference(result.text, expected))
+        return CaseVerdict(CaseOutcome.PASSED)
+    return CaseVerdict(CaseOutcome.WRONG_ANSWER, first_difference(result.text, expected))
 
 
-def _line() -> Line:
-    return Line(LINE, most_commas=MOST_COMMAS)
+def _line() -> Channel:
+    return Channel(LINE, most_commas=MOST_COMMAS)
 
 
 def _scripts(name: str, sandbox: Sandbox) -> tuple[dict[str, bytes | str], str]:

@@ -24,7 +24,7 @@ import numpy as np
 from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.core.records import Example, Message, Problem, Split
 from palaestra.core.seeding import Seeds
-from palaestra.tasks.base import check_skills, split_of, take
+from palaestra.tasks.base import check_skills, get_split, take
 from palaestra.tasks.code.base import ASKED, CodeTask
 from palaestra.tasks.code.drafts import ask_as_method, ask_draft
 from palaestra.tasks.code.family import FAMILY
@@ -84,7 +84,7 @@ class PublishedCode(CodeTask):
             found += [self._problem(own[place]) for place in take(order.tolist(), per_skill, self, split, skill)]
         return found
 
-    def shown(self, skill: str, count: int) -> list[Example]:
+    def get_shots(self, skill: str, count: int) -> list[Example]:
         """The first problems of the train part that come with a solution. LiveCodeBench has none."""
         worked = (one for one in self._scan(Split.TRAIN) if one.solution and one.skill == skill)
         return [
@@ -111,7 +111,7 @@ class PublishedCode(CodeTask):
         while len(examples) < count:
             name, draw = drawers[len(examples) % len(drawers)]
             draft = draw(generator)
-            if split_of(f"{name}|{draft.key}") is not Split.TRAIN:
+            if get_split(f"{name}|{draft.key}") is not Split.TRAIN:
                 continue
             question, solution = ask_draft(draft), draft.solution
             if form is Form.METHOD:
@@ -120,7 +120,7 @@ class PublishedCode(CodeTask):
             examples.append(Example((Message("user", question),), f"```python\n{solution}```", skill, subskill))
         return examples
 
-    def problem_of(self, example: Example) -> Problem | None:
+    def to_problem(self, example: Example) -> Problem | None:
         """No example becomes a problem: the tests of a written one are run by the check `executes`."""
         return None
 
@@ -204,7 +204,7 @@ class HumanEval(PublishedCode):
     name = "humaneval"
     source = Source("humaneval", "openai/openai_humaneval")
 
-    def example_of(self, datum: Any, skill: str, subskill: str) -> Example:
+    def make_example(self, datum: Any, skill: str, subskill: str) -> Example:
         _, solution, tree = read_datum(datum, tuple(self.forms.values()))
         begun = begin_function(tree, datum.tests, datum.statement.strip())
         return make_example(BEGUN.format(begun=begun), solution, datum, skill, subskill)

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from typing import ClassVar
 
 from palaestra.core.records import Example, Message, Problem, Split
-from palaestra.tasks.base import split_of
+from palaestra.tasks.base import get_split
 from palaestra.tasks.code.base import CodeTask
 from palaestra.tasks.code.drafts import ask_draft, make_tests
 from palaestra.tasks.code.family import FAMILY, CodeDraft
@@ -36,8 +36,8 @@ class CodeSkills(CodeTask, ProceduralTask[CodeDraft]):
     def family(self) -> Family[CodeDraft]:
         return FAMILY
 
-    def split_of(self, skill: str, draft: CodeDraft) -> Split:
-        return split_of(f"{skill}|{draft.key}")
+    def get_split(self, skill: str, draft: CodeDraft) -> Split:
+        return get_split(f"{skill}|{draft.key}")
 
     def key(self, draft: CodeDraft) -> Hashable:
         return draft.key

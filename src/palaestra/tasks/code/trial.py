@@ -9,14 +9,14 @@ from typing import Any
 
 from palaestra.core.text import clean_text
 from palaestra.sandbox.base import MIB, Limits, Status
-from palaestra.sandbox.rpc import Conversation, last_words
+from palaestra.sandbox.rpc import ScriptSession, last_words
 from palaestra.tasks.code.formats import Functions
 from palaestra.tasks.code.messages import MessageError, ValueTooLarge, read_program, read_tests
-from palaestra.tasks.code.verdicts import Outcome, Verdict
+from palaestra.tasks.code.verdicts import CaseOutcome, CaseVerdict
 
 OUTCOMES = {
-    Status.WALL_TIME: Outcome.TIME, Status.CPU_TIME: Outcome.TIME, Status.MEMORY: Outcome.MEMORY,
-    Status.OUTPUT: Outcome.OUTPUT,
+    Status.WALL_TIME: CaseOutcome.TIME, Status.CPU_TIME: CaseOutcome.TIME, Status.MEMORY: CaseOutcome.MEMORY,
+    Status.OUTPUT: CaseOutcome.OUTPUT,
 }  # fmt: skip
 LINE = 8 * MIB
 """Bytes of the largest value that a program may return."""
@@ -27,7 +27,11 @@ MARGIN = 5.0
 GRADER_MEMORY = 512 * MIB
 MOST_TO_COUNT = 200_000
 """Characters of tests whose assertions are counted."""
-_BY_TESTS = {"passed": Outcome.PASSED, "wrong_answer": Outcome.WRONG_ANSWER, "runtime_error": Outcome.RUNTIME_ERROR}
+_BY_TESTS = {
+    "passed": CaseOutcome.PASSED,
+    "wrong_answer": CaseOutcome.WRONG_ANSWER,
+    "runtime_error": CaseOutcome.RUNTIME_ERROR,
+}
 
 
 class End(Enum):
@@ -53,11 +57,11 @@ class Trial:
         why: what ended the tests, where they did not come to their end.
     """
 
-    def __init__(self, program: Conversation, grader: Conversation, tests: Functions, limits: Limits) -> None:
+    def __init__(self, program: ScriptSession, grader: ScriptSession, tests: Functions, limits: Limits) -> None:
         self.program, self.grader, self.tests, self.limits = program, grader, tests, limits
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[CaseVerdict] = []
         self.end, self.why, self.heard = End.LOST, "", 0
-        self._gone: Verdict | None = None
+        self._gone: CaseVerdict | None = None
 
     def run(self) -> None:
         """Run the tests to their end."""
@@ -83,12 +87,12 @@ class Trial:
             except MessageError as error:
                 self.end, self.why = End.BROKEN, f"they sent what is no message: {error}"
 
-    def complete_verdicts(self) -> list[Verdict]:
+    def complete_verdicts(self) -> list[CaseVerdict]:
         """The verdicts, with one more where all passed and assertions that must have been run are missing."""
         if self.verdicts and all(verdict.passed for verdict in self.verdicts):
             missing = count_assertions(self.tests) - len(self.verdicts)
             if missing > 0:
-                return [*self.verdicts, Verdict(Outcome.WRONG_ANSWER, f"{missing} tests were not run")]
+                return [*self.verdicts, CaseVerdict(CaseOutcome.WRONG_ANSWER, f"{missing} tests were not run")]
         return self.verdicts
 
     def _job(self) -> dict[str, Any]:
@@ -126,35 +130,37 @@ class Trial:
             except ValueTooLarge as error:
                 return {"error": ["ValueError"], "message": str(error)}
             except MessageError as error:
-                self._gone = Verdict(Outcome.RUNTIME_ERROR, f"the program sent what is no answer: {clean(str(error))}")
+                self._gone = CaseVerdict(
+                    CaseOutcome.RUNTIME_ERROR, f"the program sent what is no answer: {clean(str(error))}"
+                )
         elif self.program.line.too_long:
-            self._gone = Verdict(Outcome.OUTPUT, "the program returned a value that is too large")
+            self._gone = CaseVerdict(CaseOutcome.OUTPUT, "the program returned a value that is too large")
         elif self.program.line.garbled:
-            self._gone = Verdict(Outcome.RUNTIME_ERROR, "the program sent what is no answer")
+            self._gone = CaseVerdict(CaseOutcome.RUNTIME_ERROR, "the program sent what is no answer")
         else:
             self._gone = self._ended()
         self.program.hang_up()
         return None
 
-    def _ended(self) -> Verdict:
+    def _ended(self) -> CaseVerdict:
         """Why the program gives no more answers."""
         result = self.program.ended(MARGIN)
         if result is None:
-            return Verdict(Outcome.RUNTIME_ERROR, "the program ended")
+            return CaseVerdict(CaseOutcome.RUNTIME_ERROR, "the program ended")
         if result.status in OUTCOMES:
-            return Verdict(OUTCOMES[result.status], result.status.value)
-        return Verdict(Outcome.RUNTIME_ERROR, clean(last_words(result)))
+            return CaseVerdict(OUTCOMES[result.status], result.status.value)
+        return CaseVerdict(CaseOutcome.RUNTIME_ERROR, clean(last_words(result)))
 
-    def _verdict(self, told: Any) -> Verdict:
+    def _verdict(self, told: Any) -> CaseVerdict:
         """The verdict on one test. One that the tests cannot have given is a wrong answer."""
         name, detail = (told.get("verdict"), told.get("detail", "")) if isinstance(told, dict) else ("", "")
         if name == "gone" and self._gone is not None:
             return self._gone
         detail = clean(detail)
-        outcome = _BY_TESTS.get(name, Outcome.WRONG_ANSWER) if isinstance(name, str) else Outcome.WRONG_ANSWER
-        if outcome is Outcome.RUNTIME_ERROR and detail.startswith("MemoryError"):
-            outcome = Outcome.MEMORY
-        return Verdict(outcome, detail)
+        outcome = _BY_TESTS.get(name, CaseOutcome.WRONG_ANSWER) if isinstance(name, str) else CaseOutcome.WRONG_ANSWER
+        if outcome is CaseOutcome.RUNTIME_ERROR and detail.startswith("MemoryError"):
+            outcome = CaseOutcome.MEMORY
+        return CaseVerdict(outcome, detail)
 
 
 def count_assertions(tests: Functions) -> int:
@@ -176,6 +182,6 @@ def clean(text: Any) -> str:
     return clean_text(text[:300]) if isinstance(text, str) else ""
 
 
-def _raised(names: list[str], message: str) -> Verdict:
-    outcome = Outcome.MEMORY if names[0] == "MemoryError" else Outcome.RUNTIME_ERROR
-    return Verdict(outcome, clean(f"{names[0]}: {message}"))
+def _raised(names: list[str], message: str) -> CaseVerdict:
+    outcome = CaseOutcome.MEMORY if names[0] == "MemoryError" else CaseOutcome.RUNTIME_ERROR
+    return CaseVerdict(outcome, clean(f"{names[0]}: {message}"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Outcome(StrEnum):
+class CaseOutcome(StrEnum):
     """Of one test."""
 
     PASSED = "passed"
@@ -23,22 +23,22 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CaseVerdict:
     """Of one test, with what explains it."""
 
-    outcome: Outcome
+    outcome: CaseOutcome
     detail: str = ""
 
     @property
     def passed(self) -> bool:
-        return self.outcome is Outcome.PASSED
+        return self.outcome is CaseOutcome.PASSED
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class ProgramVerdict:
     """Of a program: all its tests. A test behind one that ended the program was not run, and has its outcome."""
 
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[CaseVerdict, ...]
 
     @property
     def passed(self) -> bool:
@@ -50,9 +50,9 @@ class Judgement:
         return sum(verdict.passed for verdict in self.verdicts) / len(self.verdicts) if self.verdicts else 0.0
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> CaseOutcome:
         """The first that is not a pass; a pass if there is none."""
-        return next((v.outcome for v in self.verdicts if not v.passed), Outcome.PASSED)
+        return next((v.outcome for v in self.verdicts if not v.passed), CaseOutcome.PASSED)
 
     @property
     def detail(self) -> str:

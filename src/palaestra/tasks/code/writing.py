@@ -141,7 +141,7 @@ def read_datum(datum: CodeDatum | ProgramDatum | AnyDatum, allowed: Sequence[For
     return form, solution, tree
 
 
-def example_of(
+def datum_to_example(
     datum: CodeDatum | ProgramDatum | AnyDatum, asked: str, skill: str, subskill: str, allowed: Sequence[Form]
 ) -> Example:
     """The datum as it is taught, with its tests as metadata.

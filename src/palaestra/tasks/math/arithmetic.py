@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from palaestra.tasks.math.answers import AnswerKind
-from palaestra.tasks.math.drafts import Draft, Drawer, Skill, ordered
+from palaestra.tasks.math.drafts import Drawer, MathDraft, MathSkill, ordered
 from palaestra.tasks.sampling import between, pick
 
 Pair = Callable[[np.random.Generator], tuple[int, int]]
@@ -42,24 +42,24 @@ QUOTIENT = (
 )
 
 
-def add_draft(a: int, b: int, question: str) -> Draft:
-    return Draft(question, (f"{a}+{b}={a + b}",), str(a + b), ordered(a, b))
+def add_draft(a: int, b: int, question: str) -> MathDraft:
+    return MathDraft(question, (f"{a}+{b}={a + b}",), str(a + b), ordered(a, b))
 
 
-def subtract_draft(a: int, b: int, question: str) -> Draft:
-    return Draft(question, (f"{a}-{b}={a - b}",), str(a - b), (a, b))
+def subtract_draft(a: int, b: int, question: str) -> MathDraft:
+    return MathDraft(question, (f"{a}-{b}={a - b}",), str(a - b), (a, b))
 
 
-def multiply_draft(a: int, b: int, question: str) -> Draft:
-    return Draft(question, (f"{a}*{b}={a * b}",), str(a * b), ordered(a, b))
+def multiply_draft(a: int, b: int, question: str) -> MathDraft:
+    return MathDraft(question, (f"{a}*{b}={a * b}",), str(a * b), ordered(a, b))
 
 
-def divide_draft(a: int, b: int, question: str) -> Draft:
-    return Draft(question, (f"{a}/{b}={a // b}",), str(a // b), (a, b))
+def divide_draft(a: int, b: int, question: str) -> MathDraft:
+    return MathDraft(question, (f"{a}/{b}={a // b}",), str(a // b), (a, b))
 
 
-def _operation(make: Callable[[int, int, str], Draft], wordings: tuple[str, ...], pair: Pair) -> Drawer:
-    def draw(rng: np.random.Generator) -> Draft:
+def _operation(make: Callable[[int, int, str], MathDraft], wordings: tuple[str, ...], pair: Pair) -> Drawer:
+    def draw(rng: np.random.Generator) -> MathDraft:
         a, b = pair(rng)
         return make(a, b, pick(rng, wordings).format(a=a, b=b))
 
@@ -85,7 +85,7 @@ def _exact(rng: np.random.Generator, low: int, high: int) -> tuple[int, int]:
     return b * between(rng, low, high), b
 
 
-ADDITION = Skill(
+ADDITION = MathSkill(
     "addition", "sums of two numbers", AnswerKind.NUMBER,
     {
         "one_digit": _operation(add_draft, SUM, lambda rng: (between(rng, 1, 9), between(rng, 1, 19))),
@@ -94,7 +94,7 @@ ADDITION = Skill(
     },
 )  # fmt: skip
 
-SUBTRACTION = Skill(
+SUBTRACTION = MathSkill(
     "subtraction", "differences of two numbers", AnswerKind.NUMBER,
     {
         "one_digit": _operation(subtract_draft, DIFFERENCE, lambda rng: (between(rng, 9, 19), between(rng, 1, 9))),
@@ -103,7 +103,7 @@ SUBTRACTION = Skill(
     },
 )  # fmt: skip
 
-MULTIPLICATION = Skill(
+MULTIPLICATION = MathSkill(
     "multiplication", "products of two numbers, one of them of one digit", AnswerKind.NUMBER,
     {
         "tables": _operation(multiply_draft, PRODUCT, lambda rng: (between(rng, 2, 9), between(rng, 2, 12))),
@@ -112,7 +112,7 @@ MULTIPLICATION = Skill(
     },
 )  # fmt: skip
 
-DIVISION = Skill(
+DIVISION = MathSkill(
     "division", "quotients without a remainder", AnswerKind.NUMBER,
     {
         "tables": _operation(divide_draft, QUOTIENT, lambda rng: _exact(rng, 2, 12)),
@@ -121,25 +121,25 @@ DIVISION = Skill(
 )  # fmt: skip
 
 
-def _one_of_two(rng: np.random.Generator, wordings: tuple[str, ...], *, larger: bool) -> Draft:
+def _one_of_two(rng: np.random.Generator, wordings: tuple[str, ...], *, larger: bool) -> MathDraft:
     a, b = (int(n) for n in rng.choice(np.arange(10, 1000), 2, replace=False))
     high, low = max(a, b), min(a, b)
     step, answer = (f"{high}>{low}", high) if larger else (f"{low}<{high}", low)
-    return Draft(pick(rng, wordings).format(a=a, b=b), (step,), str(answer), (low, high))
+    return MathDraft(pick(rng, wordings).format(a=a, b=b), (step,), str(answer), (low, high))
 
 
 LARGER = ("Which is larger, {a} or {b}?", "Which number is greater: {a} or {b}?")
 SMALLER = ("Which is smaller, {a} or {b}?", "Which number is less: {a} or {b}?")
 
 
-def _largest(rng: np.random.Generator) -> Draft:
+def _largest(rng: np.random.Generator) -> MathDraft:
     numbers = [int(n) for n in rng.choice(np.arange(10, 100), 3, replace=False)]
     wording = pick(rng, ("What is the largest of {n}?", "Find the maximum of {n}."))
     text = ", ".join(map(str, numbers))
-    return Draft(wording.format(n=text), (), str(max(numbers)), tuple(sorted(numbers)))
+    return MathDraft(wording.format(n=text), (), str(max(numbers)), tuple(sorted(numbers)))
 
 
-COMPARISON = Skill(
+COMPARISON = MathSkill(
     "comparison", "the larger or smaller of two or three numbers", AnswerKind.NUMBER,
     {
         "larger": lambda rng: _one_of_two(rng, LARGER, larger=True),
@@ -149,14 +149,14 @@ COMPARISON = Skill(
 )  # fmt: skip
 
 
-def _sorted(rng: np.random.Generator, wordings: tuple[str, ...], *, descending: bool) -> Draft:
+def _sorted(rng: np.random.Generator, wordings: tuple[str, ...], *, descending: bool) -> MathDraft:
     numbers = [int(n) for n in rng.choice(np.arange(10, 100), 3, replace=False)]
     text = ", ".join(map(str, numbers))
     answer = ", ".join(map(str, sorted(numbers, reverse=descending)))
-    return Draft(pick(rng, wordings).format(n=text), (), answer, tuple(sorted(numbers)))
+    return MathDraft(pick(rng, wordings).format(n=text), (), answer, tuple(sorted(numbers)))
 
 
-ORDERING = Skill(
+ORDERING = MathSkill(
     "ordering", "three numbers put in order", AnswerKind.LIST,
     {
         "ascending": lambda rng: _sorted(rng, ("Sort in ascending order: {n}.", "Sort from smallest to largest: {n}."), descending=False),
@@ -174,7 +174,7 @@ _SAME_FACTOR = {
 """Conversions with the same factor: 3 km in m and 3 kg in g have the same numbers. One of them stands for all, each in turn."""
 
 
-def _convert(rng: np.random.Generator, table: tuple[tuple[str, str, int], ...]) -> Draft:
+def _convert(rng: np.random.Generator, table: tuple[tuple[str, str, int], ...]) -> MathDraft:
     large, small, factor = table[int(rng.integers(len(table)))]
     count = between(rng, 2, 60)
     wording = pick(
@@ -183,10 +183,10 @@ def _convert(rng: np.random.Generator, table: tuple[tuple[str, str, int], ...]) 
     question = wording.format(n=count, large=large, small=small)
     steps, answer = (f"{count}*{factor}={count * factor}",), str(count * factor)
     like = _SAME_FACTOR[factor][count % len(_SAME_FACTOR[factor])]
-    return Draft(question, steps, answer, (large, small, count), (*like, count))
+    return MathDraft(question, steps, answer, (large, small, count), (*like, count))
 
 
-UNITS = Skill(
+UNITS = MathSkill(
     "units", "a quantity in a smaller unit", AnswerKind.NUMBER,
     {
         "length": lambda rng: _convert(rng, (("metres", "centimetres", 100), ("kilometres", "metres", 1000), ("centimetres", "millimetres", 10))),

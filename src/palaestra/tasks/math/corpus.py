@@ -14,7 +14,7 @@ import numpy as np
 
 from palaestra.core.records import Example, Message, Split
 from palaestra.tasks.math.arithmetic import ARITHMETIC, add_draft, divide_draft, multiply_draft, subtract_draft
-from palaestra.tasks.math.drafts import Draft
+from palaestra.tasks.math.drafts import MathDraft
 from palaestra.tasks.math.pretraining_drills import NOTIONS
 from palaestra.tasks.math.task import SKILLS, draft_split
 from palaestra.tasks.sampling import between, pick
@@ -85,7 +85,7 @@ def corpus(generator: np.random.Generator) -> Iterator[Example]:
             yield _chain(generator)
 
 
-def _example(draft: Draft, skill: str) -> Example:
+def _example(draft: MathDraft, skill: str) -> Example:
     return Example((Message("user", draft.question),), draft.response, skill)
 
 
@@ -129,7 +129,7 @@ def _drill(rng: np.random.Generator) -> Example:
 def _notion(rng: np.random.Generator) -> Example:
     """Small notions that word problems are made of: parts, places in a list, hours and minutes."""
     question, steps, answer = NOTIONS[int(rng.integers(len(NOTIONS)))](rng)
-    return _example(Draft(question, steps, answer, ()), "notion")
+    return _example(MathDraft(question, steps, answer, ()), "notion")
 
 
 def _chain(rng: np.random.Generator) -> Example:
@@ -149,7 +149,7 @@ def _chain(rng: np.random.Generator) -> Example:
         words.append(pick(rng, phrase).format(b=b))
         steps.append(f"{value}{sign}{b}={result}")
         value = result
-    return _example(Draft(" ".join(words), tuple(steps), str(value), ()), "chain")
+    return _example(MathDraft(" ".join(words), tuple(steps), str(value), ()), "chain")
 
 
 def _possible(rng: np.random.Generator, value: int) -> str:

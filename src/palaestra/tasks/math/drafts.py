@@ -12,7 +12,7 @@ from palaestra.tasks.sampling import worked
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class MathDraft:
     """One drawn problem before it is given to anyone.
 
     Arguments:
@@ -36,11 +36,11 @@ class Draft:
         return worked(self.steps, self.answer)
 
 
-Drawer = Callable[[np.random.Generator], Draft]
+Drawer = Callable[[np.random.Generator], MathDraft]
 
 
 @dataclass(frozen=True, slots=True)
-class Skill:
+class MathSkill:
     """A skill and its subskills, each of which draws problems of one difficulty."""
 
     name: str

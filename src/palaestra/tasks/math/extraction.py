@@ -33,7 +33,7 @@ class Evidence(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Extracted:
+class ExtractedAnswer:
     """An answer, and how it was found."""
 
     text: str
@@ -92,11 +92,11 @@ _CANDIDATES = 20
 """How many boxes or phrases are looked at from the end before a text counts as having none."""
 
 
-def extract(text: str) -> Extracted | None:
+def extract(text: str) -> ExtractedAnswer | None:
     r"""The final answer of `text`; `None` where it gives none.
 
     >>> extract(r"So we get $\boxed{\frac{1}{2}}$.")
-    Extracted(text='\\frac{1}{2}', evidence=<Evidence.BOXED: 'boxed'>)
+    ExtractedAnswer(text='\\frac{1}{2}', evidence=<Evidence.BOXED: 'boxed'>)
     >>> extract("She sold 9 eggs at $2 each. The answer is $18.").text
     '$18'
     >>> extract("I do not know.") is None
@@ -113,24 +113,24 @@ def extract(text: str) -> Extracted | None:
     return None
 
 
-def boxed(text: str) -> Extracted | None:
+def boxed(text: str) -> ExtractedAnswer | None:
     """The last box that holds something, with the boxes that are joined to it; of nested boxes the outermost."""
     found = _last_box(text)
     return found[0] if found else None
 
 
-def _boxed_percent(text: str) -> Extracted | None:
+def _boxed_percent(text: str) -> ExtractedAnswer | None:
     """As `boxed`, with the percent sign that follows a number in a box."""
     found = _last_box(text)
     if found is None:
         return None
     answer, end = found
     if _PERCENT.match(text, end) and _PLAIN.fullmatch(answer.text):
-        return Extracted(answer.text + r"\%", answer.evidence)
+        return ExtractedAnswer(answer.text + r"\%", answer.evidence)
     return answer
 
 
-def _last_box(text: str) -> tuple[Extracted, int] | None:
+def _last_box(text: str) -> tuple[ExtractedAnswer, int] | None:
     """The answer in the last box, and where the box ends."""
     boxes = _boxes(text)
     for last in range(len(boxes) - 1, max(-1, len(boxes) - 1 - _CANDIDATES), -1):
@@ -140,7 +140,7 @@ def _last_box(text: str) -> tuple[Extracted, int] | None:
             # Cut off, or one brace too few: the rest of the line is what there is.
             inner = _LINE_END.split(inner, maxsplit=1)[0].strip()
         if is_answer(inner):
-            return Extracted(_joined(text, boxes, last, inner) if last else inner, evidence), end + 1
+            return ExtractedAnswer(_joined(text, boxes, last, inner) if last else inner, evidence), end + 1
     return None
 
 
@@ -187,7 +187,7 @@ def _joins(between: str) -> bool:
     return bool(_JOINING.fullmatch(words)) and not _CORRECTING.search(words)
 
 
-def _final(text: str) -> Extracted | None:
+def _final(text: str) -> ExtractedAnswer | None:
     """What "Final answer" announces after the last box."""
     if ("inal" not in text and "INAL" not in text) or not (boxes := _boxes(text)):
         return None
@@ -209,18 +209,18 @@ def _braces(text: str) -> dict[int, int]:
     return ends
 
 
-def _hashes(text: str) -> Extracted | None:
+def _hashes(text: str) -> ExtractedAnswer | None:
     if "####" not in text:
         return None
     for line in reversed(_HASHES.findall(text)):
         answer = line.strip()
         # "#### Step 2" is a heading.
         if answer and not _HEADING.match(answer) and not answer.startswith("#"):
-            return Extracted(answer, Evidence.HASHES)
+            return ExtractedAnswer(answer, Evidence.HASHES)
     return None
 
 
-def _phrase(text: str) -> Extracted | None:
+def _phrase(text: str) -> ExtractedAnswer | None:
     best = None
     lowered = text.lower()
     start = max(lowered.rfind("answer"), lowered.rfind("result"), lowered.rfind("solution"))
@@ -232,7 +232,7 @@ def _phrase(text: str) -> Extracted | None:
         weak = not found.group().lower().lstrip().startswith("answer")
         best = _narrowed(rest)
         if best and (not weak or any(char.isdigit() for char in best)):
-            return Extracted(best, Evidence.PHRASE)
+            return ExtractedAnswer(best, Evidence.PHRASE)
     return None
 
 
@@ -294,32 +294,32 @@ def _inner(span: re.Match[str]) -> str:
     return formula + r"\%" if percent else formula
 
 
-def _whole(text: str) -> Extracted | None:
+def _whole(text: str) -> ExtractedAnswer | None:
     """A text that is nothing but an answer, such as `18` or `**x = 5**`."""
     plain = text.strip()
     if len(plain) > 200 or "\n" in plain or re.search(r"[A-Za-z]{2,}", _NO_WORDS.sub("", plain)):
         return None
-    return Extracted(plain, Evidence.WHOLE)
+    return ExtractedAnswer(plain, Evidence.WHOLE)
 
 
-def _formula(text: str) -> Extracted | None:
+def _formula(text: str) -> ExtractedAnswer | None:
     spans = list(_SPAN.finditer(text[-_TAIL:]))
     if not spans:
         return None
     tail = text[-_TAIL:][spans[-1].end() :]
     if numbers_in(tail):
         return None  # A number after the last formula is nearer to the end.
-    return Extracted(_inner(spans[-1]), Evidence.FORMULA)
+    return ExtractedAnswer(_inner(spans[-1]), Evidence.FORMULA)
 
 
-def _last_number(text: str) -> Extracted | None:
+def _last_number(text: str) -> ExtractedAnswer | None:
     tail = text[-_TAIL:]
     numbers = [
         found.group()
         for found in _NUMBER.finditer(tail)
         if not _NOT.search(tail, max(0, found.start() - 16), found.start())
     ]
-    return Extracted(numbers[-1], Evidence.NUMBER) if numbers else None
+    return ExtractedAnswer(numbers[-1], Evidence.NUMBER) if numbers else None
 
 
 def numbers_in(text: str) -> list[str]:

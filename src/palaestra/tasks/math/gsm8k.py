@@ -12,9 +12,9 @@ from typing import Any
 
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Failure
-from palaestra.tasks.math.equivalence.compare import Verdict, compare_numbers
+from palaestra.tasks.math.equivalence.compare import AnswerVerdict, compare_numbers
 from palaestra.tasks.math.extraction import numbers_in
-from palaestra.tasks.math.worked import Item, WorkedTask, text_field
+from palaestra.tasks.math.worked import WorkedProblem, WorkedTask, text_field
 from palaestra.tasks.sources import Source
 
 STEPS = ("two_steps", "three_steps", "four_steps", "five_steps", "more_steps")
@@ -38,7 +38,7 @@ class GSM8K(WorkedTask):
     def skills(self) -> Mapping[str, tuple[str, ...]]:
         return dict.fromkeys(STEPS, OPERATIONS)
 
-    def _item(self, row: Mapping[str, Any], where: str) -> Item:
+    def _item(self, row: Mapping[str, Any], where: str) -> WorkedProblem:
         question, answer = text_field(row, "question", where), text_field(row, "answer", where)
         solution, mark, final = answer.rpartition("####")
         if not mark or not final.strip():
@@ -46,15 +46,15 @@ class GSM8K(WorkedTask):
         lines = [line for line in solution.strip().splitlines() if line.strip()]
         reference = final.strip()
         worked = f"{_CALCULATION.sub('', solution).strip()}\nThe answer is \\boxed{{{reference}}}."
-        return Item(question, worked, reference, STEPS[min(max(len(lines), 2), 6) - 2], _operations(solution))
+        return WorkedProblem(question, worked, reference, STEPS[min(max(len(lines), 2), 6) - 2], _operations(solution))
 
-    def _cuts(self, item: Item) -> Mapping[str, str]:
+    def _cuts(self, item: WorkedProblem) -> Mapping[str, str]:
         return {"type": item.subskill}
 
-    def _compare(self, answer: str | None, reference: str) -> Verdict | Failure:
+    def _compare(self, answer: str | None, reference: str) -> AnswerVerdict | Failure:
         verdict = compare_numbers(answer, reference)
         if (
-            isinstance(verdict, Verdict)
+            isinstance(verdict, AnswerVerdict)
             and verdict.note == "the answer is no number"
             and answer
             and _PROSE.search(answer)

@@ -9,10 +9,10 @@ from typing import Any
 
 from palaestra.core.errors import MissingExtraError, SettingsError, TaskError
 from palaestra.core.records import Failure, Split
-from palaestra.tasks.math.equivalence.compare import LIMIT, Verdict, compare
+from palaestra.tasks.math.equivalence.compare import LIMIT, AnswerVerdict, compare
 from palaestra.tasks.math.equivalence.sympy_client import shared
 from palaestra.tasks.math.extraction import boxed
-from palaestra.tasks.math.worked import Item, WorkedTask, text_field
+from palaestra.tasks.math.worked import WorkedProblem, WorkedTask, text_field
 from palaestra.tasks.sources import Source
 
 TYPES = {
@@ -50,7 +50,7 @@ class MATH(WorkedTask):
     def skills(self) -> Mapping[str, tuple[str, ...]]:
         return dict.fromkeys(TYPES.values(), LEVELS)
 
-    def _load(self) -> dict[Split, list[Item]]:
+    def _load(self) -> dict[Split, list[WorkedProblem]]:
         if self._items is None:
             if find_spec("math_verify") is None:
                 raise MissingExtraError("math-verify", "math", "scoring MATH")
@@ -58,7 +58,7 @@ class MATH(WorkedTask):
             shared().start()
         return super()._load()
 
-    def _item(self, row: Mapping[str, Any], where: str) -> Item:
+    def _item(self, row: Mapping[str, Any], where: str) -> WorkedProblem:
         kind, level = text_field(row, "type", where), text_field(row, "level", where)
         if kind not in TYPES and kind not in TYPES.values():
             raise TaskError(f"{where}: expected 'type' to be one of {', '.join(TYPES)}; got {kind!r}")
@@ -67,10 +67,12 @@ class MATH(WorkedTask):
         if found is None:
             raise TaskError(f"{where}: expected a solution with its answer in \\boxed{{}}; got ...{solution[-40:]!r}")
         digits = re.sub(r"\D", "", level)
-        return Item(problem, solution.strip(), found.text, TYPES.get(kind, kind), f"level_{digits}" if digits else "")
+        return WorkedProblem(
+            problem, solution.strip(), found.text, TYPES.get(kind, kind), f"level_{digits}" if digits else ""
+        )
 
-    def _cuts(self, item: Item) -> Mapping[str, str]:
+    def _cuts(self, item: WorkedProblem) -> Mapping[str, str]:
         return {"level": item.subskill}
 
-    def _compare(self, answer: str | None, reference: str) -> Verdict | Failure:
+    def _compare(self, answer: str | None, reference: str) -> AnswerVerdict | Failure:
         return compare(answer, reference, limit=self.limit)

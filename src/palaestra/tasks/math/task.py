@@ -6,30 +6,30 @@ import hashlib
 from collections.abc import Mapping
 
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
-from palaestra.tasks.base import split_of
+from palaestra.tasks.base import get_split
 from palaestra.tasks.math.advanced import ADVANCED
 from palaestra.tasks.math.answers import equal, extract
 from palaestra.tasks.math.arithmetic import ARITHMETIC
-from palaestra.tasks.math.drafts import Draft, Skill
+from palaestra.tasks.math.drafts import MathDraft, MathSkill
 from palaestra.tasks.math.reasoning import REASONING
 from palaestra.tasks.math.writing import SKILLS_BRIEF, MathDatum, plain
 from palaestra.tasks.procedural import Family, ProceduralTask
 from palaestra.tasks.sampling import worked
 
-SKILLS: Mapping[str, Skill] = {skill.name: skill for skill in (*ARITHMETIC, *REASONING, *ADVANCED)}
+SKILLS: Mapping[str, MathSkill] = {skill.name: skill for skill in (*ARITHMETIC, *REASONING, *ADVANCED)}
 
 
-def draft_split(skill: str, draft: Draft) -> Split | None:
+def draft_split(skill: str, draft: MathDraft) -> Split | None:
     """The split of a drafted problem: the same under any wording, and in every subskill.
 
     None for a problem with the numbers and the answer of one in another split: it is never asked and never taught. To move
     it there would bring problems that the embedded model was trained on into the splits that are measured on.
     """
-    split = split_of(f"{skill}|{draft.key}")
-    return split if not draft.like or split_of(f"{skill}|{draft.like}") is split else None
+    split = get_split(f"{skill}|{draft.key}")
+    return split if not draft.like or get_split(f"{skill}|{draft.like}") is split else None
 
 
-class MathSkills(ProceduralTask[Draft]):
+class MathSkills(ProceduralTask[MathDraft]):
     """Procedural mathematics.
 
     Example:
@@ -43,19 +43,19 @@ class MathSkills(ProceduralTask[Draft]):
     max_tokens = 72
     datum = MathDatum
 
-    def family(self) -> Family[Draft]:
+    def family(self) -> Family[MathDraft]:
         return {name: skill.subskills for name, skill in SKILLS.items()}
 
-    def split_of(self, skill: str, draft: Draft) -> Split | None:
+    def get_split(self, skill: str, draft: MathDraft) -> Split | None:
         return draft_split(skill, draft)
 
-    def key(self, draft: Draft) -> str:
+    def key(self, draft: MathDraft) -> str:
         return draft.question
 
-    def content(self, draft: Draft) -> tuple[int | str, ...]:
+    def content(self, draft: MathDraft) -> tuple[int | str, ...]:
         return *(draft.like or draft.key), draft.answer
 
-    def problem(self, skill: str, subskill: str, draft: Draft) -> Problem:
+    def problem(self, skill: str, subskill: str, draft: MathDraft) -> Problem:
         digest = hashlib.blake2b(f"{skill}|{subskill}|{draft.question}".encode(), digest_size=6).hexdigest()
         return Problem(
             id=f"{skill}/{subskill}/{digest}",
@@ -66,13 +66,13 @@ class MathSkills(ProceduralTask[Draft]):
             metadata={"worked": draft.response},
         )
 
-    def example(self, skill: str, subskill: str, draft: Draft) -> Example:
+    def example(self, skill: str, subskill: str, draft: MathDraft) -> Example:
         return Example((Message("user", draft.question),), draft.response, skill, subskill, draft.answer)
 
     def brief(self) -> str:
         return SKILLS_BRIEF
 
-    def example_of(self, datum: MathDatum, skill: str, subskill: str) -> Example:
+    def make_example(self, datum: MathDatum, skill: str, subskill: str) -> Example:
         answer = plain(datum.answer)
         question = Message("user", datum.question.strip())
         return Example((question,), worked([datum.reasoning], answer), skill, subskill, answer)

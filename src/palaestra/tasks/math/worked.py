@@ -20,9 +20,9 @@ import numpy as np
 from palaestra.core.errors import TaskError, UnknownNameError
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
-from palaestra.tasks.base import check_skills, take
-from palaestra.tasks.math.equivalence.compare import Verdict
-from palaestra.tasks.math.extraction import Extracted, extract
+from palaestra.tasks.base import TaskHooks, check_skills, take
+from palaestra.tasks.math.equivalence.compare import AnswerVerdict
+from palaestra.tasks.math.extraction import ExtractedAnswer, extract
 from palaestra.tasks.math.writing import WORKED_BRIEF, MathDatum, plain
 from palaestra.tasks.sources import Source, read_rows
 
@@ -35,7 +35,7 @@ _PERCENT = re.compile(r"\s*(?:\\?%|\bpercent(?:age)?\b|\bper cent\b)", re.IGNORE
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class WorkedProblem:
     """One published problem."""
 
     question: str
@@ -50,7 +50,7 @@ class Item:
         return hashlib.blake2b(" ".join(self.question.split()).encode(), digest_size=8).hexdigest()
 
 
-class WorkedTask(ABC):
+class WorkedTask(TaskHooks, ABC):
     """A task of published problems with worked solutions.
 
     Arguments:
@@ -65,21 +65,21 @@ class WorkedTask(ABC):
 
     def __init__(self, path: str = "") -> None:
         self.path = str(path)
-        self._items: dict[Split, list[Item]] | None = None
+        self._items: dict[Split, list[WorkedProblem]] | None = None
 
     @abstractmethod
     def skills(self) -> Mapping[str, tuple[str, ...]]: ...
 
     @abstractmethod
-    def _item(self, row: Mapping[str, Any], where: str) -> Item:
+    def _item(self, row: Mapping[str, Any], where: str) -> WorkedProblem:
         """One row as a problem; raises `TaskError` that starts with `where`."""
 
-    def _cuts(self, item: Item) -> Mapping[str, str]:
+    def _cuts(self, item: WorkedProblem) -> Mapping[str, str]:
         """What reports are cut by, across the skills."""
         return {}
 
     @abstractmethod
-    def _compare(self, answer: str | None, reference: str) -> Verdict | Failure:
+    def _compare(self, answer: str | None, reference: str) -> AnswerVerdict | Failure:
         """Whether an answer equals a reference."""
 
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
@@ -128,17 +128,17 @@ class WorkedTask(ABC):
     def brief(self) -> str:
         return WORKED_BRIEF
 
-    def example_of(self, datum: MathDatum, skill: str, subskill: str) -> Example:
+    def make_example(self, datum: MathDatum, skill: str, subskill: str) -> Example:
         answer = plain(datum.answer)
         worked = f"{datum.reasoning.strip()}\nThe answer is \\boxed{{{answer}}}."
-        return _example(Item(datum.question, worked, answer, skill, subskill))
+        return _example(WorkedProblem(datum.question, worked, answer, skill, subskill))
 
-    def shown(self, skill: str, count: int) -> list[Example]:
+    def get_shots(self, skill: str, count: int) -> list[Example]:
         """Worked problems of all skills in turn, whatever is asked: how hard a question is must not be told."""
         train = sorted(self._load()[Split.TRAIN], key=lambda item: item.digest)
         return [_example(item) for item in list(_in_turn(train, tuple(self.skills()), None, by_skill=True))[:count]]
 
-    def _verdict(self, extracted: Extracted | None, problem: Problem) -> Verdict | Failure:
+    def _verdict(self, extracted: ExtractedAnswer | None, problem: Problem) -> AnswerVerdict | Failure:
         given, expected = extracted.text if extracted else None, problem.reference
         verdict = self._compare(given, expected)
         if given is None or isinstance(verdict, Failure) or verdict.equal:
@@ -148,11 +148,11 @@ class WorkedTask(ABC):
         one_sign = bool(_PERCENT.search(given)) != bool(_PERCENT.search(expected))
         if one_sign and _ASKS_PERCENT.search(_asking(asked)):
             again = self._compare(_PERCENT.sub("", given), _PERCENT.sub("", expected))
-            if isinstance(again, Verdict) and again.equal:
-                return Verdict(True, again.method, "the question asks for a percentage")
+            if isinstance(again, AnswerVerdict) and again.equal:
+                return AnswerVerdict(True, again.method, "the question asks for a percentage")
         return verdict
 
-    def _problem(self, item: Item) -> Problem:
+    def _problem(self, item: WorkedProblem) -> Problem:
         return Problem(
             id=f"{self.name}/{item.skill}/{item.subskill}/{item.digest}",
             messages=_messages(item),
@@ -162,10 +162,10 @@ class WorkedTask(ABC):
             metadata={"worked": item.worked, "question": item.question} | dict(self._cuts(item)),
         )
 
-    def _of(self, split: Split, skill: str) -> list[Item]:
+    def _of(self, split: Split, skill: str) -> list[WorkedProblem]:
         return [item for item in self._load()[split] if item.skill == skill]
 
-    def _load(self) -> dict[Split, list[Item]]:
+    def _load(self) -> dict[Split, list[WorkedProblem]]:
         if self._items is None:
             self._items = {}
             seen: set[str] = set()
@@ -179,7 +179,7 @@ class WorkedTask(ABC):
             }
         return self._items
 
-    def _unseen(self, published: str, seen: set[str]) -> list[Item]:
+    def _unseen(self, published: str, seen: set[str]) -> list[WorkedProblem]:
         items = []
         for where, row in read_rows(self.source, self.path, published):
             item = self._item(row, where)
@@ -197,11 +197,11 @@ def text_field(row: Mapping[str, Any], name: str, where: str) -> str:
     return value
 
 
-def _messages(item: Item) -> tuple[Message, ...]:
+def _messages(item: WorkedProblem) -> tuple[Message, ...]:
     return (Message("user", f"{item.question.strip()}\n\n{INSTRUCTION}"),)
 
 
-def _example(item: Item) -> Example:
+def _example(item: WorkedProblem) -> Example:
     return Example(_messages(item), item.worked, item.skill, item.subskill, item.answer)
 
 
@@ -213,8 +213,8 @@ def _asking(question: str) -> str:
 
 
 def _in_turn(
-    items: Sequence[Item], names: Sequence[str], seeds: Seeds | None, *, by_skill: bool = False
-) -> Iterator[Item]:
+    items: Sequence[WorkedProblem], names: Sequence[str], seeds: Seeds | None, *, by_skill: bool = False
+) -> Iterator[WorkedProblem]:
     """`items`, one of each subskill (or skill) after the other, shuffled within each if there are `seeds`."""
     queues = []
     for name in names:

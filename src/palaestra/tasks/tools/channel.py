@@ -8,15 +8,15 @@ from importlib.resources import files as package_files
 from importlib.resources.abc import Traversable
 
 from palaestra.sandbox.base import KIB
-from palaestra.sandbox.lines import Line
+from palaestra.sandbox.lines import Channel
 
 LONGEST = 64 * KIB
 """Bytes of the largest message."""
 
 
-def line() -> Line:
+def line() -> Channel:
     # A character beyond the first 65536 stays one: the program's side reads JSON as Python, which has no pairs.
-    return Line(LONGEST, ascii=False)
+    return Channel(LONGEST, ascii=False)
 
 
 @cache

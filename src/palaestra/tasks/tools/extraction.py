@@ -32,7 +32,7 @@ _DECODER = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class CallReference:
     """Stands for the result of the call of that name."""
 
     name: str
@@ -44,7 +44,7 @@ class Asked:
 
     Arguments:
         name: its id, or `call_1` and so on by its place.
-        arguments: JSON, with `Reference`s in it.
+        arguments: JSON, with `CallReference`s in it.
     """
 
     name: str
@@ -130,7 +130,7 @@ def _read(value: Any, names: list[str], by_place: Mapping[str, str]) -> Any:
         said = value[1:]
     if said is None:
         return value
-    return Reference(said if said in names else by_place.get(said, said))
+    return CallReference(said if said in names else by_place.get(said, said))
 
 
 def _is_call(value: Any) -> bool:

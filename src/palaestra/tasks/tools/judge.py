@@ -12,14 +12,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import suggest
-from palaestra.sandbox.base import MIB, Limits, Result, Status, make_sandbox
-from palaestra.sandbox.rpc import Conversation, last_words
+from palaestra.sandbox.base import MIB, Limits, SandboxResult, Status, make_sandbox
+from palaestra.sandbox.rpc import ScriptSession, last_words
 from palaestra.tasks.tools.channel import line, program_files
-from palaestra.tasks.tools.extraction import Asked, Reference
+from palaestra.tasks.tools.extraction import Asked, CallReference
 from palaestra.tasks.tools.library import LIBRARY
 from palaestra.tasks.tools.library.tool import ArgumentError
-from palaestra.tasks.tools.matching import Outcome
-from palaestra.tasks.tools.plans import Made
+from palaestra.tasks.tools.matching import PlanOutcome
+from palaestra.tasks.tools.plans import ExecutedCall
 from palaestra.tasks.tools.records import MOST_CALLS, Record, with_error, with_too_many, without_answer
 from palaestra.tasks.tools.straight_line import follow
 from palaestra.tasks.tools.workers import ToolWorkers
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 NO_MESSAGE = "it sent something that is neither a call nor an answer"
 OUTCOMES = {
-    Status.WALL_TIME: Outcome.TIME, Status.CPU_TIME: Outcome.TIME, Status.MEMORY: Outcome.MEMORY,
-    Status.OUTPUT: Outcome.OUTPUT,
+    Status.WALL_TIME: PlanOutcome.TIME, Status.CPU_TIME: PlanOutcome.TIME, Status.MEMORY: PlanOutcome.MEMORY,
+    Status.OUTPUT: PlanOutcome.OUTPUT,
 }  # fmt: skip
 
 
@@ -69,8 +69,8 @@ class ToolJudge:
 
     def run_in_sandbox(self, code: str, offered: Sequence[str]) -> Record:
         """Run any program, in a sandbox of its own."""
-        made: list[Made] = []
-        talk = Conversation(self.sandbox(), program_files(), "program.py", self.limits, line)
+        made: list[ExecutedCall] = []
+        talk = ScriptSession(self.sandbox(), program_files(), "program.py", self.limits, line)
         try:
             talk.send({"code": code, "tools": list(offered)})
             last = self._serve(talk, offered, made)
@@ -91,21 +91,21 @@ class ToolJudge:
         Raises:
             SandboxError: the sandbox of the tools broke.
         """
-        made: list[Made] = []
+        made: list[ExecutedCall] = []
         results: dict[str, Any] = {}
         if len(calls) > MOST_CALLS:
-            return Record((), Outcome.TOO_MANY_CALLS, f"expected at most {MOST_CALLS} calls; got more")
+            return Record((), PlanOutcome.TOO_MANY_CALLS, f"expected at most {MOST_CALLS} calls; got more")
         for call in calls:
             unknown = sorted(_references(call.arguments) - results.keys())
             if unknown:
                 later = unknown[0] in {other.name for other in calls}
-                fault = Outcome.WRONG_ORDER if later else Outcome.WRONG_ARGUMENTS
+                fault = PlanOutcome.WRONG_ORDER if later else PlanOutcome.WRONG_ARGUMENTS
                 why = "is not made before it" if later else "is none of the calls"
                 return Record(tuple(made), fault, f"{call.name} needs the result of {unknown[0]}, which {why}")
             made.append(self._make(call.tool, (), _resolved(call.arguments, results), offered))
             if made[-1].error:
                 known = call.tool in offered
-                fault = Outcome.WRONG_ARGUMENTS if known else Outcome.WRONG_CALLS
+                fault = PlanOutcome.WRONG_ARGUMENTS if known else PlanOutcome.WRONG_CALLS
                 return Record(tuple(made), fault, made[-1].error)
             results[call.name] = made[-1].value
         return Record(tuple(made), None, value=made[-1].value)
@@ -114,7 +114,7 @@ class ToolJudge:
         """End the tools' sandbox now; it would end by itself a little later."""
         self.workers.close()
 
-    def _serve(self, talk: Conversation, offered: Sequence[str], made: list[Made]) -> dict[str, Any] | None:
+    def _serve(self, talk: ScriptSession, offered: Sequence[str], made: list[ExecutedCall]) -> dict[str, Any] | None:
         """Answer the calls of a program; returns the message that is not a call, or is one too many."""
         while (message := talk.receive()) is not None:
             tool, args, kwargs = message.get("call"), message.get("args"), message.get("kwargs")
@@ -126,22 +126,24 @@ class ToolJudge:
             talk.send({"error": made[-1].error} if made[-1].error else {"value": made[-1].value})
         return None
 
-    def _make(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], offered: Sequence[str]) -> Made:
+    def _make(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], offered: Sequence[str]) -> ExecutedCall:
         raw = {**{str(place): value for place, value in enumerate(args)}, **kwargs}
         if name not in offered:
-            return Made(name[:60], raw, error=f"no tool '{name[:60]}' was offered; {suggest(name[:60], offered)}")
+            return ExecutedCall(
+                name[:60], raw, error=f"no tool '{name[:60]}' was offered; {suggest(name[:60], offered)}"
+            )
         tool = LIBRARY[name]
         try:
             arguments = tool.bind(args, kwargs)
         except ArgumentError as error:
-            return Made(name, raw, error=str(error))
+            return ExecutedCall(name, raw, error=str(error))
         return self.workers.call(tool, arguments)
 
 
-def _ended(talk: Conversation, result: Result, made: list[Made]) -> Record:
+def _ended(talk: ScriptSession, result: SandboxResult, made: list[ExecutedCall]) -> Record:
     """What became of a program that says no more."""
     if talk.line.too_long:
-        return Record(tuple(made), Outcome.OUTPUT, "it sent a value that is too large")
+        return Record(tuple(made), PlanOutcome.OUTPUT, "it sent a value that is too large")
     if talk.line.garbled:
         return with_error(made, NO_MESSAGE)
     if result.status in OUTCOMES:
@@ -152,14 +154,14 @@ def _ended(talk: Conversation, result: Result, made: list[Made]) -> Record:
 
 
 def _references(value: Any) -> set[str]:
-    if isinstance(value, Reference):
+    if isinstance(value, CallReference):
         return {value.name}
     inner: Collection[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return {name for one in inner for name in _references(one)}
 
 
 def _resolved(value: Any, results: Mapping[str, Any]) -> Any:
-    if isinstance(value, Reference):
+    if isinstance(value, CallReference):
         return results[value.name]
     if isinstance(value, dict):
         return {name: _resolved(one, results) for name, one in value.items()}

@@ -13,11 +13,11 @@ from enum import StrEnum
 
 from palaestra.tasks.tools.library import LIBRARY
 from palaestra.tasks.tools.paths import is_other_path
-from palaestra.tasks.tools.plans import Made, Plan, brief
+from palaestra.tasks.tools.plans import ExecutedCall, Plan, brief
 from palaestra.tasks.tools.values import same_value
 
 
-class Outcome(StrEnum):
+class PlanOutcome(StrEnum):
     """What became of an answer."""
 
     RIGHT = "right"
@@ -52,13 +52,18 @@ class Match:
         matched: how many calls of the plan were made, in whatever order.
     """
 
-    outcome: Outcome
+    outcome: PlanOutcome
     matched: int
     detail: str = ""
 
 
 def match(
-    plan: Plan, gold: Sequence[Made], made: Sequence[Made], extra_calls: bool = False, *, free_order: bool = False
+    plan: Plan,
+    gold: Sequence[ExecutedCall],
+    made: Sequence[ExecutedCall],
+    extra_calls: bool = False,
+    *,
+    free_order: bool = False,
 ) -> Match:
     """Compare what was made with the plan.
 
@@ -73,22 +78,22 @@ def match(
     matched = _most(same)
     if matched == len(gold):
         if not _embedded(same, lambda call: needs[call]):
-            return Match(Outcome.WRONG_ORDER, matched, _out_of_order(gold, same, needs))
+            return Match(PlanOutcome.WRONG_ORDER, matched, _out_of_order(gold, same, needs))
         if len(made) > len(gold) and not extra_calls:
-            return Match(Outcome.EXTRA_CALLS, matched, f"expected {len(gold)} calls; got {len(made)}")
-        return Match(Outcome.RIGHT, matched)
+            return Match(PlanOutcome.EXTRA_CALLS, matched, f"expected {len(gold)} calls; got {len(made)}")
+        return Match(PlanOutcome.RIGHT, matched)
     if free_order and is_other_path(gold, made):
-        return Match(Outcome.RIGHT, len(gold), "another path to the same result")
+        return Match(PlanOutcome.RIGHT, len(gold), "another path to the same result")
     missing = [one.tool for one in gold]
     for other in made:
         if other.tool in missing:
             missing.remove(other.tool)
     if missing:
-        return Match(Outcome.WRONG_CALLS, matched, f"expected a call of {missing[0]}; got {_names(made)}")
-    return Match(Outcome.WRONG_ARGUMENTS, matched, _first_fault(gold, made, same))
+        return Match(PlanOutcome.WRONG_CALLS, matched, f"expected a call of {missing[0]}; got {_names(made)}")
+    return Match(PlanOutcome.WRONG_ARGUMENTS, matched, _first_fault(gold, made, same))
 
 
-def same_call(one: Made, other: Made) -> bool:
+def same_call(one: ExecutedCall, other: ExecutedCall) -> bool:
     """Whether two calls ask the same of the same tool."""
     if one.tool != other.tool or one.error or other.error:
         return False
@@ -126,7 +131,7 @@ def _embedded(same: Sequence[Sequence[bool]], needs: Callable[[int], set[int]]) 
     return place([])
 
 
-def _out_of_order(gold: Sequence[Made], same: Sequence[Sequence[bool]], needs: Sequence[set[int]]) -> str:
+def _out_of_order(gold: Sequence[ExecutedCall], same: Sequence[Sequence[bool]], needs: Sequence[set[int]]) -> str:
     for call, before in enumerate(needs):
         for other in sorted(before):
             if same[call].index(True) <= same[other].index(True):
@@ -134,7 +139,7 @@ def _out_of_order(gold: Sequence[Made], same: Sequence[Sequence[bool]], needs: S
     return "a call came before one whose result it needs"
 
 
-def _first_fault(gold: Sequence[Made], made: Sequence[Made], same: Sequence[Sequence[bool]]) -> str:
+def _first_fault(gold: Sequence[ExecutedCall], made: Sequence[ExecutedCall], same: Sequence[Sequence[bool]]) -> str:
     """What the first call of the plan that was not made looks like, and what was made instead."""
     call = next(place for place, row in enumerate(same) if not any(row)) if not all(map(any, same)) else 0
     wanted = gold[call]
@@ -150,5 +155,5 @@ def _first_fault(gold: Sequence[Made], made: Sequence[Made], same: Sequence[Sequ
     return f"{wanted.tool}: expected {name} {brief(wanted.arguments[name])}; got {brief(given.get(name))}"
 
 
-def _names(made: Sequence[Made]) -> str:
+def _names(made: Sequence[ExecutedCall]) -> str:
     return ", ".join(one.tool for one in made) or "none"

@@ -17,7 +17,7 @@ from palaestra.tasks.tools.library.shop import ITEMS
 from palaestra.tasks.tools.library.travel import TOWNS
 from palaestra.tasks.tools.library.units import GRAMS, LITRES, METRES
 from palaestra.tasks.tools.library.values import parse_date, parse_time, show_time
-from palaestra.tasks.tools.plans import Call, Made, Plan, Result
+from palaestra.tasks.tools.plans import Call, CallResult, ExecutedCall, Plan
 from palaestra.tasks.tools.values import same_value
 
 VARIATIONS, LEAST = 12, 3
@@ -28,7 +28,7 @@ NAMES = [
 """Names that can stand for each other."""
 
 
-def is_other_path(gold: Sequence[Made], made: Sequence[Made]) -> bool:
+def is_other_path(gold: Sequence[ExecutedCall], made: Sequence[ExecutedCall]) -> bool:
     """Whether `made` is another path to the result of the plan that was executed as `gold`."""
     if sorted(one.tool for one in gold) != sorted(one.tool for one in made) or any(one.error for one in made):
         return False
@@ -41,7 +41,7 @@ def is_other_path(gold: Sequence[Made], made: Sequence[Made]) -> bool:
     return False not in tried and tried.count(True) >= LEAST
 
 
-def _find_flow(made: Sequence[Made]) -> tuple[Plan, list[Any]]:
+def _find_flow(made: Sequence[ExecutedCall]) -> tuple[Plan, list[Any]]:
     """The plan behind calls that were made, where a value that an earlier call gave is its result; and the other values."""
     given: list[Any] = []
 
@@ -50,7 +50,7 @@ def _find_flow(made: Sequence[Made]) -> tuple[Plan, list[Any]]:
             return [read(item, place) for item in value]
         for before in range(place - 1, -1, -1):
             if same_value(value, made[before].value):
-                return Result(before)
+                return CallResult(before)
         # A tool may take 5 as 5.0, which is the same given value.
         plain = int(value) if isinstance(value, float) and value.is_integer() else value
         given.append(plain)
@@ -83,7 +83,7 @@ def _with_values(plan: Plan, moved: Mapping[str, Any]) -> Plan:
     def read(value: Any) -> Any:
         if isinstance(value, list):
             return [read(item) for item in value]
-        return value if isinstance(value, Result) else moved[repr(value)]
+        return value if isinstance(value, CallResult) else moved[repr(value)]
 
     return Plan(tuple(Call(one.tool, {name: read(v) for name, v in one.arguments.items()}) for one in plan.calls))
 

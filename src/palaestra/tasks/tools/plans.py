@@ -21,7 +21,7 @@ MOST_CALLS_A_PLAN = len(VARIABLES)
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CallResult:
     """Stands for what an earlier call gave; the first call is 0."""
 
     call: int
@@ -29,18 +29,20 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a plan. An argument is a value, a `Result`, or a list with results in it."""
+    """A call of a plan. An argument is a value, a `CallResult`, or a list with results in it."""
 
     tool: str
     arguments: Mapping[str, Any]
 
     def needs(self) -> set[int]:
         """The calls whose results it takes."""
-        return {part.call for value in self.arguments.values() for part in _parts(value) if isinstance(part, Result)}
+        return {
+            part.call for value in self.arguments.values() for part in _parts(value) if isinstance(part, CallResult)
+        }
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ExecutedCall:
     """A call that was made, and what came of it.
 
     Arguments:
@@ -72,14 +74,14 @@ class Plan:
         chain = all(call.needs() == {place - 1} for place, call in enumerate(self.calls) if place)
         return "chain" if chain else "join"
 
-    def execute(self) -> tuple[Made, ...]:
+    def execute(self) -> tuple[ExecutedCall, ...]:
         """Make the calls here: for plans of ours, never for those of a model."""
-        made: list[Made] = []
+        made: list[ExecutedCall] = []
         for call in self.calls:
             tool = LIBRARY[call.tool]
             given = {name: resolve(value, [one.value for one in made]) for name, value in call.arguments.items()}
             bound = tool.bind((), given)
-            made.append(Made(call.tool, bound, tool.function(**bound)))
+            made.append(ExecutedCall(call.tool, bound, tool.function(**bound)))
         return tuple(made)
 
     def to_data(self) -> list[dict[str, Any]]:
@@ -92,13 +94,13 @@ class Plan:
 
     def canonical(self) -> str:
         """The same for all plans that mean the same, whatever the order of what has none: decides the split."""
-        return json.dumps(self._expression(Result(len(self.calls) - 1)), sort_keys=True)
+        return json.dumps(self._expression(CallResult(len(self.calls) - 1)), sort_keys=True)
 
     def _expression(self, value: Any) -> Any:
         """A value with the whole calls, tool and arguments, in the places of their results."""
         if isinstance(value, list):
             return [self._expression(item) for item in value]
-        if not isinstance(value, Result):
+        if not isinstance(value, CallResult):
             return value
         call = self.calls[value.call]
         tool = LIBRARY[call.tool]
@@ -144,7 +146,7 @@ def read_plan(source: str, values: Mapping[str, Any]) -> Plan:
             arguments = {name: value_of(one) for name, one in zip(known, node.args, strict=False)}
             arguments.update({one.arg or "": value_of(one.value) for one in node.keywords})
             calls.append(Call(node.func.id, arguments))
-            return Result(len(calls) - 1)
+            return CallResult(len(calls) - 1)
         return ast.literal_eval(node)
 
     for line in _parsed(source):
@@ -162,7 +164,7 @@ def _parsed(source: str) -> list[ast.stmt]:
 
 def resolve(value: Any, results: Sequence[Any]) -> Any:
     """A value with the results in the places that stand for them."""
-    if isinstance(value, Result):
+    if isinstance(value, CallResult):
         return results[value.call]
     if isinstance(value, list):
         return [resolve(item, results) for item in value]
@@ -171,7 +173,7 @@ def resolve(value: Any, results: Sequence[Any]) -> Any:
 
 def refer(value: Any) -> Any:
     """A value as JSON, where `{"$result": "call_1"}` stands for the result of the first call."""
-    if isinstance(value, Result):
+    if isinstance(value, CallResult):
         return {"$result": f"call_{value.call + 1}"}
     if isinstance(value, Mapping):
         return {name: refer(one) for name, one in value.items()}
@@ -181,7 +183,7 @@ def refer(value: Any) -> Any:
 def _dereferred(value: Any) -> Any:
     if isinstance(value, Mapping):
         if "$result" in value:
-            return Result(int(value["$result"].removeprefix("call_")) - 1)
+            return CallResult(int(value["$result"].removeprefix("call_")) - 1)
         return {name: _dereferred(one) for name, one in value.items()}
     return [_dereferred(item) for item in value] if isinstance(value, list) else value
 
@@ -191,7 +193,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _written(value: Any) -> str:
-    if isinstance(value, Result):
+    if isinstance(value, CallResult):
         return VARIABLES[value.call]
     if isinstance(value, list):
         return f"[{', '.join(map(_written, value))}]"

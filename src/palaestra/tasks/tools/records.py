@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from palaestra.tasks.tools.matching import Outcome
-from palaestra.tasks.tools.plans import Made
+from palaestra.tasks.tools.matching import PlanOutcome
+from palaestra.tasks.tools.plans import ExecutedCall
 
 MOST_CALLS = 16
 """That an answer may make; the longest plan has four."""
@@ -22,21 +22,21 @@ class Record:
         value: what it answered.
     """
 
-    made: tuple[Made, ...]
-    fault: Outcome | None
+    made: tuple[ExecutedCall, ...]
+    fault: PlanOutcome | None
     detail: str = ""
     value: Any = None
 
 
-def without_answer(made: list[Made]) -> Record:
-    return Record(tuple(made), Outcome.NO_ANSWER, "the program ended without answer(value)")
+def without_answer(made: list[ExecutedCall]) -> Record:
+    return Record(tuple(made), PlanOutcome.NO_ANSWER, "the program ended without answer(value)")
 
 
-def with_too_many(made: list[Made]) -> Record:
-    return Record(tuple(made), Outcome.TOO_MANY_CALLS, f"expected at most {MOST_CALLS} calls; it went on")
+def with_too_many(made: list[ExecutedCall]) -> Record:
+    return Record(tuple(made), PlanOutcome.TOO_MANY_CALLS, f"expected at most {MOST_CALLS} calls; it went on")
 
 
-def with_error(made: list[Made], error: str) -> Record:
+def with_error(made: list[ExecutedCall], error: str) -> Record:
     """A program that raised, with the last line of what it said."""
-    outcome = Outcome.MEMORY if error.startswith("MemoryError") else Outcome.RUNTIME_ERROR
+    outcome = PlanOutcome.MEMORY if error.startswith("MemoryError") else PlanOutcome.RUNTIME_ERROR
     return Record(tuple(made), outcome, error[:300])

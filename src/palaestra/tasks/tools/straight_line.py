@@ -14,12 +14,12 @@ import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from palaestra.tasks.tools.plans import Made
+from palaestra.tasks.tools.plans import ExecutedCall
 from palaestra.tasks.tools.records import MOST_CALLS, Record, with_error, with_too_many, without_answer
 
 LONGEST = 4000
 """Characters of a program that is read: none of its values can then be too large for a message."""
-Make = Callable[[str, list[Any], dict[str, Any]], Made]
+Make = Callable[[str, list[Any], dict[str, Any]], ExecutedCall]
 
 
 class _Stop(Exception):
@@ -54,7 +54,7 @@ def follow(code: str, offered: Collection[str], make: Make) -> Record | None:
 class _Follower:
     def __init__(self, make: Make) -> None:
         self._make = make
-        self._made: list[Made] = []
+        self._made: list[ExecutedCall] = []
         self._names: dict[str, Any] = {}
 
     def run(self, body: list[ast.stmt]) -> Record:

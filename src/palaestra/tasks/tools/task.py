@@ -10,14 +10,14 @@ from typing import Any
 
 from palaestra.core.errors import SandboxError, SettingsError, TaskError
 from palaestra.core.records import Attempt, Completion, Example, Failure, FailureCause, Message, Problem, Score, Split
-from palaestra.core.statistics import Mean, cluster_of, rate_interval
-from palaestra.tasks.base import split_of
+from palaestra.core.statistics import Mean, get_cluster, rate_interval
+from palaestra.tasks.base import get_split
 from palaestra.tasks.procedural import Family, ProceduralTask
 from palaestra.tasks.tools import writing
 from palaestra.tasks.tools.extraction import extract_calls, extract_program, read_native_calls
 from palaestra.tasks.tools.judge import ToolJudge
 from palaestra.tasks.tools.library import LIBRARY
-from palaestra.tasks.tools.matching import Outcome, match
+from palaestra.tasks.tools.matching import PlanOutcome, match
 from palaestra.tasks.tools.offers import offer
 from palaestra.tasks.tools.plans import MOST_CALLS_A_PLAN, Plan, brief
 from palaestra.tasks.tools.records import Record
@@ -85,8 +85,8 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
     def family(self) -> Family[ToolDraft]:
         return self._family
 
-    def split_of(self, skill: str, draft: ToolDraft) -> Split:
-        return split_of(draft.plan.canonical())  # Whatever the words and the skill: a plan has one split.
+    def get_split(self, skill: str, draft: ToolDraft) -> Split:
+        return get_split(draft.plan.canonical())  # Whatever the words and the skill: a plan has one split.
 
     def key(self, draft: ToolDraft) -> str:
         return draft.question
@@ -125,7 +125,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
     def brief(self) -> str:
         return writing.brief()
 
-    def example_of(self, datum: writing.ToolsDatum, skill: str, subskill: str) -> Example:
+    def make_example(self, datum: writing.ToolsDatum, skill: str, subskill: str) -> Example:
         return self.example(skill, subskill, ToolDraft(datum.request.strip(), writing.plan_of(datum)))
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
@@ -158,7 +158,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
             if isinstance(attempt.outcome, Score) and "calls" in attempt.outcome.evidence:
                 made, _, wanted = attempt.outcome.evidence["calls"].partition(" of ")
                 shares.append(int(made) / int(wanted))
-                clusters.append(cluster_of(attempt.problem))
+                clusters.append(get_cluster(attempt.problem))
         return {"calls made": rate_interval(shares, clusters)} if shares else {}
 
     def check_scoring(self) -> None:
@@ -177,8 +177,8 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         outcome, detail = found.outcome, found.detail
         if record.fault is not None:
             outcome, detail = record.fault, record.detail
-        elif outcome is Outcome.RIGHT and not same_value(record.value, gold[-1].value):
-            outcome, detail = Outcome.WRONG_ANSWER, f"expected {brief(gold[-1].value)}; got {brief(record.value)}"
+        elif outcome is PlanOutcome.RIGHT and not same_value(record.value, gold[-1].value):
+            outcome, detail = PlanOutcome.WRONG_ANSWER, f"expected {brief(gold[-1].value)}; got {brief(record.value)}"
         evidence = {
             "outcome": outcome.value,
             "calls": f"{found.matched} of {len(gold)}",
@@ -187,7 +187,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
             "expected": brief(gold[-1].value, 80),
             "detail": detail,
         }
-        return Score(float(outcome is Outcome.RIGHT), evidence)
+        return Score(float(outcome is PlanOutcome.RIGHT), evidence)
 
 
 def _drawers(most_calls: int) -> Family[ToolDraft]:
@@ -201,7 +201,7 @@ def _drawers(most_calls: int) -> Family[ToolDraft]:
 
 
 def _nothing(detail: str) -> Record:
-    return Record((), Outcome.NO_PLAN, detail)
+    return Record((), PlanOutcome.NO_PLAN, detail)
 
 
 def _one_of(option: str, given: Any, known: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from palaestra.tasks.tools.library import LIBRARY
-from palaestra.tasks.tools.plans import Plan, Result, refer
+from palaestra.tasks.tools.plans import CallResult, Plan, refer
 
 FORMS = ("program", "calls")
 PROMPTS = ("full", "short")
@@ -88,7 +88,7 @@ def short_calls(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _named(value: Any) -> Any:
-    if isinstance(value, Result):
+    if isinstance(value, CallResult):
         return f"$call_{value.call + 1}"
     if isinstance(value, list):
         return [_named(item) for item in value]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import SandboxError, TaskError
 from palaestra.sandbox.base import MIB, Limits
-from palaestra.sandbox.rpc import Conversation, Pool, last_words
+from palaestra.sandbox.rpc import ScriptSession, SessionPool, last_words
 from palaestra.tasks.tools.channel import line, tool_files
 from palaestra.tasks.tools.library.tool import Tool
-from palaestra.tasks.tools.plans import Made
+from palaestra.tasks.tools.plans import ExecutedCall
 
 if TYPE_CHECKING:
     from palaestra.sandbox.base import Sandbox
@@ -31,9 +31,9 @@ class ToolWorkers:
     """
 
     def __init__(self, sandbox: Callable[[], Sandbox]) -> None:
-        self._pool = Pool(lambda: Conversation(sandbox(), tool_files(), "worker.py", LIMITS, line), LIFE)
+        self._pool = SessionPool(lambda: ScriptSession(sandbox(), tool_files(), "worker.py", LIMITS, line), LIFE)
 
-    def call(self, tool: Tool, arguments: Mapping[str, Any]) -> Made:
+    def call(self, tool: Tool, arguments: Mapping[str, Any]) -> ExecutedCall:
         """Make a call with bound arguments.
 
         Raises:
@@ -43,10 +43,10 @@ class ToolWorkers:
         reply = self._ask(tool.name, arguments)
         error, broken = reply.get("error"), reply.get("broken")
         if isinstance(error, str):
-            return Made(tool.name, arguments, error=error)
+            return ExecutedCall(tool.name, arguments, error=error)
         if "value" not in reply:
             raise TaskError(f"the tool {tool.name} broke: {broken}; mend it in {tool.function.__module__}")
-        return Made(tool.name, arguments, reply["value"])
+        return ExecutedCall(tool.name, arguments, reply["value"])
 
     def _ask(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         while True:

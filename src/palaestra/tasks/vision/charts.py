@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from palaestra.tasks.sampling import between, pick
-from palaestra.tasks.vision.drafts import COLOUR_NAMES, NUMBERS, YES_NO, Draft, Skill, coin, number, several
+from palaestra.tasks.vision.drafts import COLOUR_NAMES, NUMBERS, YES_NO, VisionDraft, VisionSkill, coin, number, several
 from palaestra.tasks.vision.scene import BARS, PIE_PARTS, POINTS, SLICES, TOP_VALUE, Chart, Scene
 
 TRENDS = ("rising", "falling")
@@ -38,37 +38,37 @@ def line(rng: np.random.Generator, *, steady: bool = False) -> Chart:
     return Chart("line", tuple(values), (pick(rng, COLOUR_NAMES),))
 
 
-def _bar_extreme(rng: np.random.Generator, *, highest: bool) -> Draft:
+def _bar_extreme(rng: np.random.Generator, *, highest: bool) -> VisionDraft:
     chart = bars(rng)
     best = (max if highest else min)(chart.values)
     colour = chart.colours[chart.values.index(best)]
     word = "highest" if highest else "lowest"
     wordings = (f"What colour is the {word} bar?", f"Which bar is the {word}?", f"Name the colour of the {word} bar.")
-    return Draft(Scene(chart=chart), pick(rng, wordings), (), colour, COLOUR_NAMES)
+    return VisionDraft(Scene(chart=chart), pick(rng, wordings), (), colour, COLOUR_NAMES)
 
 
-def _bar_count(rng: np.random.Generator) -> Draft:
+def _bar_count(rng: np.random.Generator) -> VisionDraft:
     chart = bars(rng)
     wordings = ("How many bars are there?", "Count the bars.", "What is the number of bars?")
-    return Draft(Scene(chart=chart), pick(rng, wordings), (), str(len(chart.values)), NUMBERS)
+    return VisionDraft(Scene(chart=chart), pick(rng, wordings), (), str(len(chart.values)), NUMBERS)
 
 
-def _pie_extreme(rng: np.random.Generator, *, largest: bool) -> Draft:
+def _pie_extreme(rng: np.random.Generator, *, largest: bool) -> VisionDraft:
     chart = pie(rng)
     best = (max if largest else min)(chart.values)
     colour = chart.colours[chart.values.index(best)]
     word = "largest" if largest else "smallest"
     wordings = (f"What colour is the {word} slice?", f"Which slice is the {word}?", f"Name the colour of the {word} slice.")  # fmt: skip
-    return Draft(Scene(chart=chart), pick(rng, wordings), (), colour, COLOUR_NAMES)
+    return VisionDraft(Scene(chart=chart), pick(rng, wordings), (), colour, COLOUR_NAMES)
 
 
-def _pie_count(rng: np.random.Generator) -> Draft:
+def _pie_count(rng: np.random.Generator) -> VisionDraft:
     chart = pie(rng)
     wordings = ("How many slices are there?", "Count the slices.", "What is the number of slices?")
-    return Draft(Scene(chart=chart), pick(rng, wordings), (), str(len(chart.values)), NUMBERS)
+    return VisionDraft(Scene(chart=chart), pick(rng, wordings), (), str(len(chart.values)), NUMBERS)
 
 
-def _pie_half(rng: np.random.Generator) -> Draft:
+def _pie_half(rng: np.random.Generator) -> VisionDraft:
     more = coin(rng)
     while True:
         chart = pie(rng)
@@ -76,17 +76,17 @@ def _pie_half(rng: np.random.Generator) -> Draft:
         if chart.values[at] != PIE_PARTS // 2 and (chart.values[at] > PIE_PARTS // 2) == more:
             break
     question = f"Is the {chart.colours[at]} slice more than half of the pie?"
-    return Draft(Scene(chart=chart), question, (), YES_NO[not more], YES_NO)
+    return VisionDraft(Scene(chart=chart), question, (), YES_NO[not more], YES_NO)
 
 
-def _bar_value(rng: np.random.Generator) -> Draft:
+def _bar_value(rng: np.random.Generator) -> VisionDraft:
     chart = bars(rng)
     at = between(rng, 0, len(chart.values) - 1)
     wordings = (f"How high is the {chart.colours[at]} bar?", f"What is the value of the {chart.colours[at]} bar?")
-    return Draft(Scene(chart=chart), pick(rng, wordings), (), str(chart.values[at]), NUMBERS)
+    return VisionDraft(Scene(chart=chart), pick(rng, wordings), (), str(chart.values[at]), NUMBERS)
 
 
-def _bar_arithmetic(rng: np.random.Generator, *, add: bool) -> Draft:
+def _bar_arithmetic(rng: np.random.Generator, *, add: bool) -> VisionDraft:
     chart = bars(rng)
     i, j = (int(k) for k in rng.permutation(len(chart.values))[:2])
     if not add and chart.values[i] < chart.values[j]:
@@ -95,38 +95,38 @@ def _bar_arithmetic(rng: np.random.Generator, *, add: bool) -> Draft:
     steps = (number(m, a), number(n, b))
     if add:
         question = f"What do the {a} bar and the {b} bar add up to?"
-        return Draft(Scene(chart=chart), question, (*steps, f"{m}+{n}={m + n}"), str(m + n), NUMBERS)
+        return VisionDraft(Scene(chart=chart), question, (*steps, f"{m}+{n}={m + n}"), str(m + n), NUMBERS)
     question = f"How much higher is the {a} bar than the {b} bar?"
-    return Draft(Scene(chart=chart), question, (*steps, f"{m}-{n}={m - n}"), str(m - n), NUMBERS)
+    return VisionDraft(Scene(chart=chart), question, (*steps, f"{m}-{n}={m - n}"), str(m - n), NUMBERS)
 
 
 def line_values(chart: Chart) -> str:
     return "values: " + ", ".join(map(str, chart.values))
 
 
-def _trend(rng: np.random.Generator) -> Draft:
+def _trend(rng: np.random.Generator) -> VisionDraft:
     chart = line(rng, steady=True)
     wordings = ("Is the line rising or falling?", "Does the line go up or down, rising or falling?")
-    return Draft(Scene(chart=chart), pick(rng, wordings), (), TRENDS[chart.values[0] > chart.values[-1]], TRENDS)
+    return VisionDraft(Scene(chart=chart), pick(rng, wordings), (), TRENDS[chart.values[0] > chart.values[-1]], TRENDS)
 
 
-def _peak(rng: np.random.Generator) -> Draft:
+def _peak(rng: np.random.Generator) -> VisionDraft:
     chart = line(rng)
     word, best = ("highest", max(chart.values)) if coin(rng) else ("lowest", min(chart.values))
     steps = (line_values(chart), f"{word}: {best}")
     question = f"Which point of the line is the {word}, counted from the left?"
-    return Draft(Scene(chart=chart), question, steps, ORDINALS[chart.values.index(best)], ORDINALS)
+    return VisionDraft(Scene(chart=chart), question, steps, ORDINALS[chart.values.index(best)], ORDINALS)
 
 
-def _point(rng: np.random.Generator) -> Draft:
+def _point(rng: np.random.Generator) -> VisionDraft:
     chart = line(rng)
     at = between(rng, 0, len(chart.values) - 1)
     question = f"What is the value of the {ORDINALS[at]} point of the line?"
-    return Draft(Scene(chart=chart), question, (line_values(chart),), str(chart.values[at]), NUMBERS)
+    return VisionDraft(Scene(chart=chart), question, (line_values(chart),), str(chart.values[at]), NUMBERS)
 
 
 CHARTS_SEEN = (
-    Skill(
+    VisionSkill(
         "bar_chart", "bars at a glance",
         {
             "highest": lambda rng: _bar_extreme(rng, highest=True),
@@ -134,7 +134,7 @@ CHARTS_SEEN = (
             "count": _bar_count,
         },
     ),
-    Skill(
+    VisionSkill(
         "pie_chart", "slices at a glance",
         {
             "largest": lambda rng: _pie_extreme(rng, largest=True),
@@ -145,7 +145,7 @@ CHARTS_SEEN = (
     ),
 )  # fmt: skip
 CHARTS_READ = (
-    Skill(
+    VisionSkill(
         "bar_values", "bars by their values",
         {
             "value": _bar_value,
@@ -153,5 +153,5 @@ CHARTS_READ = (
             "difference": lambda rng: _bar_arithmetic(rng, add=False),
         },
     ),
-    Skill("line_chart", "a line and its points", {"trend": _trend, "peak": _peak, "point": _point}),
+    VisionSkill("line_chart", "a line and its points", {"trend": _trend, "peak": _peak, "point": _point}),
 )  # fmt: skip

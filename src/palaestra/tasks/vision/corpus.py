@@ -16,14 +16,14 @@ import numpy as np
 from palaestra.core.records import Split
 from palaestra.tasks.sampling import between, pick
 from palaestra.tasks.vision.charts import CHARTS_READ, CHARTS_SEEN, bars, line, line_values, pie
-from palaestra.tasks.vision.drafts import PLURALS, Draft, Skill, any_size, coin, distinct, number, place
+from palaestra.tasks.vision.drafts import PLURALS, VisionDraft, VisionSkill, any_size, coin, distinct, number, place
 from palaestra.tasks.vision.objects import OBJECTS, one
 from palaestra.tasks.vision.relations import RELATIONS, in_order, listed, tally
-from palaestra.tasks.vision.scene import SHAPES, Item, Scene, scene_split
+from palaestra.tasks.vision.scene import SHAPES, Scene, SceneItem, scene_split
 
-SEEN: tuple[Skill, ...] = (*OBJECTS, *CHARTS_SEEN)
+SEEN: tuple[VisionSkill, ...] = (*OBJECTS, *CHARTS_SEEN)
 """What the base is to know: the easy half of the skills."""
-TAUGHT: tuple[Skill, ...] = (*RELATIONS, *CHARTS_READ)
+TAUGHT: tuple[VisionSkill, ...] = (*RELATIONS, *CHARTS_READ)
 """What lessons are to teach."""
 
 TRACE: Mapping[str, float] = {
@@ -65,11 +65,11 @@ def corpus(generator: np.random.Generator) -> Iterator[Shown]:
             yield _small_sum(generator)
 
 
-def of_skill(rng: np.random.Generator, skill: Skill) -> Shown:
+def of_skill(rng: np.random.Generator, skill: VisionSkill) -> Shown:
     """A question of `skill` about a picture of the train split."""
     drawers = list(skill.subskills.values())
     while True:
-        draft: Draft = drawers[int(rng.integers(len(drawers)))](rng)
+        draft: VisionDraft = drawers[int(rng.integers(len(drawers)))](rng)
         if scene_split(draft.scene) is Split.TRAIN:
             return Shown(draft.scene, draft.question, draft.response, skill.name)
 
@@ -89,7 +89,7 @@ def _some(rng: np.random.Generator, most: int = 6) -> Scene:
     return place(rng, [one(rng) for _ in range(between(rng, 1, most))])
 
 
-def _lone(rng: np.random.Generator) -> Item:
+def _lone(rng: np.random.Generator) -> SceneItem:
     return place(rng, [one(rng)]).items[0]
 
 

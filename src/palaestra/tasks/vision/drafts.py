@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from palaestra.tasks.sampling import between, pick, worked
-from palaestra.tasks.vision.scene import CELL, COLOURS, GRID, JITTER, SHAPES, SIZES, Item, Scene
+from palaestra.tasks.vision.scene import CELL, COLOURS, GRID, JITTER, SHAPES, SIZES, Scene, SceneItem
 
 YES_NO = ("yes", "no")
 NUMBERS = tuple(str(n) for n in range(21))
@@ -20,7 +20,7 @@ Kind = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class VisionDraft:
     """One drawn problem before it is given to anyone.
 
     Arguments:
@@ -43,11 +43,11 @@ class Draft:
         return worked(self.steps, self.answer)
 
 
-Drawer = Callable[[np.random.Generator], Draft]
+Drawer = Callable[[np.random.Generator], VisionDraft]
 
 
 @dataclass(frozen=True, slots=True)
-class Skill:
+class VisionSkill:
     """A skill and its subskills, each of which draws problems of one kind."""
 
     name: str
@@ -71,11 +71,11 @@ def place(rng: np.random.Generator, kinds: Sequence[Kind], cells: Sequence[tuple
     return Scene(tuple(_item(rng, kind, cell) for kind, cell in zip(kinds, cells, strict=True)))
 
 
-def _item(rng: np.random.Generator, kind: Kind, cell: tuple[int, int]) -> Item:
+def _item(rng: np.random.Generator, kind: Kind, cell: tuple[int, int]) -> SceneItem:
     shape, colour, size = kind
     far = JITTER[size]
     x, y = (CELL * at + CELL // 2 + between(rng, -far, far) for at in cell)
-    return Item(shape, colour, size, x, y)
+    return SceneItem(shape, colour, size, x, y)
 
 
 def any_size(rng: np.random.Generator) -> str:

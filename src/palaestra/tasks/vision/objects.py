@@ -10,10 +10,10 @@ from palaestra.tasks.vision.drafts import (
     NUMBERS,
     PLURALS,
     YES_NO,
-    Draft,
     Drawer,
     Kind,
-    Skill,
+    VisionDraft,
+    VisionSkill,
     any_size,
     coin,
     distinct,
@@ -54,39 +54,39 @@ def _sizes_apart(rng: np.random.Generator, count: int) -> tuple[list[Kind], str]
     return [(s, c, size if k == 0 else other) for k, (s, c, _) in enumerate(distinct(rng, count))], size
 
 
-def _colour_single(rng: np.random.Generator) -> Draft:
+def _colour_single(rng: np.random.Generator) -> VisionDraft:
     kind = one(rng)
-    return Draft(place(rng, [kind]), ask(rng, WHICH_COLOUR, "shape"), (), kind[1], COLOUR_NAMES)
+    return VisionDraft(place(rng, [kind]), ask(rng, WHICH_COLOUR, "shape"), (), kind[1], COLOUR_NAMES)
 
 
-def _colour_named(rng: np.random.Generator) -> Draft:
+def _colour_named(rng: np.random.Generator) -> VisionDraft:
     kinds = distinct(rng, between(rng, 2, 4))
-    return Draft(place(rng, kinds), ask(rng, WHICH_COLOUR, kinds[0][0]), (), kinds[0][1], COLOUR_NAMES)
+    return VisionDraft(place(rng, kinds), ask(rng, WHICH_COLOUR, kinds[0][0]), (), kinds[0][1], COLOUR_NAMES)
 
 
-def _colour_sized(rng: np.random.Generator) -> Draft:
+def _colour_sized(rng: np.random.Generator) -> VisionDraft:
     kinds, size = _sizes_apart(rng, between(rng, 2, 4))
-    return Draft(place(rng, kinds), ask(rng, WHICH_COLOUR, f"{size} shape"), (), kinds[0][1], COLOUR_NAMES)
+    return VisionDraft(place(rng, kinds), ask(rng, WHICH_COLOUR, f"{size} shape"), (), kinds[0][1], COLOUR_NAMES)
 
 
-def _shape_single(rng: np.random.Generator) -> Draft:
+def _shape_single(rng: np.random.Generator) -> VisionDraft:
     kind = one(rng)
     wordings = ("What shape is it?", "Which shape is in the picture?", "Name the shape.")
-    return Draft(place(rng, [kind]), pick(rng, wordings), (), kind[0], SHAPES)
+    return VisionDraft(place(rng, [kind]), pick(rng, wordings), (), kind[0], SHAPES)
 
 
-def _shape_named(rng: np.random.Generator) -> Draft:
+def _shape_named(rng: np.random.Generator) -> VisionDraft:
     kinds = distinct(rng, between(rng, 2, 4))
-    return Draft(place(rng, kinds), ask(rng, WHICH_SHAPE, kinds[0][1]), (), kinds[0][0], SHAPES)
+    return VisionDraft(place(rng, kinds), ask(rng, WHICH_SHAPE, kinds[0][1]), (), kinds[0][0], SHAPES)
 
 
-def _shape_sized(rng: np.random.Generator) -> Draft:
+def _shape_sized(rng: np.random.Generator) -> VisionDraft:
     kinds, size = _sizes_apart(rng, between(rng, 2, 4))
-    return Draft(place(rng, kinds), ask(rng, WHICH_SHAPE, size), (), kinds[0][0], SHAPES)
+    return VisionDraft(place(rng, kinds), ask(rng, WHICH_SHAPE, size), (), kinds[0][0], SHAPES)
 
 
 def _exists(by: str) -> Drawer:
-    def draw(rng: np.random.Generator) -> Draft:
+    def draw(rng: np.random.Generator) -> VisionDraft:
         kinds, there = distinct(rng, between(rng, 2, 4)), coin(rng)
         (shape, colour, _), (_, other, _) = kinds[:2]
         if by == "colour":
@@ -97,18 +97,20 @@ def _exists(by: str) -> Drawer:
             name = shape if there else pick(rng, [s for s in SHAPES if s not in {k[0] for k in kinds}])
         else:  # Where it is missing, its shape and its colour are there, on two items.
             name = f"{colour if there else other} {shape}"
-        return Draft(place(rng, kinds), ask(rng, ANY, name), (), YES_NO[not there], YES_NO)
+        return VisionDraft(place(rng, kinds), ask(rng, ANY, name), (), YES_NO[not there], YES_NO)
 
     return draw
 
 
-def _count_all(rng: np.random.Generator) -> Draft:
+def _count_all(rng: np.random.Generator) -> VisionDraft:
     count = between(rng, 1, 8)
-    return Draft(place(rng, [one(rng) for _ in range(count)]), ask(rng, HOW_MANY, "shapes"), (), str(count), NUMBERS)
+    return VisionDraft(
+        place(rng, [one(rng) for _ in range(count)]), ask(rng, HOW_MANY, "shapes"), (), str(count), NUMBERS
+    )
 
 
 def _count_of(by: str) -> Drawer:
-    def draw(rng: np.random.Generator) -> Draft:
+    def draw(rng: np.random.Generator) -> VisionDraft:
         wanted, rest = between(rng, 0, 5), between(rng, 1, 3)
         if by == "colour":
             first, *others = several(rng, COLOUR_NAMES, 4)
@@ -120,63 +122,63 @@ def _count_of(by: str) -> Drawer:
             kinds = [(first, pick(rng, COLOUR_NAMES), any_size(rng)) for _ in range(wanted)]
             kinds += [(pick(rng, others), pick(rng, COLOUR_NAMES), any_size(rng)) for _ in range(rest)]
             name = PLURALS[first]
-        return Draft(place(rng, kinds), ask(rng, HOW_MANY, name), (), str(wanted), NUMBERS)
+        return VisionDraft(place(rng, kinds), ask(rng, HOW_MANY, name), (), str(wanted), NUMBERS)
 
     return draw
 
 
 def _half(axis: int, wordings: tuple[str, ...], words: tuple[str, str]) -> Drawer:
-    def draw(rng: np.random.Generator) -> Draft:
+    def draw(rng: np.random.Generator) -> VisionDraft:
         kinds = distinct(rng, between(rng, 1, 4))
         scene = place(rng, kinds)
         target = scene.items[0]
         second = (target.column, target.row)[axis] >= GRID // 2
         name = pick(rng, (target.shape, f"{target.colour} shape", target.name))
-        return Draft(scene, ask(rng, wordings, name), (), words[second], words)
+        return VisionDraft(scene, ask(rng, wordings, name), (), words[second], words)
 
     return draw
 
 
-def _size_single(rng: np.random.Generator) -> Draft:
+def _size_single(rng: np.random.Generator) -> VisionDraft:
     kind = one(rng)
-    return Draft(place(rng, [kind]), ask(rng, WHICH_SIZE, "shape"), (), kind[2], SIZES)
+    return VisionDraft(place(rng, [kind]), ask(rng, WHICH_SIZE, "shape"), (), kind[2], SIZES)
 
 
-def _size_named(rng: np.random.Generator) -> Draft:
+def _size_named(rng: np.random.Generator) -> VisionDraft:
     kinds = distinct(rng, between(rng, 2, 4))
     shape, colour, size = kinds[0]
     name = pick(rng, (shape, f"{colour} shape", f"{colour} {shape}"))
-    return Draft(place(rng, kinds), ask(rng, WHICH_SIZE, name), (), size, SIZES)
+    return VisionDraft(place(rng, kinds), ask(rng, WHICH_SIZE, name), (), size, SIZES)
 
 
 def _same(index: int, word: str, values: tuple[str, ...]) -> Drawer:
-    def draw(rng: np.random.Generator) -> Draft:
+    def draw(rng: np.random.Generator) -> VisionDraft:
         first, second = list(one(rng)), list(one(rng))
         alike = coin(rng)
         second[index] = first[index] if alike else pick(rng, [v for v in values if v != first[index]])
         scene = place(rng, [(k[0], k[1], k[2]) for k in (first, second)])
-        return Draft(scene, ask(rng, SAME, word), (), YES_NO[not alike], YES_NO)
+        return VisionDraft(scene, ask(rng, SAME, word), (), YES_NO[not alike], YES_NO)
 
     return draw
 
 
 OBJECTS = (
-    Skill("colour", "the colour of a shape", {"single": _colour_single, "named": _colour_named, "sized": _colour_sized}),
-    Skill("shape", "what a shape is", {"single": _shape_single, "named": _shape_named, "sized": _shape_sized}),
-    Skill(
+    VisionSkill("colour", "the colour of a shape", {"single": _colour_single, "named": _colour_named, "sized": _colour_sized}),
+    VisionSkill("shape", "what a shape is", {"single": _shape_single, "named": _shape_named, "sized": _shape_sized}),
+    VisionSkill(
         "existence", "whether something is there",
         {"colour": _exists("colour"), "shape": _exists("shape"), "both": _exists("both")},
     ),
-    Skill(
+    VisionSkill(
         "count", "how many there are",
         {"all": _count_all, "colour": _count_of("colour"), "shape": _count_of("shape")},
     ),
-    Skill(
+    VisionSkill(
         "position", "in which half of the picture something is",
         {"side": _half(0, WHICH_SIDE, ("left", "right")), "height": _half(1, WHICH_HEIGHT, ("top", "bottom"))},
     ),
-    Skill("size", "whether a shape is large or small", {"single": _size_single, "named": _size_named}),
-    Skill(
+    VisionSkill("size", "whether a shape is large or small", {"single": _size_single, "named": _size_named}),
+    VisionSkill(
         "same", "whether two shapes agree",
         {
             "colour": _same(1, "colour", COLOUR_NAMES),

@@ -1,6 +1,6 @@
-"""The pictures of what a language model writes: each described by its writer, painted once, and kept.
+"""The pictures of what a language model writes: each described by its writer, generated once, and kept.
 
-A picture is a part of the example that is stored with its lesson. Those that took a painter some time are also kept
+A picture is a part of the example that is stored with its lesson. Those that took an image generator some time are also kept
 below the user's cache, so that a run that was killed while a lesson was written finds them there, the same to the pixel.
 """
 
@@ -18,10 +18,10 @@ from pydantic import BaseModel
 from palaestra.core.errors import PalaestraError, SettingsError
 from palaestra.core.records import Example, Failure, FailureCause, ImagePart, Message, TextPart
 from palaestra.runs.cache import digest
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import storage_errors
 from palaestra.runs.records import to_data
 from palaestra.tasks.teaching import UnusableError
-from palaestra.tasks.vision.image_generators.base import Description, make_painter
+from palaestra.tasks.vision.image_generators.base import Description, make_image_generator
 from palaestra.tasks.vision.images import data_url
 from palaestra.tasks.vision.writing import SCENES, WORDS, DescribedDatum, VisionDatum
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 FOLDER = "pictures"
-"""Below the user's cache: every picture that was painted from words."""
+"""Below the user's cache: every picture that was generated from words."""
 _END = b"IEND\xaeB`\x82"
 """How a PNG ends that was written to its end."""
 
@@ -38,61 +38,63 @@ class Pictures:
     """What a visual task has to have lessons written for it: the shape of a datum, and the picture of one.
 
     Arguments:
-        images: the painter; see `make_painter`.
+        images: the image generator; see `make_image_generator`.
         seed: what it paints by. The same description and seed, the same picture: two questions may be asked about it.
 
     Raises:
-        SettingsError, UnknownNameError, MissingExtraError, ModelError: there is no such painter, or it lacks something.
+        SettingsError, UnknownNameError, MissingExtraError, ModelError: there is no such image generator, or it lacks something.
     """
 
     def __init__(self, images: str, seed: int = 0) -> None:
         if not isinstance(seed, int) or isinstance(seed, bool):
             raise SettingsError(f"option 'images_seed': expected a whole number; got {seed!r}")
         self.images, self.seed = images, seed
-        self.painter = make_painter(images)
-        self.datum: type[BaseModel] = VisionDatum if self.painter.reads == "scene" else DescribedDatum
+        self.image_generator = make_image_generator(images)
+        self.datum: type[BaseModel] = VisionDatum if self.image_generator.reads == "scene" else DescribedDatum
         self._failed: dict[str, Failure] = {}
 
     @property
     def brief(self) -> str:
         """What a writer must know to describe a picture."""
-        return SCENES if self.painter.reads == "scene" else WORDS
+        return SCENES if self.image_generator.reads == "scene" else WORDS
 
     def prepare(self, data: Sequence[Any]) -> None:
-        """Have the pictures of all `data` painted together, so that they are there when they are asked for."""
-        if self.painter.identity:
-            self.painted(data)
+        """Have the pictures of all `data` generated together, so that they are there when they are asked for."""
+        if self.image_generator.identity:
+            self.generate_images(data)
 
-    def example_of(
+    def make_example(
         self, datum: Any, asked: str, response: str, choices: Sequence[str], skill: str, subskill: str
     ) -> Example:
-        """The datum as it is taught, its picture painted.
+        """The datum as it is taught, its picture generated.
 
         Arguments:
             asked: the text that follows the picture.
 
         Raises:
-            UnusableError: the picture cannot be painted.
+            UnusableError: the picture cannot be generated.
         """
-        (content,) = self.painted([datum])
+        (content,) = self.generate_images([datum])
         if isinstance(content, Failure):
             raise UnusableError(f"the picture cannot be painted ({content.cause}): {content.message}")
         metadata: dict[str, Any] = {"choices": list(choices), **self._described(datum)}
         message = Message("user", (ImagePart(data_url(content)), TextPart(asked)))
         return Example((message,), response, skill, subskill, datum.answer.strip(), metadata)
 
-    def painted(self, data: Sequence[Any]) -> list[bytes | Failure]:
-        """The picture of each datum as a PNG, in order; what is not there yet is painted together."""
+    def generate_images(self, data: Sequence[Any]) -> list[bytes | Failure]:
+        """The picture of each datum as a PNG, in order; what is not there yet is generated together."""
         descriptions = [_description(datum) for datum in data]
-        if not self.painter.identity:
-            return [_content(picture) for picture in self._paint(descriptions)]
-        keys = [digest([self.painter.identity, self.seed, to_data(description)]) for description in descriptions]
+        if not self.image_generator.identity:
+            return [_content(picture) for picture in self._generate(descriptions)]
+        keys = [
+            digest([self.image_generator.identity, self.seed, to_data(description)]) for description in descriptions
+        ]
         found: dict[str, bytes | Failure] = {}
         for key in keys:
             if (known := self._failed.get(key) or _read(key)) is not None:
                 found[key] = known
         missing = {key: words for key, words in zip(keys, descriptions, strict=True) if key not in found}
-        for key, picture in zip(missing, self._paint(list(missing.values())) if missing else [], strict=True):
+        for key, picture in zip(missing, self._generate(list(missing.values())) if missing else [], strict=True):
             content = found[key] = _content(picture)
             if isinstance(content, Failure):
                 self._failed[key] = content
@@ -100,24 +102,26 @@ class Pictures:
                 _write(key, content)
         return [found[key] for key in keys]
 
-    def _paint(self, descriptions: Sequence[Description]) -> Sequence[Image.Image | Failure]:
-        """What the painter gives, whatever happens in it."""
+    def _generate(self, descriptions: Sequence[Description]) -> Sequence[Image.Image | Failure]:
+        """What the image generator gives, whatever happens in it."""
         try:
-            pictures = list(self.painter.paint(descriptions, self.seed))
+            pictures = list(self.image_generator.generate(descriptions, self.seed))
             if len(pictures) != len(descriptions):
                 raise ValueError(f"gave {len(pictures)} pictures for {len(descriptions)} descriptions")
         except PalaestraError:
-            raise  # It can paint nothing, and the user can help.
-        except Exception as error:  # A painter is a plugin: whatever it raises is its failure.
-            failure = Failure(FailureCause.ENGINE, f"painter '{self.images}' broke: {type(error).__name__}: {error}")
+            raise  # It can generate nothing, and the user can help.
+        except Exception as error:  # An image generator is a plugin: whatever it raises is its failure.
+            failure = Failure(
+                FailureCause.ENGINE, f"image generator '{self.images}' broke: {type(error).__name__}: {error}"
+            )
             return [failure] * len(descriptions)
         return pictures
 
     def _described(self, datum: Any) -> Mapping[str, Any]:
-        """What an example says of its picture: its scene, or the words and who painted by them."""
+        """What an example says of its picture: its scene, or the words and who generated by them."""
         if isinstance(datum, VisionDatum):
             return {"scene": to_data(datum.scene)}
-        return {"description": datum.description, "painter": self.images}
+        return {"description": datum.description, "image_generator": self.images}
 
 
 def _description(datum: Any) -> Description:
@@ -130,8 +134,10 @@ def _content(picture: Image.Image | Failure) -> bytes | Failure:
     file = io.BytesIO()
     try:
         picture.convert("RGB").save(file, "PNG", compress_level=9)
-    except Exception as error:  # Pillow may find out only now that a file is damaged; a painter may give anything.
-        return Failure(FailureCause.MALFORMED, f"the painter gave no picture: {type(error).__name__}: {error}")
+    except (
+        Exception
+    ) as error:  # Pillow may find out only now that a file is damaged; an image generator may give anything.
+        return Failure(FailureCause.MALFORMED, f"the image generator gave no picture: {type(error).__name__}: {error}")
     return file.getvalue()
 
 
@@ -152,7 +158,7 @@ def _read(key: str) -> bytes | None:
 def _write(key: str, content: bytes) -> None:
     """Keep a picture; under its name it is there whole or not at all, whoever else writes it."""
     path = _path(key)
-    with guarded(path, "keeping a picture"):
+    with storage_errors(path, "keeping a picture"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as partial:
             try:

@@ -12,10 +12,10 @@ from palaestra.tasks.vision.drafts import (
     NUMBERS,
     PLURALS,
     YES_NO,
-    Draft,
     Drawer,
     Kind,
-    Skill,
+    VisionDraft,
+    VisionSkill,
     any_size,
     coin,
     distinct,
@@ -24,7 +24,7 @@ from palaestra.tasks.vision.drafts import (
     several,
 )
 from palaestra.tasks.vision.objects import ask
-from palaestra.tasks.vision.scene import GRID, SHAPES, SIZES, Item, Scene
+from palaestra.tasks.vision.scene import GRID, SHAPES, SIZES, Scene, SceneItem
 
 BESIDE = {
     "left of": (0, -1), "right of": (0, 1), "above": (1, -1), "below": (1, 1),
@@ -38,15 +38,15 @@ ORDER_WORDS = {
 }  # fmt: skip
 
 
-def _at(item: Item, axis: int) -> int:
+def _at(item: SceneItem, axis: int) -> int:
     return (item.column, item.row)[axis]
 
 
-def listed(items: list[Item]) -> str:
+def listed(items: list[SceneItem]) -> str:
     return ", ".join(item.name for item in items)
 
 
-def in_order(scene: Scene, axis: int, sign: int) -> list[Item]:
+def in_order(scene: Scene, axis: int, sign: int) -> list[SceneItem]:
     """The items along a coordinate, up (`sign` 1) or down (-1); those at one place by the other coordinate."""
     return sorted(scene.items, key=lambda i: (sign * _at(i, axis), _at(i, 1 - axis)))
 
@@ -60,7 +60,7 @@ def _apart(rng: np.random.Generator, count: int, axis: int) -> Scene:
 
 
 def _relation(words: tuple[str, str]) -> Drawer:
-    def draw(rng: np.random.Generator) -> Draft:
+    def draw(rng: np.random.Generator) -> VisionDraft:
         relation = pick(rng, words)
         axis, sign = BESIDE[relation]
         scene = _apart(rng, between(rng, 2, 4), axis)
@@ -69,12 +69,12 @@ def _relation(words: tuple[str, str]) -> Drawer:
         steps = (f"{a.name}: {word} {_at(a, axis) + 1}", f"{b.name}: {word} {_at(b, axis) + 1}")
         holds = sign * (_at(a, axis) - _at(b, axis)) > 0
         wordings = (f"Is the {a.name} {relation} the {b.name}?", f"Does the {a.name} lie {relation} the {b.name}?")
-        return Draft(scene, pick(rng, wordings), steps, YES_NO[not holds], YES_NO)
+        return VisionDraft(scene, pick(rng, wordings), steps, YES_NO[not holds], YES_NO)
 
     return draw
 
 
-def _neighbour(rng: np.random.Generator) -> Draft:
+def _neighbour(rng: np.random.Generator) -> VisionDraft:
     relation = pick(rng, tuple(BESIDE))
     axis, sign = BESIDE[relation]
     scene = _apart(rng, between(rng, 2, 4), axis)
@@ -82,21 +82,21 @@ def _neighbour(rng: np.random.Generator) -> Draft:
     found, reference = along[-1], along[-2]  # Only the last of the order lies beyond the last but one.
     steps = (f"{reference.name}: {('column', 'row')[axis]} {_at(reference, axis) + 1}", f"{relation}: {found.name}")
     if coin(rng):
-        return Draft(scene, f"Which shape is {relation} the {reference.name}?", steps, found.shape, SHAPES)
+        return VisionDraft(scene, f"Which shape is {relation} the {reference.name}?", steps, found.shape, SHAPES)
     question = f"What colour is the shape {relation} the {reference.name}?"
-    return Draft(scene, question, steps, found.colour, COLOUR_NAMES)
+    return VisionDraft(scene, question, steps, found.colour, COLOUR_NAMES)
 
 
 def _extreme(words: tuple[str, str]) -> Drawer:
-    def draw(rng: np.random.Generator) -> Draft:
+    def draw(rng: np.random.Generator) -> VisionDraft:
         word = pick(rng, words)
         axis, sign = EXTREMES[word]
         scene = _apart(rng, between(rng, 3, 4), axis)
         first, *_ = along = in_order(scene, axis, -sign)
         steps = (f"{ORDER_WORDS[word]}: {listed(along)}",)
         if coin(rng):
-            return Draft(scene, f"What colour is the {word} shape?", steps, first.colour, COLOUR_NAMES)
-        return Draft(scene, f"Which shape is the {word} one?", steps, first.shape, SHAPES)
+            return VisionDraft(scene, f"What colour is the {word} shape?", steps, first.colour, COLOUR_NAMES)
+        return VisionDraft(scene, f"Which shape is the {word} one?", steps, first.shape, SHAPES)
 
     return draw
 
@@ -104,7 +104,7 @@ def _extreme(words: tuple[str, str]) -> Drawer:
 def _odd(index: int) -> Drawer:
     """One item differs from all others in one attribute, and the others differ in nothing else that is asked."""
 
-    def draw(rng: np.random.Generator) -> Draft:
+    def draw(rng: np.random.Generator) -> VisionDraft:
         count = between(rng, 4, 7)
         usual, odd = several(rng, (SHAPES, COLOUR_NAMES)[index], 2)
         kinds: list[Kind] = []
@@ -116,19 +116,19 @@ def _odd(index: int) -> Drawer:
         names = (PLURALS[usual], odd) if index == 0 else (usual, odd)
         steps = (number(count - 1, names[0]), number(1, names[1]))
         wordings = (f"Which {word} is there only once?", f"Which {word} is the odd one out?")
-        return Draft(scene, pick(rng, wordings), steps, odd, (SHAPES, COLOUR_NAMES)[index])
+        return VisionDraft(scene, pick(rng, wordings), steps, odd, (SHAPES, COLOUR_NAMES)[index])
 
     return draw
 
 
-def _odd_size(rng: np.random.Generator) -> Draft:
+def _odd_size(rng: np.random.Generator) -> VisionDraft:
     size = pick(rng, SIZES)
     usual = SIZES[1 - SIZES.index(size)]
     kinds = [(s, c, size if k == 0 else usual) for k, (s, c, _) in enumerate(distinct(rng, between(rng, 3, 6)))]
     scene = place(rng, kinds)
     first = scene.items[0]
     question = "What colour is the shape that differs in size?"
-    return Draft(scene, question, (f"{size}: {first.name}",), first.colour, COLOUR_NAMES)
+    return VisionDraft(scene, question, (f"{size}: {first.name}",), first.colour, COLOUR_NAMES)
 
 
 def _crowd(rng: np.random.Generator, index: int, values: list[str], counts: list[int]) -> Scene:
@@ -151,7 +151,7 @@ def _tally(index: int, values: list[str], counts: list[int]) -> tuple[str, ...]:
 
 
 def _most(index: int) -> Drawer:
-    def draw(rng: np.random.Generator) -> Draft:
+    def draw(rng: np.random.Generator) -> VisionDraft:
         values = several(rng, (SHAPES, COLOUR_NAMES)[index], between(rng, 2, 3))
         high = between(rng, 2, 4)
         counts = [high] + [between(rng, 1, high - 1) for _ in values[1:]]
@@ -160,21 +160,21 @@ def _most(index: int) -> Drawer:
         scene = _crowd(rng, index, values, counts)
         order = [int(k) for k in rng.permutation(len(values))]  # The worked answer does not give away its end.
         steps = _tally(index, [values[k] for k in order], [counts[k] for k in order])
-        return Draft(scene, pick(rng, wordings), steps, values[0], (SHAPES, COLOUR_NAMES)[index])
+        return VisionDraft(scene, pick(rng, wordings), steps, values[0], (SHAPES, COLOUR_NAMES)[index])
 
     return draw
 
 
-def _more(rng: np.random.Generator) -> Draft:
+def _more(rng: np.random.Generator) -> VisionDraft:
     index = between(rng, 0, 1)
     a, b, rest = several(rng, (SHAPES, COLOUR_NAMES)[index], 3)
     counts = [between(rng, 1, 4), between(rng, 1, 4)]
     scene = _crowd(rng, index, [a, b, rest], [*counts, between(rng, 0, 2)])
     question = f"Are there more {_group(index, a)} than {_group(index, b)}?"
-    return Draft(scene, question, _tally(index, [a, b], counts), YES_NO[counts[0] <= counts[1]], YES_NO)
+    return VisionDraft(scene, question, _tally(index, [a, b], counts), YES_NO[counts[0] <= counts[1]], YES_NO)
 
 
-def _both(rng: np.random.Generator) -> Draft:
+def _both(rng: np.random.Generator) -> VisionDraft:
     """Items of one colour and shape, among others that share only the one or the other."""
     shape, other_shape = several(rng, SHAPES, 2)
     colour, other_colour = several(rng, COLOUR_NAMES, 2)
@@ -184,10 +184,10 @@ def _both(rng: np.random.Generator) -> Draft:
         (shape, other_colour, any_size(rng)) if k % 2 else (other_shape, colour, any_size(rng)) for k in range(halves)
     ]
     scene = place(rng, kinds)
-    return Draft(scene, ask(rng, ("How many {n} are there?", "Count the {n}."), f"{colour} {PLURALS[shape]}"), (), str(wanted), NUMBERS)  # fmt: skip
+    return VisionDraft(scene, ask(rng, ("How many {n} are there?", "Count the {n}."), f"{colour} {PLURALS[shape]}"), (), str(wanted), NUMBERS)  # fmt: skip
 
 
-def _not(rng: np.random.Generator) -> Draft:
+def _not(rng: np.random.Generator) -> VisionDraft:
     index = between(rng, 0, 1)
     value, *others = several(rng, (SHAPES, COLOUR_NAMES)[index], 3)
     counts = [between(rng, 1, 4), between(rng, 0, 2), between(rng, 1, 2)]
@@ -195,15 +195,15 @@ def _not(rng: np.random.Generator) -> Draft:
     total, named = sum(counts), PLURALS[value] if index == 0 else value
     steps = (number(total, "all"), number(counts[0], named), f"{total}-{counts[0]}={total - counts[0]}")
     name = f"shapes are not {PLURALS[value] if index == 0 else value}"
-    return Draft(scene, f"How many {name}?", steps, str(total - counts[0]), NUMBERS)
+    return VisionDraft(scene, f"How many {name}?", steps, str(total - counts[0]), NUMBERS)
 
 
-def _sized(rng: np.random.Generator) -> Draft:
+def _sized(rng: np.random.Generator) -> VisionDraft:
     size = pick(rng, SIZES)
     wanted, rest = between(rng, 0, 5), between(rng, 1, 4)
     other = SIZES[1 - SIZES.index(size)]
     kinds = [(pick(rng, SHAPES), pick(rng, COLOUR_NAMES), size if k < wanted else other) for k in range(wanted + rest)]
-    return Draft(place(rng, kinds), f"How many {size} shapes are there?", (), str(wanted), NUMBERS)
+    return VisionDraft(place(rng, kinds), f"How many {size} shapes are there?", (), str(wanted), NUMBERS)
 
 
 def _two_counts(rng: np.random.Generator, *, ordered: bool) -> tuple[int, str, str, int, int, Scene]:
@@ -216,32 +216,32 @@ def _two_counts(rng: np.random.Generator, *, ordered: bool) -> tuple[int, str, s
     return index, a, b, m, n, _crowd(rng, index, [a, b, rest], [m, n, between(rng, 0, 2)])
 
 
-def _sum(rng: np.random.Generator) -> Draft:
+def _sum(rng: np.random.Generator) -> VisionDraft:
     index, a, b, m, n, scene = _two_counts(rng, ordered=False)
     steps = (*_tally(index, [a, b], [m, n]), f"{m}+{n}={m + n}")
     question = f"How many {_group(index, a)} and {_group(index, b)} are there together?"
-    return Draft(scene, question, steps, str(m + n), NUMBERS)
+    return VisionDraft(scene, question, steps, str(m + n), NUMBERS)
 
 
-def _difference(rng: np.random.Generator) -> Draft:
+def _difference(rng: np.random.Generator) -> VisionDraft:
     index, a, b, m, n, scene = _two_counts(rng, ordered=True)
     steps = (*_tally(index, [a, b], [m, n]), f"{m}-{n}={m - n}")
     question = f"How many more {_group(index, a)} than {_group(index, b)} are there?"
-    return Draft(scene, question, steps, str(m - n), NUMBERS)
+    return VisionDraft(scene, question, steps, str(m - n), NUMBERS)
 
 
-def _left_over(rng: np.random.Generator) -> Draft:
+def _left_over(rng: np.random.Generator) -> VisionDraft:
     index, a, _, m, _, scene = _two_counts(rng, ordered=False)
     total = len(scene.items)
     steps = (number(total, "all"), *_tally(index, [a], [m]), f"{total}-{m}={total - m}")
     question = f"All {_group(index, a)} are taken away. How many shapes are left?"
-    return Draft(scene, question, steps, str(total - m), NUMBERS)
+    return VisionDraft(scene, question, steps, str(total - m), NUMBERS)
 
 
 def _pattern(index: int, period: int) -> Drawer:
     """Shapes in reading order that repeat; the next place is empty."""
 
-    def draw(rng: np.random.Generator) -> Draft:
+    def draw(rng: np.random.Generator) -> VisionDraft:
         word, choices = (("shape", SHAPES), ("colour", COLOUR_NAMES))[index]
         values = several(rng, choices, period)
         length, top, size = between(rng, 2 * period, 7), between(rng, 0, 2), any_size(rng)
@@ -250,28 +250,28 @@ def _pattern(index: int, period: int) -> Drawer:
         kinds: list[Kind] = [(v, steady, size) if index == 0 else (steady, v, size) for v in shown]
         scene = place(rng, kinds, [(k % GRID, top + k // GRID) for k in range(length)])
         wordings = (f"The shapes go on in this way. Which {word} comes next?", f"Which {word} comes next in the row?")
-        return Draft(scene, pick(rng, wordings), (", ".join(shown),), values[length % period], choices)
+        return VisionDraft(scene, pick(rng, wordings), (", ".join(shown),), values[length % period], choices)
 
     return draw
 
 
 RELATIONS = (
-    Skill(
+    VisionSkill(
         "relation", "where one shape lies from another",
         {"beside": _relation(("left of", "right of")), "over": _relation(("above", "below")), "neighbour": _neighbour},
     ),
-    Skill(
+    VisionSkill(
         "extreme", "the first or last shape along a direction",
         {"side": _extreme(("leftmost", "rightmost")), "height": _extreme(("highest", "lowest"))},
     ),
-    Skill("odd_one_out", "the shape that differs", {"shape": _odd(0), "colour": _odd(1), "size": _odd_size}),
-    Skill("majority", "what there is most of", {"shape": _most(0), "colour": _most(1), "more": _more}),
-    Skill("count_logic", "how many meet a condition", {"both": _both, "not": _not, "sized": _sized}),
-    Skill(
+    VisionSkill("odd_one_out", "the shape that differs", {"shape": _odd(0), "colour": _odd(1), "size": _odd_size}),
+    VisionSkill("majority", "what there is most of", {"shape": _most(0), "colour": _most(1), "more": _more}),
+    VisionSkill("count_logic", "how many meet a condition", {"both": _both, "not": _not, "sized": _sized}),
+    VisionSkill(
         "count_arithmetic", "sums and differences of counts",
         {"sum": _sum, "difference": _difference, "left_over": _left_over},
     ),
-    Skill(
+    VisionSkill(
         "pattern", "what comes next",
         {"colour": _pattern(1, 2), "shape": _pattern(0, 2), "three_colours": _pattern(1, 3)},
     ),

@@ -13,7 +13,17 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from palaestra.core.errors import MissingExtraError
-from palaestra.tasks.vision.scene import COLOURS, PIE_PARTS, RADII, SIDE, TOP_VALUE, Chart, Item, Scene, check_scene
+from palaestra.tasks.vision.scene import (
+    COLOURS,
+    PIE_PARTS,
+    RADII,
+    SIDE,
+    TOP_VALUE,
+    Chart,
+    Scene,
+    SceneItem,
+    check_scene,
+)
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
@@ -40,7 +50,7 @@ def render(scene: Scene) -> Image.Image:
         TaskError: the scene is empty, unreadable or names what does not exist.
 
     Example:
-        >>> picture = render(Scene((Item("square", "red", "large", 24, 24),)))
+        >>> picture = render(Scene((SceneItem("square", "red", "large", 24, 24),)))
         >>> picture.size, picture.getpixel((24, 24)) == COLOURS["red"]
         ((64, 64), True)
     """
@@ -75,7 +85,7 @@ def agrees(image: Image.Image, scene: Scene, tolerance: int = 8) -> bool:
     return all(high <= tolerance for _, high in extremes)  # type: ignore[misc]
 
 
-def _draw_item(pen: ImageDraw.ImageDraw, item: Item) -> None:
+def _draw_item(pen: ImageDraw.ImageDraw, item: SceneItem) -> None:
     x, y, r = item.x * FINE, item.y * FINE, RADII[item.size] * FINE
     fill = COLOURS[item.colour]
     if item.shape == "circle":

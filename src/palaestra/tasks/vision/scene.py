@@ -13,7 +13,7 @@ from typing import Literal
 
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Split
-from palaestra.tasks.base import split_of
+from palaestra.tasks.base import get_split
 
 SIDE = 64
 """Width and height of a picture in pixels."""
@@ -48,7 +48,7 @@ BARS, POINTS, SLICES = (2, 5), (3, 5), (2, 5)
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class SceneItem:
     """A shape: what it is, and where its middle lies in pixels from the upper left corner."""
 
     shape: str
@@ -92,11 +92,11 @@ class Chart:
 class Scene:
     """What is in a picture: shapes, or a chart.
 
-    >>> Scene((Item("circle", "red", "large", 8, 40),)).canonical()
+    >>> Scene((SceneItem("circle", "red", "large", 8, 40),)).canonical()
     'circle red large 0 2'
     """
 
-    items: tuple[Item, ...] = ()
+    items: tuple[SceneItem, ...] = ()
     chart: Chart | None = None
 
     def canonical(self) -> str:
@@ -114,7 +114,7 @@ class Scene:
 
 def scene_split(scene: Scene) -> Split:
     """The split of a scene: no picture of one split is in another, whatever is asked about it."""
-    return split_of(f"vision|{scene.canonical()}")
+    return get_split(f"vision|{scene.canonical()}")
 
 
 def check_scene(scene: Scene) -> None:

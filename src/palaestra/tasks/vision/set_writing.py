@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from palaestra.core.records import Example
+from palaestra.tasks.base import TaskHooks
 from palaestra.tasks.teaching import UnusableError
 from palaestra.tasks.vision.answers import normalise
 from palaestra.tasks.vision.pictures import Pictures
@@ -39,7 +40,7 @@ ABOUT: Mapping[str, str] = {
 """By the name of the task."""
 
 
-class WrittenSet:
+class WrittenSet(TaskHooks):
     """The part of a published set that a language model writes lessons for, once it is known who paints them."""
 
     name: str
@@ -59,12 +60,12 @@ class WrittenSet:
     def prepare(self, data: Sequence[Any]) -> None:
         self.pictures.prepare(data)
 
-    def example_of(self, datum: Any, skill: str, subskill: str) -> Example:
+    def make_example(self, datum: Any, skill: str, subskill: str) -> Example:
         """A datum asked as the set asks, and answered as it wants to be answered: by the answer alone."""
         answer = datum.answer.strip()
         kind = kind_of(answer, skill, self.closed)
         asked = self.asked(self.worded(datum.question.strip(), kind))
-        return self.pictures.example_of(datum, asked, answer, self.choices(kind, answer), skill, subskill)
+        return self.pictures.make_example(datum, asked, answer, self.choices(kind, answer), skill, subskill)
 
     def choices(self, kind: str, answer: str) -> tuple[str, ...]:
         """All answers that such a question can have; none where they are open."""

@@ -27,7 +27,7 @@ from palaestra.core.records import (
 )
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean
-from palaestra.tasks.base import check_skills, split_of, take
+from palaestra.tasks.base import check_skills, get_split, take
 from palaestra.tasks.sources import Rows, Source, field, locate, read_rows
 from palaestra.tasks.vision.answers import judge
 from palaestra.tasks.vision.images import Images
@@ -76,7 +76,7 @@ class VisualSet(WrittenSet, ABC):
         instruction: a line that follows every question; `None` means the task's own.
         images: who paints the pictures of lessons that a language model writes, for example `diffusers:MODEL` (see
             `palaestra.tasks.vision.image_generators`); empty: no lessons are written.
-        images_seed: what a painter paints by.
+        images_seed: what an image generator paints by.
     """
 
     name: str
@@ -217,7 +217,7 @@ class NaturalBench(VisualSet):
         alone = isinstance(self.place, Path) and any(self.place.glob("naturalbench.*"))
         for number, (where, row) in enumerate(self.rows("naturalbench" if alone else "train")):
             group = f"naturalbench/{row.get('Index', number)}"
-            if split_of(group) is split:
+            if get_split(group) is split:
                 yield from self._group(group, where, row)
 
     def _group(self, group: str, where: str, row: Mapping[str, Any]) -> Iterator[Question]:
@@ -247,7 +247,7 @@ class EasyVQA(VisualSet):
         for number, (where, row) in enumerate(self.rows(file)):
             held = field(row, where, "image")
             name = held if isinstance(held, str) else str(row.get("image_id", number))
-            if split is not Split.TEST and (split_of(f"easy-vqa|{name}") is Split.TEST) == (split is Split.TRAIN):
+            if split is not Split.TEST and (get_split(f"easy-vqa|{name}") is Split.TEST) == (split is Split.TRAIN):
                 continue
             text, answer = str(field(row, where, "question")), str(field(row, where, "answer")).lower()
             skill = next((kind for kind, choices in _EASY.items() if answer in choices), "")

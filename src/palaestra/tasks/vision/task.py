@@ -12,7 +12,7 @@ from palaestra.tasks.procedural import Family, ProceduralTask
 from palaestra.tasks.sampling import worked
 from palaestra.tasks.vision.answers import judge
 from palaestra.tasks.vision.charts import CHARTS_READ, CHARTS_SEEN
-from palaestra.tasks.vision.drafts import Draft, Skill
+from palaestra.tasks.vision.drafts import VisionDraft, VisionSkill
 from palaestra.tasks.vision.objects import OBJECTS
 from palaestra.tasks.vision.pictures import Pictures
 from palaestra.tasks.vision.relations import RELATIONS
@@ -20,18 +20,18 @@ from palaestra.tasks.vision.render import png_url, render
 from palaestra.tasks.vision.scene import scene_split
 from palaestra.tasks.vision.writing import ABOUT_SCENES, ABOUT_WORDS, ANSWERS
 
-SKILLS: Mapping[str, Skill] = {s.name: s for s in (*OBJECTS, *CHARTS_SEEN, *RELATIONS, *CHARTS_READ)}
+SKILLS: Mapping[str, VisionSkill] = {s.name: s for s in (*OBJECTS, *CHARTS_SEEN, *RELATIONS, *CHARTS_READ)}
 
 
-class VisionSkills(ProceduralTask[Draft]):
+class VisionSkills(ProceduralTask[VisionDraft]):
     """Procedural questions about pictures of shapes and charts.
 
     The picture decides the split: no scene of one split is ever shown in another, whatever is asked.
 
     Arguments:
         images: who paints the pictures of lessons that a language model writes: `procedural` draws its scenes, any
-            other painter (`diffusers:MODEL`) reads its words. Problems are always drawn.
-        images_seed: what a painter paints by.
+            other image generator (`diffusers:MODEL`) reads its words. Problems are always drawn.
+        images_seed: what an image generator paints by.
 
     Example:
         >>> task = VisionSkills()
@@ -47,19 +47,19 @@ class VisionSkills(ProceduralTask[Draft]):
         self.pictures = Pictures(images, images_seed)
         self.datum = self.pictures.datum
 
-    def family(self) -> Family[Draft]:
+    def family(self) -> Family[VisionDraft]:
         return {name: skill.subskills for name, skill in SKILLS.items()}
 
-    def split_of(self, skill: str, draft: Draft) -> Split:
+    def get_split(self, skill: str, draft: VisionDraft) -> Split:
         return scene_split(draft.scene)
 
-    def key(self, draft: Draft) -> tuple[str, str]:
+    def key(self, draft: VisionDraft) -> tuple[str, str]:
         return draft.scene.canonical(), draft.question
 
-    def content(self, draft: Draft) -> str:
+    def content(self, draft: VisionDraft) -> str:
         return draft.scene.canonical()
 
-    def problem(self, skill: str, subskill: str, draft: Draft) -> Problem:
+    def problem(self, skill: str, subskill: str, draft: VisionDraft) -> Problem:
         # Of what is shown and asked, not of the file: another version of Pillow may pack the same pixels differently.
         canonical = f"{skill}|{subskill}|{draft.question}|{draft.scene.exact()}"
         digest = hashlib.blake2b(canonical.encode(), digest_size=6).hexdigest()
@@ -72,26 +72,26 @@ class VisionSkills(ProceduralTask[Draft]):
             metadata={"worked": draft.response, "choices": list(draft.choices), "scene": to_data(draft.scene)},
         )
 
-    def example(self, skill: str, subskill: str, draft: Draft) -> Example:
+    def example(self, skill: str, subskill: str, draft: VisionDraft) -> Example:
         metadata = {"choices": list(draft.choices), "scene": to_data(draft.scene)}
         return Example((message(draft),), draft.response, skill, subskill, draft.answer, metadata)
 
     def brief(self) -> str:
-        about = ABOUT_SCENES if self.pictures.painter.reads == "scene" else ABOUT_WORDS
+        about = ABOUT_SCENES if self.pictures.image_generator.reads == "scene" else ABOUT_WORDS
         return f"{about} {self.pictures.brief} {ANSWERS}"
 
     def prepare(self, data: Sequence[Any]) -> None:
         self.pictures.prepare(data)
 
-    def example_of(self, datum: Any, skill: str, subskill: str) -> Example:
+    def make_example(self, datum: Any, skill: str, subskill: str) -> Example:
         response = worked([datum.reasoning], datum.answer.strip())
-        return self.pictures.example_of(datum, datum.question.strip(), response, datum.choices, skill, subskill)
+        return self.pictures.make_example(datum, datum.question.strip(), response, datum.choices, skill, subskill)
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         right, given = judge(completion.text, problem.reference, problem.metadata["choices"])
         return Score(float(right), {"extracted": given, "expected": problem.reference})
 
 
-def message(draft: Draft) -> Message:
+def message(draft: VisionDraft) -> Message:
     """The picture, then the question."""
     return Message("user", (ImagePart(png_url(render(draft.scene))), TextPart(draft.question)))

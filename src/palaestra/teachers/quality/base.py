@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from palaestra.core.records import Example, Failure, FailureCause, Lesson, Message, Problem, Split
 from palaestra.core.registry import Registry
 from palaestra.engines.base import Engine, Sampling
-from palaestra.tasks.base import EVERY, Task, is_drawn
+from palaestra.tasks.base import EVERY, Task, get_hooks
 from palaestra.teachers.quality.records import Broken, CheckReport, Dropped, Inspection, Ruling, Verdict
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Context:
     @cached_property
     def published(self) -> Mapping[Message, Problem]:
         """The train problems of a published data set by their question; nothing of a task that draws its problems."""
-        if is_drawn(self.task):
+        if get_hooks(self.task).is_procedural:
             return {}
         return {problem.messages[-1]: problem for problem in self.task.problems(Split.TRAIN, EVERY, 0)}
 

@@ -2,7 +2,7 @@
 
 Everything runs in the sandbox. A task of another kind takes part with one method,
 
-    def executes(self, example: Example) -> Score | Failure | None
+    def execute_example(self, example: Example) -> Score | Failure | None
 
 which runs the response: a score of 1 is kept, `None` says that there is nothing to run.
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Example, Failure, FailureCause, Score
-from palaestra.tasks.base import Task
+from palaestra.tasks.base import Task, get_hooks
 from palaestra.tasks.texts import digest
 from palaestra.teachers.quality.base import Context
 from palaestra.teachers.quality.problems import bare, name_of
@@ -27,7 +27,7 @@ from palaestra.teachers.quality.records import KEPT, Ruling, Verdict, dropped, n
 
 if TYPE_CHECKING:
     from palaestra.tasks.code.formats import Functions, Stdio
-    from palaestra.tasks.code.judge import Judge
+    from palaestra.tasks.code.judge import ProgramJudge
 
 NO_PROGRAM, NO_PLAN, BAD_TESTS = "no program", "no plan", "its tests are none"
 FAILED, STOPPED = "fails its tests", "does not run"
@@ -49,7 +49,7 @@ class Executes:
     rank = 40
     needed = True
 
-    def __init__(self, judge: Judge | None = None, workers: int = 2) -> None:
+    def __init__(self, judge: ProgramJudge | None = None, workers: int = 2) -> None:
         if workers < 1:
             raise SettingsError(f"executes needs workers of at least 1; got {workers}")
         self._programs, self.workers = judge, workers
@@ -65,15 +65,15 @@ class Executes:
         return [found[key] for key in keys]
 
     def _runner(self, task: Task) -> Runner | None:
-        from palaestra.tasks.code.judge import Judge
+        from palaestra.tasks.code.judge import ProgramJudge
         from palaestra.tasks.code.task import CodeTask
         from palaestra.tasks.tools.task import ToolsSkills
 
-        own: Callable[[Example], Score | Failure | None] | None = getattr(task, "executes", None)
-        if own is not None:
-            return lambda example: _scored(own(example))
+        hooks = get_hooks(task)
+        if hooks.overrides("execute_example"):
+            return lambda example: _scored(hooks.execute_example(example))
         if isinstance(task, CodeTask):
-            judge = self._programs or Judge()
+            judge = self._programs or ProgramJudge()
             return lambda example: _program(example, judge)
         if isinstance(task, ToolsSkills):
             return lambda example: _plan(example, task)
@@ -99,7 +99,7 @@ def _scored(outcome: Score | Failure | None) -> Verdict | Failure:
     return KEPT if outcome.value >= 1.0 else dropped(STOPPED, said[:300])
 
 
-def _program(example: Example, judge: Judge) -> Verdict | Failure:
+def _program(example: Example, judge: ProgramJudge) -> Verdict | Failure:
     brought = example.metadata
     wanted, tests = str(brought.get("name", "")), brought.get("tests")
     if not tests:

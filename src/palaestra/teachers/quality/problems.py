@@ -2,7 +2,7 @@
 
 An example has no reference. So a task may say how it is read, with one method,
 
-    def problem_of(self, example: Example) -> Problem | None
+    def to_problem(self, example: Example) -> Problem | None
 
 and where a task has none, these are tried in turn: what the example brings with it (its reference), the problem of the
 published train split that asks the same, and the answer that its own response gives. The last proves only that the
@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from palaestra.core.records import Example, Problem
-from palaestra.tasks.base import Task
+from palaestra.tasks.base import Task, get_hooks
 from palaestra.tasks.group import TaskGroup
 from palaestra.tasks.texts import digest, pictures
 from palaestra.teachers.quality.base import Context
@@ -51,9 +51,9 @@ def pose(example: Example, context: Context) -> Posed:
         name, plain = task.resolve_example(example)
         posed = pose(plain, replace(context, task=task.members[name].task))
         return replace(posed, problem=None if posed.problem is None else task.label(posed.problem, name))
-    own = getattr(task, "problem_of", None)
-    if own is not None:
-        problem: Problem | None = own(example)
+    hooks = get_hooks(task)
+    if hooks.overrides("to_problem"):
+        problem = hooks.to_problem(example)
         return Posed(problem, Basis.TASK if problem is not None else Basis.NONE)
     if not example.messages:
         return Posed(None, Basis.NONE)

@@ -68,7 +68,7 @@ class Discovered:
 
     def __getattr__(self, name: str) -> Any:
         # `task` is not there yet in a copy that is being made; the others go by the task's own skills.
-        if name in ("task", "write_examples", "shown"):
+        if name in ("task", "write_examples", "get_shots"):
             raise AttributeError(name)
         return getattr(self.task, name)
 

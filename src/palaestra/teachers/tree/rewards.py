@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from palaestra.core.records import Attempt
-from palaestra.core.statistics import Gain, gain_between
+from palaestra.core.statistics import Gain, measure_gain
 
 
 def skill_rewards(rounds: Sequence[Sequence[Attempt]]) -> dict[str, tuple[Gain, ...]]:
@@ -20,7 +20,7 @@ def skill_rewards(rounds: Sequence[Sequence[Attempt]]) -> dict[str, tuple[Gain, 
     """
     skills = dict.fromkeys(attempt.problem.skill for attempts in rounds for attempt in attempts)
     return {
-        skill: tuple(gain_between(_of(before, skill), _of(after, skill)) for before, after in pairwise(rounds))
+        skill: tuple(measure_gain(_of(before, skill), _of(after, skill)) for before, after in pairwise(rounds))
         for skill in skills
     }
 

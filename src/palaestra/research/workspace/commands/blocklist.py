@@ -1,29 +1,20 @@
-"""Programs that wait for somebody at a keyboard, of whom there is none: refused, with what to use instead.
+"""Refusal of interactive programs, with advice on what to use instead.
 
-Without this most of them would end at once, as a command's input is empty, and some would stand until the command's limit.
-It saves the agent that turn, and tells it the way; it is no wall, and needs to be none. A name counts only where a
-command's name stands: `echo vim` and `python vim.py` are fine.
+Nothing types into the agent's shell, so an editor or a console would end at once or run into the time limit. The check
+saves the agent that turn. It looks at the first word of the first line only and is not a security boundary.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from palaestra.research.workspace.commands.words import simple_commands
-
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\[[^\]]*\])?\+?=")
-_PYTHON = re.compile(r"(?:python|pypy)[0-9]*(?:\.[0-9]+)*")
-_AMOUNT = re.compile(r"[0-9.]+[smhd]?|\{\}|%")
-WRAPPERS = frozenset({
-    "sudo", "doas", "env", "nohup", "exec", "command", "builtin", "nice", "ionice", "timeout", "stdbuf", "setsid",
-    "xargs", "time", "unbuffer", "chronic",
-})  # fmt: skip
-"""Programs that run another one, which stands behind their options."""
-NESTED = 5
-"""How deep a text that is run by `bash -c` or `eval` is followed."""
-SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_PYTHON = re.compile(r"python[0-9]*(?:\.[0-9]+)*")
+PREFIXES = ("sudo", "env")
+"""Words that may precede the program, besides assignments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +23,9 @@ class Rule:
 
     Arguments:
         advice: what to use instead.
-        bare: only without arguments, and where nothing is fed to it.
-        unless: not with one of these options.
-        only: only with one of these options.
+        bare: refuse it only without arguments and without redirected input.
+        unless: options with which it is allowed.
+        only: options with which it is refused; without them it is allowed.
     """
 
     advice: str
@@ -42,12 +33,21 @@ class Rule:
     unless: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
 
-    def holds(self, arguments: list[str], fed: bool) -> bool:
+    def applies(self, arguments: list[str], has_input: bool) -> bool:
+        """Whether the program is refused with these arguments.
+
+        Arguments:
+            has_input: the program reads a file or a here-document.
+        """
         if self.bare:
-            return not fed and not any(not one.startswith("-") or one in ("-c", "-m", "-V", "-h") or one.startswith("--") for one in arguments)  # fmt: skip
+            return not has_input and all(re.fullmatch(r"-[a-zA-Z]+", word) and word not in _RUNS for word in arguments)
         if self.only:
-            return any(one in self.only for one in arguments)
-        return not any(one in self.unless for one in arguments)
+            return any(word in self.only for word in arguments)
+        return not any(word in self.unless for word in arguments)
+
+
+_RUNS = ("-c", "-m", "-V", "-h")
+"""Short options with which a console runs something and ends."""
 
 
 def _each(names: str, rule: Rule) -> dict[str, Rule]:
@@ -76,7 +76,7 @@ RULES: Mapping[str, Rule] = {
     "ipython": Rule(_CONSOLE + "write a file and run it with: python FILE", bare=True),
     "ipython3": Rule(_CONSOLE + "write a file and run it with: python FILE", bare=True),
     **_each("node irb ghci julia R octave sqlite3 psql mysql bc", Rule(_CONSOLE + "give it a file, or a program as an argument", bare=True)),
-    **dict.fromkeys(sorted(SHELLS), Rule("this is a shell already; type the command itself", bare=True)),
+    **_each("bash sh dash zsh ksh", Rule("this is a shell already; type the command itself", bare=True)),
     "su": Rule("there is only one user here"),
     "passwd": Rule("there is only one user here"),
 }  # fmt: skip
@@ -85,71 +85,55 @@ PYTHON = Rule(_CONSOLE + "write a file and run it with: python FILE; or python -
 
 @dataclass(frozen=True, slots=True)
 class Blocklist:
-    """What is refused.
+    """The programs that are refused.
 
     Arguments:
-        rules: by the name of the program.
-        python: for every Python; `None` refuses none.
+        rules: rules by the name of the program.
+        python: the rule of every Python interpreter; `None` refuses none.
     """
 
     rules: Mapping[str, Rule] = field(default_factory=lambda: RULES)
     python: Rule | None = PYTHON
 
     def refusal(self, text: str) -> str | None:
-        """Why a text of bash is refused, for the agent to read; `None` where it is not."""
-        return self._refusal(text, 0)
+        """Return why a bash text is refused, as a message for the agent; `None` if it is allowed.
 
-    def _refusal(self, text: str, depth: int) -> str | None:
-        for command in simple_commands(text):
-            words = effective(command.words)
-            if not words:
-                continue
-            name, arguments = words[0].rsplit("/", 1)[-1], words[1:]
-            rule = self.rules.get(name)
-            if rule is None and _PYTHON.fullmatch(name):
-                rule = self.python
-                if rule is not None and arguments[:2] in (["-m", "pdb"], ["-m", "IPython"], ["-m", "code"]):
-                    return f"{name} -m {arguments[1]} is refused: {_CONSOLE}use print, or logging. Nothing was run."
-            if rule is not None and rule.holds(arguments, command.piped or command.redirected):
-                return f"{name} is refused: {rule.advice}. Nothing was run."
-            inner = _inner(name, arguments)
-            if inner and depth < NESTED and (found := self._refusal(inner, depth + 1)):
-                return found
+        >>> Blocklist().refusal("cat notes.txt") is None
+        True
+        """
+        words, has_input = first_command(text)
+        if not words:
+            return None
+        name, arguments = words[0].rsplit("/", 1)[-1], words[1:]
+        rule = self.rules.get(name)
+        if rule is None and _PYTHON.fullmatch(name):
+            rule = self.python
+            if rule is not None and arguments[:2] in (["-m", "pdb"], ["-m", "IPython"], ["-m", "code"]):
+                return f"{name} -m {arguments[1]} is refused: {_CONSOLE}use print, or logging. Nothing was run."
+        if rule is not None and rule.applies(arguments, has_input):
+            return f"{name} is refused: {rule.advice}. Nothing was run."
         return None
 
 
 NOTHING_REFUSED = Blocklist({}, None)
 
 
-def effective(words: list[str]) -> list[str]:
-    """The command that is run in the end: without assignments, and without what only runs another.
+def first_command(text: str) -> tuple[list[str], bool]:
+    """Return the words of the first command on the first line, and whether its input is redirected.
 
-    >>> effective("A=1 timeout -s KILL 5 nice -n 10 vim x".split())
-    ['vim', 'x']
+    >>> first_command("A=1 sudo vim 'my file' && ls")
+    (['vim', 'my file'], False)
     """
-    place = 0
-    while place < len(words):
-        word = words[place]
-        if _ASSIGNMENT.match(word):
-            place += 1
-        elif word == "command" and words[place + 1 : place + 2] in (["-v"], ["-V"]):  # it only asks where one is
-            return words[place:]
-        elif word in WRAPPERS:
-            place += 1
-            while place < len(words) and (words[place].startswith("-") or _AMOUNT.fullmatch(words[place])):
-                takes = words[place] in ("-u", "-s", "-I", "-k", "-g")  # a user, a signal, a placeholder
-                place += 2 if takes else 1
-        else:
-            return words[place:]
-    return []
-
-
-def _inner(name: str, arguments: list[str]) -> str:
-    """The text of bash that a command is given to run, if it is."""
-    if name == "eval":
-        return " ".join(arguments)
-    if name in SHELLS:
-        for place, word in enumerate(arguments[:-1]):
-            if re.fullmatch(r"-[a-z]*c", word):
-                return arguments[place + 1]
-    return ""
+    line = text.strip().partition("\n")[0]
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words: list[str] = []
+    try:
+        for word in lexer:
+            if word[0] in "();<>|&":
+                return words, word.startswith("<")
+            if words or not (word in PREFIXES or _ASSIGNMENT.match(word)):
+                words.append(word)
+    except ValueError:  # Unbalanced quotes: bash reports them better.
+        return [], False
+    return words, False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import SettingsError
 from palaestra.research.workspace.commands.base import Command, Parameter
-from palaestra.runs.guard import guarded
+from palaestra.runs.guard import storage_errors
 
 if TYPE_CHECKING:
     from palaestra.research.workspace.commands.session import Session
@@ -48,7 +48,7 @@ class Memory:
             self._own.pop(key, None)
             self._own[key] = text
             return
-        with guarded(self.path, "writing an agent's memory"):
+        with storage_errors(self.path, "writing an agent's memory"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with open(self.path, "ab") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX)
@@ -104,7 +104,7 @@ def check_memory(path: Path) -> None:
     above = next(folder for folder in path.parents if folder.exists())
     if not above.is_dir():
         raise SettingsError(f"the memory is a file in a folder; {above} is none")
-    with guarded(path, "reading an agent's memory"):
+    with storage_errors(path, "reading an agent's memory"):
         lines = [line for line in path.read_bytes().splitlines() if line.strip()] if path.exists() else []
     # The only line may have been cut by a kill.
     cut = len(lines) == 1 and lines[0].startswith(BEGINNING) and not _ended(path)

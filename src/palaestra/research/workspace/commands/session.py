@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from palaestra.core.errors import PalaestraError, suggest
-from palaestra.core.plugins import told
+from palaestra.core.plugins import locate_error
 from palaestra.core.text import clean_text
 from palaestra.research.workspace.commands.arguments import from_json, from_text
 from palaestra.research.workspace.commands.base import (
@@ -158,7 +158,9 @@ class Session:
             raise
         except Exception as error:  # A command may be anybody's.
             code = getattr(command.perform, "__code__", None)
-            raise BrokenCommandError(command.name, told(error, Path(code.co_filename if code else "/"))) from error
+            raise BrokenCommandError(
+                command.name, locate_error(error, Path(code.co_filename if code else "/"))
+            ) from error
         finally:
             self.inside.deadline = math.inf
         outcome = Outcome(done) if isinstance(done, str) else done

@@ -203,11 +203,11 @@ def _imported(module: str, name: str) -> Any:
     return getattr(__import__(module), name)
 
 
-class _Nobody:
+class _NoClass:
     """No value is of this class."""
 
 
-_NOBODY: Any = _Nobody
+_NOBODY: Any = _NoClass
 
 
 def _refuse(value: object) -> Any:

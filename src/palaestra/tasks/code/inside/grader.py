@@ -46,7 +46,7 @@ class NotGiven(TypeError):
     """An object of the tests that has no proxy."""
 
 
-class Channel(Peer):  # type: ignore[misc]
+class TestsPeer(Peer):  # type: ignore[misc]
     """The tests' end of the channel."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Channel(Peer):  # type: ignore[misc]
         return error
 
 
-peer: Channel
+peer: TestsPeer
 
 
 def keep(value: Any) -> Any:
@@ -302,7 +302,7 @@ def limit(job: dict[str, Any]) -> None:
 def main() -> None:
     """Jobs, one after the other, each in a process of its own: none finds anything of another."""
     global peer
-    peer = Channel()
+    peer = TestsPeer()
     while True:
         job = Peer.hear(peer)
         child = os.fork()

@@ -37,7 +37,7 @@ _ABSENT = frozenset({"None", "NaN", "nan", "null"})
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AnswerVerdict:
     """Whether an answer is equal to the reference.
 
     Arguments:
@@ -69,7 +69,7 @@ def is_answer(text: str | None) -> bool:
     return plain.lower() not in _NONE and any(char.isalnum() or char == "\\" for char in plain)
 
 
-def compare(answer: str | None, reference: str, *, limit: float = LIMIT) -> Verdict | Failure:
+def compare(answer: str | None, reference: str, *, limit: float = LIMIT) -> AnswerVerdict | Failure:
     r"""Compare an answer with a reference.
 
     Arguments:
@@ -77,28 +77,28 @@ def compare(answer: str | None, reference: str, *, limit: float = LIMIT) -> Verd
             start before its first comparison (see `comparer.Comparer.start`), nor waiting for other threads.
 
     >>> compare(r"\frac12", "0.5"), compare("1,2", "12").equal, compare(None, "5").method
-    (Verdict(equal=True, method='exact', note=''), False, 'none')
+    (AnswerVerdict(equal=True, method='exact', note=''), False, 'none')
 
     Raises:
         MissingExtraError: it needs math-verify, which is not installed.
     """
     if answer is None or not is_answer(answer):
-        return Verdict(False, "none", "no answer")
+        return AnswerVerdict(False, "none", "no answer")
     if not is_answer(reference):
         return Failure(FailureCause.SCORER, f"the reference {reference[:80]!r} is no answer")
     if answer == reference:
-        return Verdict(True, "text")
+        return AnswerVerdict(True, "text")
     given, expected = _tidy_bounded(answer), _tidy_bounded(reference)
     if expected is None:
         return Failure(
             FailureCause.SCORER, f"the reference {reference[:80]!r}... is too long or too deeply nested to compare with"
         )
     if given is None:
-        return Verdict(False, "undecided", "the answer: too long or too deeply nested")
+        return AnswerVerdict(False, "undecided", "the answer: too long or too deeply nested")
     if given == expected:
-        return Verdict(True, "text")
+        return AnswerVerdict(True, "text")
     try:
-        return Verdict(same(read(answer), read(reference), _by_number), "exact")
+        return AnswerVerdict(same(read(answer), read(reference), _by_number), "exact")
     except _NeedsAlgebra:
         return _by_algebra(answer, reference, limit)
 
@@ -115,20 +115,20 @@ def equivalent(answer: str | None, reference: str, *, limit: float = LIMIT) -> b
     return verdict.equal
 
 
-def compare_numbers(answer: str | None, reference: str) -> Verdict | Failure:
+def compare_numbers(answer: str | None, reference: str) -> AnswerVerdict | Failure:
     """As `compare`, where the reference is a plain number: needs nothing but Python, and never waits.
 
     An answer that is more than arithmetic on plain numbers is unequal.
     """
     if answer is None or not is_answer(answer):
-        return Verdict(False, "none", "no answer")
+        return AnswerVerdict(False, "none", "no answer")
     expected = _numeral(reference)
     if expected is None:
         return Failure(FailureCause.SCORER, f"the reference {reference[:80]!r} is no number")
     given = _numeral(answer)
     if given is None:
-        return Verdict(False, "exact", "the answer is no number")
-    return Verdict(given.same(expected), "exact")
+        return AnswerVerdict(False, "exact", "the answer is no number")
+    return AnswerVerdict(given.same(expected), "exact")
 
 
 def number_of(text: str | None) -> Fraction | None:
@@ -160,7 +160,7 @@ def _by_number(one: Form, other: Form) -> bool:
     raise _NeedsAlgebra
 
 
-def _by_algebra(answer: str, reference: str, limit: float) -> Verdict | Failure:
+def _by_algebra(answer: str, reference: str, limit: float) -> AnswerVerdict | Failure:
     found = shared().compare(answer, reference, limit)
     if found.outcome == "crash":
         # Once more, from a fresh start, with the reference alone to tell who is to blame.
@@ -174,15 +174,15 @@ def _by_algebra(answer: str, reference: str, limit: float) -> Verdict | Failure:
     return _judged(found, reference, limit)
 
 
-def _judged(found: Answer, reference: str, limit: float) -> Verdict | Failure:
+def _judged(found: Answer, reference: str, limit: float) -> AnswerVerdict | Failure:
     if found.outcome in ("equal", "unequal"):
-        return Verdict(found.outcome == "equal", "symbolic")
+        return AnswerVerdict(found.outcome == "equal", "symbolic")
     if found.outcome == "unreadable":
-        return Verdict(False, "undecided", f"the answer: {found.note}")
+        return AnswerVerdict(False, "undecided", f"the answer: {found.note}")
     if found.outcome == "limit":
-        return Verdict(False, "undecided", f"undecided within {limit:g} s")
+        return AnswerVerdict(False, "undecided", f"undecided within {limit:g} s")
     if found.outcome == "crash":
-        return Verdict(False, "undecided", "the answer ended the comparing process twice")
+        return AnswerVerdict(False, "undecided", "the answer ended the comparing process twice")
     if found.outcome == "start":
         return Failure(FailureCause.SCORER, found.note)
     why = found.note or f"takes more than {limit:g} s to read"

@@ -55,7 +55,7 @@ class Collection:
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class TimeOfDay:
     """A time of day; `half` is "am" or "pm"."""
 
     hour: int
@@ -83,7 +83,7 @@ class Relation:
     name: str = ""
 
 
-Form = Scalar | Words | Clock | Collection | Matrix | Relation
+Form = Scalar | Words | TimeOfDay | Collection | Matrix | Relation
 Decide = Callable[[Form, Form], bool]
 """Whether two forms are equal that need algebra: scalars, equations, inequalities, regions, matrices."""
 
@@ -102,7 +102,7 @@ def same(one: Form, other: Form, decide: Decide) -> bool:
         return one == other or (is_region(one) and is_region(other) and decide(one, other))
     if isinstance(one, Relation) or isinstance(other, Relation):
         return _same_relation(one, other, decide)
-    if isinstance(one, Clock) or isinstance(other, Clock):
+    if isinstance(one, TimeOfDay) or isinstance(other, TimeOfDay):
         return _same_time(one, other)
     if isinstance(one, Words) and isinstance(other, Words):
         return one.text == other.text and one.text != ""
@@ -168,10 +168,10 @@ def _same_name(one: str, other: str) -> bool:
 
 
 def _same_time(one: Form, other: Form) -> bool:
-    if isinstance(one, Clock) and isinstance(other, Clock):
+    if isinstance(one, TimeOfDay) and isinstance(other, TimeOfDay):
         return one.minutes == other.minutes
-    clock, bare = (one, _face(other)) if isinstance(one, Clock) else (other, _face(one))
-    if not isinstance(clock, Clock) or bare is None:
+    clock, bare = (one, _face(other)) if isinstance(one, TimeOfDay) else (other, _face(one))
+    if not isinstance(clock, TimeOfDay) or bare is None:
         return False
     return bare in ((clock.hour, clock.minute), divmod(clock.minutes, 60))
 

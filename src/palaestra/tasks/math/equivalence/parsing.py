@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from palaestra.tasks.math.equivalence.forms import Clock, Collection, Form, Matrix, Relation, Scalar, Words, is_region
+from palaestra.tasks.math.equivalence.forms import (
+    Collection,
+    Form,
+    Matrix,
+    Relation,
+    Scalar,
+    TimeOfDay,
+    Words,
+    is_region,
+)
 from palaestra.tasks.math.equivalence.latex import MAX_DEPTH, MAX_INPUT, MAX_LENGTH, depth_of, tidy
 from palaestra.tasks.math.equivalence.numerals import Numeral, TooLargeError, read_number
 from palaestra.tasks.math.equivalence.splitting import bracketed, cut, elements, split
@@ -120,7 +129,7 @@ def _single(text: str, depth: int) -> Form | None:
     if choice := _CHOICE.fullmatch(text):
         return Words(next(filter(None, choice.groups())).lower())
     if clock := _CLOCK.fullmatch(text):
-        return Clock(int(clock[1]), int(clock[2] or 0), f"{clock[3].lower()}m")
+        return TimeOfDay(int(clock[1]), int(clock[2] or 0), f"{clock[3].lower()}m")
     if (based := _BASED.fullmatch(text)) and 2 <= int(based[3]) <= 36:
         return _based(text, based[1], based[2] or "", int(based[3]))
     if found := _MATRIX.fullmatch(text):

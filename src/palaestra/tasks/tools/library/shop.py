@@ -7,7 +7,7 @@ from typing import NamedTuple
 from palaestra.tasks.tools.library.travel import distance
 
 
-class Item(NamedTuple):
+class ShopItem(NamedTuple):
     """Price of a piece in EUR, pieces in store, kilograms of a piece, town where it is made."""
 
     price: float
@@ -16,15 +16,15 @@ class Item(NamedTuple):
     town: str
 
 
-ITEMS: dict[str, Item] = {
-    "lamp": Item(34.5, 41, 2.4, "Dunholm"), "chair": Item(59.9, 18, 6.2, "Halver"), "desk": Item(189.0, 7, 31.5, "Halver"),
-    "shelf": Item(74.25, 23, 17.8, "Norrby"), "kettle": Item(27.8, 66, 1.3, "Pellin"), "clock": Item(19.95, 0, 0.6, "Eskary"),
-    "mirror": Item(48.6, 12, 4.9, "Vesper"), "carpet": Item(112.4, 9, 12.7, "Quenby"), "vase": Item(16.3, 87, 1.1, "Grenna"),
-    "blanket": Item(39.75, 34, 1.8, "Arvik"), "pillow": Item(14.2, 120, 0.7, "Arvik"), "bench": Item(132.0, 5, 22.3, "Norrby"),
-    "stove": Item(415.5, 3, 58.0, "Isembro"), "toaster": Item(31.1, 0, 1.6, "Isembro"), "fan": Item(44.85, 29, 3.2, "Kestrin"),
-    "heater": Item(86.7, 14, 7.5, "Kestrin"), "bicycle": Item(529.0, 6, 14.1, "Ulfsted"), "helmet": Item(41.4, 52, 0.4, "Ulfsted"),
-    "tent": Item(158.2, 11, 3.9, "Lunde"), "rucksack": Item(92.6, 0, 1.9, "Lunde"), "compass": Item(23.15, 73, 0.2, "Farlow"),
-    "guitar": Item(247.3, 4, 2.8, "Selwick"), "drum": Item(121.9, 8, 9.4, "Selwick"), "flute": Item(68.05, 16, 0.5, "Yarrow"),
+ITEMS: dict[str, ShopItem] = {
+    "lamp": ShopItem(34.5, 41, 2.4, "Dunholm"), "chair": ShopItem(59.9, 18, 6.2, "Halver"), "desk": ShopItem(189.0, 7, 31.5, "Halver"),
+    "shelf": ShopItem(74.25, 23, 17.8, "Norrby"), "kettle": ShopItem(27.8, 66, 1.3, "Pellin"), "clock": ShopItem(19.95, 0, 0.6, "Eskary"),
+    "mirror": ShopItem(48.6, 12, 4.9, "Vesper"), "carpet": ShopItem(112.4, 9, 12.7, "Quenby"), "vase": ShopItem(16.3, 87, 1.1, "Grenna"),
+    "blanket": ShopItem(39.75, 34, 1.8, "Arvik"), "pillow": ShopItem(14.2, 120, 0.7, "Arvik"), "bench": ShopItem(132.0, 5, 22.3, "Norrby"),
+    "stove": ShopItem(415.5, 3, 58.0, "Isembro"), "toaster": ShopItem(31.1, 0, 1.6, "Isembro"), "fan": ShopItem(44.85, 29, 3.2, "Kestrin"),
+    "heater": ShopItem(86.7, 14, 7.5, "Kestrin"), "bicycle": ShopItem(529.0, 6, 14.1, "Ulfsted"), "helmet": ShopItem(41.4, 52, 0.4, "Ulfsted"),
+    "tent": ShopItem(158.2, 11, 3.9, "Lunde"), "rucksack": ShopItem(92.6, 0, 1.9, "Lunde"), "compass": ShopItem(23.15, 73, 0.2, "Farlow"),
+    "guitar": ShopItem(247.3, 4, 2.8, "Selwick"), "drum": ShopItem(121.9, 8, 9.4, "Selwick"), "flute": ShopItem(68.05, 16, 0.5, "Yarrow"),
 }  # fmt: skip
 DEPOT = "Isembro"
 
@@ -79,7 +79,7 @@ def delivery_days(item: str, town: str) -> int:
     return 1 + waiting + round(distance(DEPOT, town) / 60 + _item(item).mass / 15)
 
 
-def _item(name: str) -> Item:
+def _item(name: str) -> ShopItem:
     if name not in ITEMS:
         raise ValueError(f"there is no item {name[:40]!r}; there are {', '.join(ITEMS)}")
     return ITEMS[name]

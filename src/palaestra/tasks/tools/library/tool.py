@@ -35,7 +35,7 @@ class ArgumentError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class ToolParameter:
     """An argument of a tool.
 
     Arguments:
@@ -76,7 +76,7 @@ class Tool:
     function: Callable[..., Any]
     domain: str
     description: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[ToolParameter, ...]
     returns: Any
     alike: tuple[str, ...] = ()
     unordered: tuple[str, ...] = ()
@@ -136,7 +136,7 @@ class Tool:
         found.update(zip(self.alike, sorted(found[name] for name in self.alike), strict=True))
         return found
 
-    def _checked(self, parameter: Parameter, value: Any) -> Any:
+    def _checked(self, parameter: ToolParameter, value: Any) -> Any:
         where = f"{self.name}: {parameter.name}"
         if parameter.choices:
             if not isinstance(value, str) or value not in parameter.choices:
@@ -177,7 +177,7 @@ def make_tool(function: Callable[..., Any]) -> Tool:
             )
         if not told.get(parameter.name):
             raise TypeError(f"tool {name}: expected a line on {parameter.name} below 'Arguments:' in its docstring")
-        parameters.append(Parameter(parameter.name, kind, told[parameter.name], parameter.default))
+        parameters.append(ToolParameter(parameter.name, kind, told[parameter.name], parameter.default))
     if not summary or hints.get("return") not in _SCHEMAS:
         raise TypeError(f"tool {name}: expected a docstring and a return type, one of {', '.join(_WORDS.values())}")
     return Tool(

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from palaestra.core.statistics import Mean, rate_interval
-from palaestra.tasks.tools.mnms.plans import Node, Nodes
+from palaestra.tasks.tools.mnms.plans import Nodes, PlanNode
 from palaestra.tasks.tools.mnms.tools import TOOLS
 
 RESAMPLES = 500
@@ -44,7 +44,7 @@ def edge_labels(nodes: Nodes) -> list[str]:
     return [f"{one}--{other}" for one, other in pairwise(names)]
 
 
-def _argument(node: Node, name: str) -> str:
+def _argument(node: PlanNode, name: str) -> str:
     return f"{name}={str(node.args[name]).lower()}"
 
 

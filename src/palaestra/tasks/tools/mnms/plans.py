@@ -23,7 +23,7 @@ _OUTPUT = re.compile(r"output_?(\d{1,4})\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class PlanNode:
     """One call of a plan. Names of tools have spaces, as published."""
 
     id: int
@@ -34,7 +34,7 @@ class Node:
         return {"id": self.id, "name": self.name, "args": dict(self.args)}
 
 
-Nodes = tuple[Node, ...]
+Nodes = tuple[PlanNode, ...]
 
 
 def read_nodes(value: Any) -> Nodes:
@@ -57,7 +57,7 @@ def read_nodes(value: Any) -> Nodes:
         number = node.get("id", place)
         if not isinstance(number, int):
             raise ValueError(f"the id of node {place} is no whole number")
-        nodes.append(Node(number, tool_name(node["name"]), {str(name): one for name, one in (args or {}).items()}))
+        nodes.append(PlanNode(number, tool_name(node["name"]), {str(name): one for name, one in (args or {}).items()}))
     return tuple(nodes)
 
 
@@ -118,7 +118,7 @@ def _plan_in_code(text: str) -> Nodes:
 
 def _nodes_of(tree: ast.Module) -> Nodes:
     """The assignments of a program whose values are calls, in their order."""
-    nodes: list[Node] = []
+    nodes: list[PlanNode] = []
     names: dict[str, int] = {}
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
     for node in sorted(assigned, key=lambda node: node.lineno)[:MOST_NODES]:
@@ -127,7 +127,7 @@ def _nodes_of(tree: ast.Module) -> Nodes:
             number = _number(target.id, names)
             number = len(nodes) if number is None else number
             args = {one.arg: _value(one.value, names) for one in call.keywords if one.arg}
-            nodes.append(Node(number, tool_name(call.func.id), args))
+            nodes.append(PlanNode(number, tool_name(call.func.id), args))
             names[target.id] = number
     return tuple(nodes)
 
@@ -153,10 +153,10 @@ def _number(variable: str, names: Mapping[str, int]) -> int | None:
     return names.get(variable, int(found[1]) if found else None)
 
 
-def write_plan(nodes: Sequence[Node], form: str) -> str:
+def write_plan(nodes: Sequence[PlanNode], form: str) -> str:
     """A plan as a response gives it, in a fenced block.
 
-    >>> print(write_plan([Node(0, "count", {"objects": "<node-0>.objects"})], "code"))
+    >>> print(write_plan([PlanNode(0, "count", {"objects": "<node-0>.objects"})], "code"))
     ```python
     output0 = count(objects=output0["objects"])
     ```
@@ -179,9 +179,9 @@ def _code(value: Any) -> str:
     return "f" + REFERENCE.sub(lambda found: f"{{output{found[1]}['{found[2]}']}}", escaped)
 
 
-def check_plan(nodes: Sequence[Node]) -> None:
+def check_plan(nodes: Sequence[PlanNode]) -> None:
     """Raise `ValueError` for the first node whose tool, arguments or references do not exist."""
-    earlier: dict[int, Node] = {}
+    earlier: dict[int, PlanNode] = {}
     for node in nodes:
         tool = TOOLS.get(node.name)
         if tool is None:

@@ -19,8 +19,8 @@ import numpy as np
 from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.core.records import Attempt, Completion, Example, Failure, Message, Problem, Score, Split
 from palaestra.core.seeding import Seeds
-from palaestra.core.statistics import Mean, cluster_of
-from palaestra.tasks.base import check_skills, take
+from palaestra.core.statistics import Mean, get_cluster
+from palaestra.tasks.base import TaskHooks, check_skills, take
 from palaestra.tasks.parts import part_by_hash
 from palaestra.tasks.sources import Source, field, has_split, locate, read_rows
 from palaestra.tasks.tools.mnms import metrics, writing
@@ -58,7 +58,7 @@ _HOW = {
 }
 
 
-class Mnms:
+class Mnms(TaskHooks):
     """Plans for requests about texts, images, sounds and facts, with 33 tools.
 
     Arguments:
@@ -131,9 +131,9 @@ class Mnms:
             for one in scored
             if one.completion is not None
         ]
-        return metrics.measure(pairs, [cluster_of(one.problem) for one in scored if one.completion is not None])
+        return metrics.measure(pairs, [get_cluster(one.problem) for one in scored if one.completion is not None])
 
-    def shown(self, skill: str, count: int) -> list[Example]:
+    def get_shots(self, skill: str, count: int) -> list[Example]:
         """The first plans of the train part."""
         return [self._taught(problem) for problem in self._load()[Split.TRAIN] if problem.skill == skill][:count]
 
@@ -154,13 +154,13 @@ class Mnms:
     def brief(self) -> str:
         return writing.brief()
 
-    def example_of(self, datum: writing.MnmsDatum, skill: str, subskill: str) -> Example:
+    def make_example(self, datum: writing.MnmsDatum, skill: str, subskill: str) -> Example:
         nodes = writing.plan_of(datum)
         reference = json.dumps([node.to_data() for node in nodes], ensure_ascii=False)
         question = Message("user", self._ask(datum.request.strip()))
         return Example((question,), write_plan(nodes, self.answer_form), skill, subskill, reference)
 
-    def problem_of(self, example: Example) -> Problem | None:
+    def to_problem(self, example: Example) -> Problem | None:
         """The problem that an example poses: its own plan is the one to find."""
         nodes = extract_plan(example.reference or example.response, "json" if example.reference else self.answer_form)
         if not nodes or not example.messages:
@@ -176,7 +176,7 @@ class Mnms:
             {"plan": plan, "alternatives": []},
         )
 
-    def executes(self, example: Example) -> Score | Failure | None:
+    def execute_example(self, example: Example) -> Score | Failure | None:
         """Whether the plan of an example could be carried out: its tools, arguments and references exist."""
         nodes = extract_plan(example.response, self.answer_form)
         try:

@@ -7,7 +7,7 @@ from functools import cache
 from pydantic import BaseModel, Field
 
 from palaestra.tasks.teaching import UnusableError
-from palaestra.tasks.tools.mnms.plans import Node, Nodes, check_plan, tool_name
+from palaestra.tasks.tools.mnms.plans import Nodes, PlanNode, check_plan, tool_name
 from palaestra.tasks.tools.mnms.tools import TOOLS
 
 MOST_CALLS = 5
@@ -46,7 +46,7 @@ def plan_of(datum: MnmsDatum) -> Nodes:
     Raises:
         UnusableError: a tool, an argument or a reference does not exist.
     """
-    nodes = tuple(Node(place, tool_name(step.tool), step.arguments) for place, step in enumerate(datum.plan))
+    nodes = tuple(PlanNode(place, tool_name(step.tool), step.arguments) for place, step in enumerate(datum.plan))
     try:
         check_plan(nodes)
     except ValueError as error:

@@ -42,7 +42,7 @@ class ToolDraft:
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class ValuePool:
     """Where the value of a place comes from, and how it is said. Places of one pool get different values."""
 
     draw: Callable[[Rng], Any]
@@ -64,7 +64,7 @@ class Recipe:
 
     plan: str
     wordings: tuple[str, ...]
-    places: Mapping[str, Pool]
+    places: Mapping[str, ValuePool]
     rising: tuple[tuple[str, ...], ...] = ()
     accept: Callable[[Any], bool] | None = None
     without: tuple[str, ...] = field(default=())
@@ -110,40 +110,40 @@ def one_of(recipes: Sequence[Recipe]) -> Drawer:
     return draw
 
 
-def among(values: Sequence[Any]) -> Pool:
+def among(values: Sequence[Any]) -> ValuePool:
     """One of some values."""
     known = tuple(values)
-    return Pool(lambda rng: known[int(rng.integers(len(known)))])
+    return ValuePool(lambda rng: known[int(rng.integers(len(known)))])
 
 
-def whole(low: int, high: int) -> Pool:
+def whole(low: int, high: int) -> ValuePool:
     """A whole number from `low` to `high`, both included."""
-    return Pool(lambda rng: int(rng.integers(low, high + 1)))
+    return ValuePool(lambda rng: int(rng.integers(low, high + 1)))
 
 
-def decimal(low: int, high: int, step: float) -> Pool:
+def decimal(low: int, high: int, step: float) -> ValuePool:
     """A number from `low` to `high` in steps; said without needless zeros."""
     steps = round((high - low) / step)
-    return Pool(lambda rng: _plain(round(low + step * int(rng.integers(steps + 1)), 6)))
+    return ValuePool(lambda rng: _plain(round(low + step * int(rng.integers(steps + 1)), 6)))
 
 
-def several(shortest: int, longest: int, low: int, high: int) -> Pool:
+def several(shortest: int, longest: int, low: int, high: int) -> ValuePool:
     """A list of different whole numbers, said as 3, 8 and 5."""
 
     def draw(rng: Rng) -> list[int]:
         count = int(rng.integers(shortest, longest + 1))
         return [int(one) for one in rng.choice(np.arange(low, high + 1), count, replace=False)]
 
-    return Pool(draw, lambda numbers: f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}")
+    return ValuePool(draw, lambda numbers: f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}")
 
 
-def words(shortest: int, longest: int) -> Pool:
+def words(shortest: int, longest: int) -> ValuePool:
     """A text of different words."""
 
     def draw(rng: Rng) -> str:
         return " ".join(rng.choice(WORDS, int(rng.integers(shortest, longest + 1)), replace=False))
 
-    return Pool(draw)
+    return ValuePool(draw)
 
 
 def positive(value: Any) -> bool:
@@ -164,8 +164,8 @@ WORDS = (
     "ribbon", "river", "saddle", "silver", "spider", "summer", "tiger", "tunnel", "velvet", "violet", "walnut",
     "window", "winter", "wizard", "yellow", "zebra", "cloud", "stone", "bread", "glass", "horse", "plate", "ship",
 )  # fmt: skip
-DATES = Pool(_date)
-TIMES = Pool(lambda rng: f"{int(rng.integers(24)):02d}:{5 * int(rng.integers(12)):02d}")
+DATES = ValuePool(_date)
+TIMES = ValuePool(lambda rng: f"{int(rng.integers(24)):02d}:{5 * int(rng.integers(12)):02d}")
 DAYS_OF_WEEK = among(WEEKDAYS)
 TOWN, PERSON, ITEM, WORD, CURRENCY = (among(tuple(known)) for known in (TOWNS, PEOPLE, ITEMS, WORDS, EUROS))
 LENGTHS, MASSES, VOLUMES = (among(tuple(known)) for known in (METRES, GRAMS, LITRES))

@@ -1,9 +1,9 @@
-"""Painters: from descriptions to pictures.
+"""Image generators: from descriptions to pictures.
 
-    painter = make_painter("diffusers:owner/name,steps=4,size=256")
-    first, second = painter.paint(["a red ball on a lawn", "two cats on a sofa"], seed=0)
+    image_generator = make_image_generator("diffusers:owner/name,steps=4,size=256")
+    first, second = image_generator.generate(["a red ball on a lawn", "two cats on a sofa"], seed=0)
 
-A new painter is a class and a registration; from another package by an entry point of the group `palaestra.painters`.
+A new image generator is a class and a registration; from another package by an entry point of the group `palaestra.image_generators`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from palaestra.tasks.vision.scene import Scene
 if TYPE_CHECKING:
     from PIL import Image
 
-PAINTERS = Registry("painter", "palaestra.painters")
+IMAGE_GENERATORS = Registry("image generator", "palaestra.image_generators")
 _HERE = "palaestra.tasks.vision.image_generators"
-PAINTERS.register(
+IMAGE_GENERATORS.register(
     "procedural", f"{_HERE}.procedural:Procedural", "draws structured scenes of shapes and charts, exactly"
 )
-PAINTERS.register(
+IMAGE_GENERATORS.register(
     "diffusers",
     f"{_HERE}.text_to_image:TextToImage",
     "any text-to-image pipeline of diffusers, by folder or hub id: diffusers:MODEL",
@@ -39,7 +39,7 @@ Description = Scene | str
 _OPTIONS = re.compile(r"(?:,[A-Za-z_]+=[^,]*)+$")
 
 
-class Painter(Protocol):
+class ImageGenerator(Protocol):
     """Turns descriptions into pictures. Nothing heavy is loaded before the first of them."""
 
     reads: Literal["scene", "words"]
@@ -48,48 +48,50 @@ class Painter(Protocol):
     """All that its pictures depend on beside description and seed, in a line: the same line, the same pictures. They are
     kept under it. Empty where a picture is drawn as fast as it is read."""
 
-    def paint(self, descriptions: Sequence[Description], seed: int) -> list[Image.Image | Failure]:
+    def generate(self, descriptions: Sequence[Description], seed: int) -> list[Image.Image | Failure]:
         """A picture of each description, in order; where there is none, a failure with its cause.
 
-        A picture depends on its own description and the seed alone, never on what else is painted with it.
+        A picture depends on its own description and the seed alone, never on what else is generated with it.
 
         Raises:
-            PalaestraError: it can paint nothing at all, for example because its weights cannot be loaded.
+            PalaestraError: it can generate nothing at all, for example because its weights cannot be loaded.
         """
         ...
 
 
-def make_painter(text: str) -> Painter:
-    """The painter that is called `NAME`, `NAME:MODEL` or `NAME:MODEL,option=value,...`.
+def make_image_generator(text: str) -> ImageGenerator:
+    """The image_generator that is called `NAME`, `NAME:MODEL` or `NAME:MODEL,option=value,...`.
 
     Raises:
         UnknownNameError: nobody has that name.
         SettingsError: it takes no model, needs one, or does not take one of the options.
 
     Example:
-        >>> make_painter("procedural").reads
+        >>> make_image_generator("procedural").reads
         'scene'
     """
     if not isinstance(text, str) or not text:
-        raise SettingsError(f"expected the name of a painter, such as 'procedural' or 'diffusers:MODEL'; got {text!r}")
+        raise SettingsError(
+            f"expected the name of an image generator, such as 'procedural' or 'diffusers:MODEL'; got {text!r}"
+        )
     # Only what looks like options is cut off: the name of a folder may have a comma.
     found = _OPTIONS.search(text)
     named = text[: found.start()] if found else text
     name, _, model = named.partition(":")
-    kind = PAINTERS.get(name)
+    kind = IMAGE_GENERATORS.get(name)
     options = dict(_option(part) for part in found[0][1:].split(",")) if found else {}
     known = inspect.signature(kind).parameters
     if model and "model" not in known:
-        raise SettingsError(f"painter '{name}' takes no model; got '{model}'")
+        raise SettingsError(f"image generator '{name}' takes no model; got '{model}'")
     if not model and "model" in known and known["model"].default is inspect.Parameter.empty:
-        raise SettingsError(f"painter '{name}' needs a model, a folder or a hub id: {name}:MODEL")
+        raise SettingsError(f"image generator '{name}' needs a model, a folder or a hub id: {name}:MODEL")
     takes = [option for option in known if option != "model"]
     for option in options:
         if option not in takes:
             said = f"it takes {', '.join(takes)}" if takes else "it takes none"
-            raise SettingsError(f"painter '{name}' has no option '{option}'; {said}")
-    painter: Painter = kind(**({"model": model} if model else {}), **options)
-    return painter
+            raise SettingsError(f"image generator '{name}' has no option '{option}'; {said}")
+    image_generator: ImageGenerator = kind(**({"model": model} if model else {}), **options)
+    return image_generator
 
 
 def _option(text: str) -> tuple[str, Any]:

@@ -20,13 +20,15 @@ class Procedural:
     reads: Literal["scene", "words"] = "scene"
     identity = ""
 
-    def paint(self, descriptions: Sequence[Description], seed: int) -> list[Image.Image | Failure]:
+    def generate(self, descriptions: Sequence[Description], seed: int) -> list[Image.Image | Failure]:
         return [_drawn(description) for description in descriptions]
 
 
 def _drawn(description: Description) -> Image.Image | Failure:
     if isinstance(description, str):
-        return Failure(FailureCause.INVALID_REQUEST, "the procedural painter draws scenes; got a description in words")
+        return Failure(
+            FailureCause.INVALID_REQUEST, "the procedural image generator draws scenes; got a description in words"
+        )
     try:
         return render(description)
     except TaskError as error:

@@ -29,14 +29,14 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 
 class TextToImage:
-    """A diffusers pipeline as a painter; its weights are loaded when the first picture is asked for.
+    """A diffusers pipeline as an image generator; its weights are loaded when the first picture is asked for.
 
     Arguments:
         model: a folder that `save_pretrained` of a pipeline wrote, or a hub id.
         steps: of the denoising; 0 means the pipeline's own number, as for `size`.
         size: width and height in pixels.
         guidance: how closely the words are followed; `None` means the pipeline's own.
-        batch: pictures that are painted together.
+        batch: pictures that are generated together.
         device: for example `"cpu"` or `"cuda:1"`; empty means a GPU where there is one.
         dtype: one of `DTYPES`; empty means float32 on a CPU and bfloat16 on a GPU.
 
@@ -66,11 +66,15 @@ class TextToImage:
         self.where = _located(self.model)
         for name, value, least in (("steps", steps, 0), ("size", size, 0), ("batch", batch, 1)):
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise SettingsError(f"option '{name}' of a painter: expected a number from {least}; got {value!r}")
+                raise SettingsError(
+                    f"option '{name}' of an image generator: expected a number from {least}; got {value!r}"
+                )
         if dtype not in ("", *DTYPES):
-            raise SettingsError(f"option 'dtype' of a painter: expected one of {', '.join(DTYPES)}; got {dtype!r}")
+            raise SettingsError(
+                f"option 'dtype' of an image generator: expected one of {', '.join(DTYPES)}; got {dtype!r}"
+            )
         if guidance is not None and (isinstance(guidance, bool) or not isinstance(guidance, int | float)):
-            raise SettingsError(f"option 'guidance' of a painter: expected a number; got {guidance!r}")
+            raise SettingsError(f"option 'guidance' of an image generator: expected a number; got {guidance!r}")
         self.batch, self.device, self.dtype = batch, str(device), str(dtype)
         wanted = {"num_inference_steps": steps, "height": size, "width": size}
         self.options: dict[str, Any] = {name: value for name, value in wanted.items() if value}
@@ -80,22 +84,22 @@ class TextToImage:
         self.identity = f"diffusers:{_fingerprint(self.where)}|{self.dtype}|{settings}"
         self._pipeline: Any = None
 
-    def paint(self, descriptions: Sequence[Description], seed: int) -> list[Image.Image | Failure]:
+    def generate(self, descriptions: Sequence[Description], seed: int) -> list[Image.Image | Failure]:
         pipeline = self._loaded()
         found: list[Image.Image | Failure | None] = [_unreadable(pipeline, words) for words in descriptions]
         open_ = [(place, str(descriptions[place])) for place, said in enumerate(found) if said is None]
         for start in range(0, len(open_), self.batch):
             part = open_[start : start + self.batch]
-            for (place, _), painted in zip(part, self._together([words for _, words in part], seed), strict=True):
-                found[place] = painted
-        return [painted for painted in found if painted is not None]
+            for (place, _), generated in zip(part, self._together([words for _, words in part], seed), strict=True):
+                found[place] = generated
+        return [generated for generated in found if generated is not None]
 
     def _together(self, words: list[str], seed: int) -> list[Image.Image | Failure]:
         """The pictures of a batch; where it breaks, one after the other, so that one does not take the rest with it."""
-        painted = self._once(words, seed)
-        if isinstance(painted, Failure):
-            return [painted] if len(words) == 1 else [one for text in words for one in self._together([text], seed)]
-        return painted
+        generated = self._once(words, seed)
+        if isinstance(generated, Failure):
+            return [generated] if len(words) == 1 else [one for text in words for one in self._together([text], seed)]
+        return generated
 
     def _once(self, words: list[str], seed: int) -> list[Image.Image | Failure] | Failure:
         import torch
@@ -161,7 +165,7 @@ def _located(model: str) -> str:
 
 
 def _fingerprint(where: str) -> str:
-    """A name for the weights: another checkpoint in the same folder is another painter."""
+    """A name for the weights: another checkpoint in the same folder is another image generator."""
     folder = Path(where)
     if not folder.is_dir():
         return where
@@ -171,7 +175,7 @@ def _fingerprint(where: str) -> str:
 
 
 def _unreadable(pipeline: Any, words: Description) -> Failure | None:
-    """Why a description cannot be painted; pipelines cut off what is too long, and the picture would lack it."""
+    """Why a description cannot be generated; pipelines cut off what is too long, and the picture would lack it."""
     if not isinstance(words, str):
         return Failure(FailureCause.INVALID_REQUEST, "a text-to-image pipeline reads words; got a scene")
     try:
@@ -194,7 +198,7 @@ def _unreadable(pipeline: Any, words: Description) -> Failure | None:
     room, length = max(over)
     return Failure(
         FailureCause.CONTEXT_LENGTH,
-        f"the description has {length} tokens, and the painter reads {room}; describe the picture in fewer words",
+        f"the description has {length} tokens, and the image generator reads {room}; describe the picture in fewer words",
     )
 
 

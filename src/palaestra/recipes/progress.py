@@ -1,0 +1,330 @@
+"""Progress of a run: a live display on a terminal, plain lines in pipes and notebooks.
+
+Recipes emit `Event`s. The classes here draw them, for the command line and for Python calls alike.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text, TextType
+
+from palaestra.core.events import NOTICE, Event, Listener, ignore, notice
+from palaestra.core.records import Report
+from palaestra.engines.retry import AGAIN, WAITING
+
+SWITCH = "PALAESTRA_PROGRESS"
+"""The environment variable that turns the progress of Python calls off if it is 0."""
+HEARTBEAT = 10.0
+"""Seconds without a line, where there is no terminal, after which the current phase is printed."""
+ITERATION_SECONDS = 1.0
+"""Fewest seconds between the lines of two iterations, where there is no terminal."""
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def plain_console(*, stderr: bool = False) -> Console:
+    """Return a console that prints text verbatim, without markup and emoji names (`:x:`).
+
+    Output that goes to a pipe or a file is not wrapped, unless `COLUMNS` asks for a width.
+    """
+    console = Console(stderr=stderr, markup=False, emoji=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(stderr=stderr, markup=False, emoji=False, width=1000)
+    return console
+
+
+@contextmanager
+def show_progress(
+    listener: Listener | None, progress: bool, display: Callable[[Console], RunProgress]
+) -> Iterator[Listener]:
+    """Yield the listener of a Python call: the caller's own, or one that draws on stderr.
+
+    Arguments:
+        listener: the caller's listener, which is used as it is.
+        progress: whether to draw; the environment variable `PALAESTRA_PROGRESS=0` turns drawing off, too.
+        display: makes the display, for example `TrainProgress`.
+    """
+    if listener is not None:
+        yield listener
+    elif not progress or os.environ.get(SWITCH) == "0":
+        yield ignore
+    else:
+        with display(plain_console(stderr=True)) as drawing:
+            yield drawing
+
+
+def announce_start(recipe: str, folder: Path | str, **settings: str) -> Event:
+    """Return the notice that a run starts with: the recipe, its main settings and the run folder.
+
+    >>> announce_start("train", "runs/a", model="nano", environment="CoTEnv-v0").data["text"]
+    'train: model nano, environment CoTEnv-v0, folder runs/a'
+    """
+    facts = {**settings, "folder": str(folder)}
+    return notice(
+        f"{recipe}: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items() if value)
+    )
+
+
+class RunProgress:
+    """Draws events: a bar for the current phase, and accuracy by skill for every round so far.
+
+    On a terminal it is one live display. Elsewhere each phase that ends prints one line, and a long phase prints a line
+    every few seconds.
+
+    Arguments:
+        rounds: the number of rounds, for titles; 0 for recipes without rounds.
+    """
+
+    def __init__(self, console: Console, rounds: int = 0) -> None:
+        self.console, self.rounds = console, rounds
+        self._bar = Progress(
+            TextColumn("{task.description:<28}", markup=False), BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("{task.fields[data]}", markup=False), console=console,
+        )  # fmt: skip
+        self._task = self._bar.add_task("starting", total=None, data="")
+        self._phase = ""
+        self._reports: dict[int, Report] = {}
+        self._examples = 0
+        self._live = (
+            Live(self._bar, console=console, refresh_per_second=2, transient=True) if console.is_terminal else None
+        )
+        self._start = self._last_line = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def __call__(self, event: Event) -> None:
+        if event.phase == NOTICE:
+            self._tell(event.data["text"])
+        elif event.phase == AGAIN:
+            wait = event.data["seconds"]
+            when = f"{wait:.0f} s" if wait >= 10 else f"{wait:.1f} s"
+            self._tell(f"{event.data['reason']}; asked again in {when} (call {event.done} of at most {event.total})")
+        elif event.phase == WAITING:
+            waiting = event.data
+            calls = "a call has" if waiting["calls"] == 1 else f"{waiting['calls']} calls have"
+            waited = f"had no answer for {waiting['seconds']:.0f} s"
+            self._tell(f"{waiting['model']}: {calls} {waited}; still waiting, at most {waiting['limit']:g} s")
+        else:
+            self._draw(event)
+            self._beat(event)
+
+    def _draw(self, event: Event) -> None:
+        """Draw one step of the run."""
+        report = event.data.get("report")
+        if isinstance(report, Report):
+            self._line(f"round {event.round}: {event.phase}: {rate(report)}")
+            if report.name == "validation":
+                self._reports[event.round] = report
+                self._show(self._table())
+        elif event.phase == "lesson":
+            self._examples += event.done
+            self._line(f"round {event.round}: lesson of {event.done} examples")
+        elif event.phase == "train" and event.done == event.total:
+            self._line(
+                f"round {event.round}: trained on {event.data['examples']} examples, loss {event.data['loss']:.3f}"
+            )
+        elif event.phase == "pretrain" and event.done % 100 == 0:
+            self._line(f"step {event.done} of {event.total}, loss {event.data.get('loss', float('nan')):.3f}")
+        if self._live:
+            self._update_bar(event)
+
+    def _update_bar(self, event: Event) -> None:
+        name = event.phase if not self.rounds else f"round {event.round}/{self.rounds}  {event.phase.split('/')[-1]}"
+        if name != self._phase:
+            self._bar.reset(self._task, description=name, total=event.total or None, data="")
+            self._phase = name
+        loss = event.data.get("loss")
+        data = f"loss {loss:.3f}" if isinstance(loss, float) else ""
+        self._bar.update(self._task, completed=event.done, total=event.total or None, data=data)
+
+    def _beat(self, event: Event) -> None:
+        """Print the current phase where there is no terminal and no line has been printed for a while."""
+        if not self._live and time.monotonic() - self._last_line >= HEARTBEAT:
+            part = f": {event.done} of {event.total}" if event.total else ""
+            self._line(f"{event.phase}{part}")
+
+    def _show(self, content: RenderableType) -> None:
+        """Draw `content` below the bar."""
+        if self._live:
+            self._live.update(Group(self._bar, content))
+
+    def _line(self, text: str) -> None:
+        """Print a line where there is no terminal."""
+        if not self._live:
+            self._print(f"[{time.monotonic() - self._start:6.1f} s] {text}")
+
+    def _tell(self, text: str) -> None:
+        """Print a line on a terminal as well, above the live display."""
+        if self._live:
+            self._print(text)
+        else:
+            self._line(text)
+
+    def _print(self, text: str) -> None:
+        self._last_line = time.monotonic()
+        self.console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+    def _table(self) -> Table:
+        table = Table(
+            title=f"validation accuracy by round ({self._examples} examples so far)", title_justify="left", box=None
+        )
+        table.add_column("skill")
+        for round_ in self._reports:
+            table.add_column("before" if round_ == 0 else f"round {round_}", justify="right")
+        first = next(iter(self._reports.values()))
+        for name in ["all", *(part.name for part in first.slices)]:
+            table.add_row(name, *(_cell(report, name) for report in self._reports.values()))
+        return table
+
+
+class TrainProgress(RunProgress):
+    """Draws the events of a training run: a bar, and a panel with the metrics of the last iteration."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._rewards: list[float] = []
+        self._metrics: dict[str, float] = {}
+        self._held_out = ""
+        self._last_iteration = -ITERATION_SECONDS
+
+    def _draw(self, event: Event) -> None:
+        report = event.data.get("report")
+        if isinstance(report, Report):
+            self._held_out = f"held-out accuracy after {event.round}: {rate(report)}"
+            self._line(self._held_out)
+        elif event.phase == "evaluation" and "test_failures" in event.data and "test_accuracy" not in event.data:
+            self._held_out = f"held-out reward after {event.round}: {_describe_held_out(event.data)}"
+            self._line(self._held_out)
+        elif event.phase == "iteration":
+            self._metrics = dict(event.data)
+            self._rewards.append(self._metrics.get("reward", float("nan")))
+            now = time.monotonic() - self._start
+            if event.done in (1, event.total) or now - self._last_iteration >= ITERATION_SECONDS:
+                self._line(f"iteration {event.done}/{event.total}: {describe_iteration(self._metrics)}")
+                self._last_iteration = now
+        if not self._live:
+            return
+        if event.phase in ("collect", "learn", "iteration"):
+            self._bar.update(self._task, description=event.phase, completed=event.done, total=event.total or None)
+        else:
+            self._bar.update(self._task, description=event.phase.split("/")[-1])
+        if event.phase in ("iteration", "evaluation"):
+            self._show(self._panel() if self._metrics else self._held_out)
+
+    def _panel(self) -> Table:
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+        for name, value in panel(self._metrics):
+            table.add_row(name, value)
+        table.add_row("reward so far", spark(self._rewards))
+        if self._held_out:
+            table.add_row("held out", self._held_out)
+        return table
+
+
+def panel(f: Mapping[str, float]) -> list[tuple[str, TextType]]:
+    """Return the rows of the panel for the metrics of an iteration."""
+    rows: list[tuple[str, TextType]] = []
+    if "reward" in f:
+        interval = f"[{f['reward_low']:.3f}, {f['reward_high']:.3f}] of {f['reward_count']:.0f} episodes"
+        rows.append(("reward", f"{f['reward']:.3f} {interval}"))
+    if "recent_return" in f:
+        rows.append(("last 100 episodes", f"{f['recent_return']:.2f}"))
+    spent = {name.removeprefix("seconds_"): v for name, v in f.items() if name.startswith("seconds_")}
+    speed = (
+        f"{f['tokens_per_second']:.0f} tokens/s"
+        if "tokens_per_second" in f
+        else f"{f.get('steps_per_second', 0):.0f} steps/s"
+    )
+    rows.append(("seconds", "  ".join(f"{name} {v:.2f}" for name, v in spent.items()) + f"   {speed}"))
+    moved = [("KL of the update", "kl", "{:.4f}"), ("KL to the reference", "reference_kl", "{:.3f} nats a response"),
+             ("clipped", "clip_fraction", "{:.1%}"), ("entropy", "entropy", "{:.3f} nats"),
+             ("explained variance", "explained_variance", "{:.2f}"),
+             ("groups without variance", "groups_without_variance", "{:.0%}"),
+             ("length", "length", "{:.1f}"), ("cut at the limit", "truncated", "{:.0%}"),
+             ("gradient norm", "gradient_norm", "{:.2f}")]  # fmt: skip
+    rows += [(title, form.format(f[name])) for title, name, form in moved if name in f]
+    if f.get("failures"):
+        rows.append(("failures", Text.assemble((f"{f['failures']:.0f}", "red"), " in this iteration")))
+    return rows
+
+
+def spark(values: list[float], width: int = 50) -> str:
+    """Return the last `width` values as a line of bars.
+
+    >>> spark([0.0, 0.5, 1.0])
+    '▁▄█  0.000 to 1.000'
+    """
+    known = [v for v in values[-width:] if v == v]
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    step = (high - low) or 1.0
+    bars = "".join(BARS[int((len(BARS) - 1) * (v - low) / step)] for v in known)
+    return f"{bars}  {low:.3f} to {high:.3f}"
+
+
+def describe_iteration(f: Mapping[str, float]) -> str:
+    """Return the main metrics of an iteration in one line."""
+    parts = []
+    if "reward" in f:
+        parts.append(
+            f"reward {f['reward']:.3f} [{f['reward_low']:.3f}, {f['reward_high']:.3f}] of {f['reward_count']:.0f}"
+        )
+    for name, title in (("kl", "kl"), ("clip_fraction", "clipped"), ("entropy", "entropy"), ("length", "length")):
+        if name in f:
+            parts.append(f"{title} {f[name]:.3f}")
+    if f.get("truncated"):
+        parts.append(f"cut at the limit {f['truncated']:.0%}")
+    speed = [
+        f"{f[name]:.0f} {unit}"
+        for name, unit in (("tokens_per_second", "tokens/s"), ("steps_per_second", "steps/s"))
+        if name in f
+    ]
+    failed = [f"{f['failures']:.0f} failed"] if f.get("failures") else []
+    return ", ".join(parts + speed + failed)
+
+
+def rate(report: Report) -> str:
+    """Return an accuracy with its interval, count and failures."""
+    failures = f", {report.failure_count} failures" if report.failure_count else ""
+    if report.accuracy is None:
+        return f"nothing scored{failures}"
+    return (
+        f"{100 * report.accuracy:.1f} % [{100 * report.low:.1f}, {100 * report.high:.1f}] of {report.count}{failures}"
+    )
+
+
+def _cell(report: Report, name: str) -> TextType:
+    part = report if name == "all" else report.slice(name)
+    if part.accuracy is None:
+        return "failed"
+    shade = "green" if part.accuracy >= 0.8 else "yellow" if part.accuracy >= 0.4 else "red"
+    return Text(f"{100 * part.accuracy:.0f} %", shade)
+
+
+def _describe_held_out(f: Mapping[str, float]) -> str:
+    """Return a held-out reward with its interval, count and failures."""
+    failed = f", {f['test_failures']:.0f} failed" if f["test_failures"] else ""
+    if "test_reward" not in f:
+        return f"not known, no episode counted{failed}"
+    interval = f"[{f['test_reward_low']:.3f}, {f['test_reward_high']:.3f}]"
+    return f"{f['test_reward']:.3f} {interval} of {f['test_count']:.0f} episodes{failed}"
