@@ -14,7 +14,8 @@ from palaestra.engines import models
 from palaestra.recipes.evaluate.recipe import evaluate
 from palaestra.recipes.evaluate.settings import EvaluateSettings
 from palaestra.recipes.research.bench import bench
-from palaestra.recipes.research.recipe import ResearchSettings, research
+from palaestra.recipes.research.recipe import research
+from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.recipes.teach.recipe import teach
 from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.teach.study import study

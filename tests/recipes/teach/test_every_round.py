@@ -13,8 +13,8 @@ from palaestra.core.errors import ModelError
 from palaestra.engines import models
 from palaestra.learn.students import STUDENTS
 from palaestra.recipes.compat.run_episode import run_episode
-from palaestra.recipes.evaluate.compare import compare
 from palaestra.recipes.evaluate import recipe as evaluate
+from palaestra.recipes.evaluate.compare import compare
 from palaestra.recipes.teach import recipe as teach
 from palaestra.report import write_report
 from palaestra.runs.records import to_json
