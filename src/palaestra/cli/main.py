@@ -304,11 +304,11 @@ def list_(kind: Annotated[str, typer.Argument(help=f"One of {', '.join(KINDS)}; 
 @models_app.command("list")
 def models_list() -> None:
     """List the registered models and whether each is on this machine."""
-    from palaestra.engines.models import MODELS, is_here
+    from palaestra.engines.models import MODELS, is_available
 
     table = Table(box=None, show_header=False)
     for name, description in MODELS.items():
-        table.add_row(name, "here" if is_here(name) else "not fetched", description)
+        table.add_row(name, "here" if is_available(name) else "not fetched", description)
     console.print(table)
     console.print("Any folder with a transformers checkpoint, or a hub id such as owner/name, is a model too.")
 

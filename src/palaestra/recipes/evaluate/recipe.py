@@ -96,7 +96,7 @@ def check(settings: EvaluateSettings) -> Questions:
     Returns:
         The task and its problems.
     """
-    from palaestra.engines.endpoints import is_remote
+    from palaestra.engines.base import is_remote
     from palaestra.engines.factory import check_model, check_reads
     from palaestra.engines.models import check_device
     from palaestra.tasks.base import get_hooks
@@ -135,11 +135,11 @@ def _make_questions(settings: EvaluateSettings) -> Questions:
 
 def _load(settings: EvaluateSettings, listener: Listener) -> Engine:
     from palaestra.engines import models
-    from palaestra.engines.endpoints import is_remote
+    from palaestra.engines.base import LOCAL_SCHEME, get_scheme
     from palaestra.engines.factory import open_engine
 
     listener(Event("load"))
-    if is_remote(settings.model):
+    if get_scheme(settings.model) != LOCAL_SCHEME:
         return open_engine(settings.model, listener=listener, **service_options(settings.call_timeout))
     model = models.load(settings.model, device=settings.device, listener=listener)
     return model.engine(settings.engine_batch, plain=settings.prompt == "plain")
@@ -153,8 +153,7 @@ def _run(
     listener: Listener,
 ) -> EvaluateResult:
     """Ask the problems that have no stored attempt. The engine is loaded at most once."""
-    from palaestra.engines.base import Sampling
-    from palaestra.engines.endpoints import is_remote
+    from palaestra.engines.base import Sampling, is_remote
     from palaestra.tasks.base import get_hooks
     from palaestra.tasks.evaluate import evaluate as ask
 

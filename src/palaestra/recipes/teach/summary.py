@@ -205,13 +205,13 @@ def count_calls(run: Run) -> int:
 
 def list_unpriced(settings: Mapping[str, Any]) -> list[str]:
     """List the remote models of a run without a known price."""
-    from palaestra.engines.endpoints import is_remote
+    from palaestra.engines.base import is_remote
     from palaestra.engines.prices import Prices
 
     names = {str(settings.get(name) or "") for name in MODELS} - {"", TASK_WRITER}
     remote = sorted(name for name in names if is_remote(name))
     prices = Prices.load() if remote else None
-    return [name for name in remote if prices is not None and prices.of(name) is None]
+    return [name for name in remote if prices is not None and prices.find(name) is None]
 
 
 def describe_lessons(summary: Mapping[str, Any]) -> Iterator[str]:
