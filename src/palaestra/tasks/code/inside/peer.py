@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # `typing` itself would take longer to import than everything
     from typing import Any
 
 import codec  # type: ignore[import-not-found]  # noqa: E402
+from channel import Channel  # type: ignore[import-not-found]  # noqa: E402
 
 _FUNCTIONS: dict[str, Any] = {
     "__str__": str, "__repr__": repr, "__bool__": bool, "__hash__": hash, "__len__": len, "__iter__": iter,
@@ -56,22 +57,18 @@ class Peer:
         """Classes of errors that this side knows by name, beside Python's own."""
         if hasattr(sys, "set_int_max_str_digits"):
             sys.set_int_max_str_digits(0)
-        self._asked, self._told = os.fdopen(os.dup(0), "rb"), os.dup(1)
-        os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-        os.dup2(2, 1)  # What is printed goes to stderr, which no one judges.
+        self._channel = Channel()
 
-    def say(self, message: dict[str, Any]) -> None:
-        """Send one line."""
-        data = codec.line(message)
-        while data:
-            data = data[os.write(self._told, data) :]
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message to the host."""
+        self._channel.send(message)
 
-    def hear(self) -> Any:
-        """Read the next line; ends this process where there is none."""
-        line = self._asked.readline()
-        if not line:
+    def receive(self) -> Any:
+        """The next message; ends this process if the host has closed the channel."""
+        message = self._channel.receive()
+        if message is None:
             os._exit(0)
-        return codec.read(line)
+        return message
 
     def number(self, value: Any) -> tuple[int, bool]:
         """The number of an object of ours, and whether it is new."""
@@ -86,8 +83,8 @@ class Peer:
         seen = codec.Seen()
         request["args"] = [codec.pack(one, self.keep, seen) for one in args]
         request["kwargs"] = {name: codec.pack(one, self.keep, seen) for name, one in kwargs.items()}
-        self.say({"ask": request})
-        while "ask" in (message := self.hear()):
+        self.send({"ask": request})
+        while "ask" in (message := self.receive()):
             self.answer(message["ask"])
         for number, inner in message.get("changed", ()):
             codec.refill(seen.values[number], inner, self._resolve, seen)
@@ -125,7 +122,7 @@ class Peer:
                 message["changed"] = changed
         except self.catch as error:
             message = describe_error(error)
-        self.say(message)
+        self.send(message)
 
     def _returned(self, value: Any, args: list[Any], seen: Any) -> dict[str, Any]:
         for place, one in enumerate(args):

@@ -113,7 +113,7 @@ def main() -> None:
 
     peer = Peer("program", perform, keep, proxy, catch=BaseException)
     while True:
-        peer.answer(peer.hear()["ask"])
+        peer.answer(peer.receive()["ask"])
 
 
 if __name__ == "__main__":
