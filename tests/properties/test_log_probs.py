@@ -76,12 +76,12 @@ class Scripted(TokenVectorEnv):
 
 
 def worst_ratio(policy: LanguageModelPolicy, rollout: Rollout) -> float:
-    """By our own way of reading, where the model has one, and by transformers'."""
-    lean, found = policy._lean, []
-    for policy._lean in (lean, None):
+    """By the fast path, if the model has one, and by the model's own forward pass."""
+    fast, found = policy.sequence_forward.fast, []
+    for policy.sequence_forward.fast in (fast, None):
         new_BT = policy.logprobs_BT(rollout)
         found.append(float((((new_BT - rollout.logprobs_BT) * rollout.mask_BT).exp() - 1).abs().max()))
-    policy._lean = lean
+    policy.sequence_forward.fast = fast
     return max(found)
 
 
@@ -224,14 +224,14 @@ def test_values_follow_the_states_with_a_head_and_with_a_critic_of_its_own(model
             assert torch.allclose(next_BT[sequence, :n], expected[1:], atol=1e-4)
 
 
-def test_known_shapes_take_the_lean_step_and_a_stranger_its_own_way(model: Any) -> None:
+def test_known_architectures_take_the_fast_step_and_others_their_own_forward(model: Any) -> None:
     stepper = SlotStepper(model, 2)
     stepper.start({0: [5, 6, 7], 1: [8]})
     stepper.step(torch.tensor([3, 4]))
-    assert stepper._lean is not None
+    assert stepper._fast is not None
 
     class Stranger(type(model)):  # type: ignore[misc]
-        """Has the name of a known shape and computes something else."""
+        """Has the name of a known architecture and computes something else."""
 
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             output = super().forward(*args, **kwargs)
@@ -246,12 +246,12 @@ def test_known_shapes_take_the_lean_step_and_a_stranger_its_own_way(model: Any) 
     stepper = SlotStepper(stranger, 2)
     stepper.start({0: [5, 6, 7], 1: [8]})
     logits = stepper.step(torch.tensor([3, 4]))
-    assert stepper._lean is None
+    assert stepper._fast is None
     with torch.no_grad():
         assert torch.allclose(logits[1], 0.5 * model(input_ids=torch.tensor([[8, 4]])).logits[0, -1], atol=1e-4)
 
 
-def test_the_lean_step_follows_the_weights(model: Any) -> None:
+def test_the_fast_step_follows_the_weights(model: Any) -> None:
     import copy
 
     changed = copy.deepcopy(model)

@@ -210,12 +210,12 @@ def test_the_ratio_is_one_before_the_first_gradient_step(model: Any, nano: Loade
         policy, nano, data.draw(st.integers(1, 9), "episodes"), data.draw(st.integers(0, 999), "seed"),
         slots=data.draw(st.integers(1, 5), "slots"), words=data.draw(st.sampled_from([1, 6, 20]), "words"),
     )  # fmt: skip
-    lean = policy._lean
-    assert lean is not None
-    for policy._lean in (lean, None):
+    fast = policy.sequence_forward.fast
+    assert fast is not None
+    for policy.sequence_forward.fast in (fast, None):
         new_BT = policy.logprobs_BT(rollout)
         assert float((((new_BT - rollout.logprobs_BT) * rollout.mask_BT).exp() - 1).abs().max()) < TOLERANCE
-    policy._lean = lean
+    policy.sequence_forward.fast = fast
     for sequence in range(rollout.num_sequences):
         old = rollout.logprobs_BT[sequence][rollout.mask_BT[sequence]]
         assert float(((whole_pass(model, rollout, sequence, temperature) - old).exp() - 1).abs().max()) < TOLERANCE
@@ -238,9 +238,9 @@ def test_values_stand_before_decisions_and_behind_the_end(model: Any, nano: Load
         with torch.no_grad():
             head.weight.normal_(generator=torch.Generator().manual_seed(0))
         rollout = talked(policy, nano, 5, 1)
-        for lean in (True, False):
-            if not lean:
-                policy._lean = critic._lean = None
+        for fast in (True, False):
+            if not fast:
+                policy.sequence_forward.fast = critic.sequence_forward.fast = None
             values_BT, next_BT = policy.values_BT(rollout)
             for sequence in range(rollout.num_sequences):
                 prompt, response = rollout.inputs.prompts[sequence], rollout.inputs.responses[sequence]

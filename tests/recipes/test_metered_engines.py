@@ -13,7 +13,8 @@ from palaestra.core.errors import SettingsError
 from palaestra.engines import models
 from palaestra.recipes.evaluate.recipe import EvaluateSettings, evaluate
 from palaestra.recipes.research.bench import bench
-from palaestra.recipes.research.recipe import ResearchSettings, research
+from palaestra.recipes.research.recipe import research
+from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.recipes.teach.recipe import TeachSettings, teach
 from palaestra.recipes.teach.study import study
 

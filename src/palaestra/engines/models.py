@@ -73,7 +73,7 @@ def locate(name: str, listener: Listener = ignore) -> str:
     """What transformers is to load for `name`: a folder, or a hub id. Fetches `smollm2` if needed.
 
     Raises:
-        UnknownNameError: not on the shelf, not a folder, and not of the form `owner/name`.
+        UnknownNameError: not a known name, not a folder, and not of the form `owner/name`.
         ModelError: a folder without a checkpoint, or a model that cannot be fetched.
     """
     if name == "nano":
@@ -90,6 +90,8 @@ def locate(name: str, listener: Listener = ignore) -> str:
         return str(fetch(cache_folder(), listener))
     path = Path(name).expanduser()
     if path.is_dir():
+        if (path / "settings.json").exists() and (path / "store.sqlite").exists():
+            return locate_run_model(path)
         if not (path / "config.json").exists() and not (path / ADAPTER).exists():
             raise ModelError(f"the folder {path} holds no transformers checkpoint: it has no config.json")
         return str(path)
@@ -98,6 +100,30 @@ def locate(name: str, listener: Listener = ignore) -> str:
     if "/" in name:
         raise ModelError(f"there is no folder {name}, and it is no hub id such as owner/name")
     raise UnknownNameError("model", name, MODELS)
+
+
+def locate_run_model(run: Path) -> str:
+    """Return the checkpoint of the model that the run in a folder has trained.
+
+    Raises:
+        ModelError: the run has not ended, or has trained no language model.
+    """
+    started, summary = read_json(run / "settings.json"), run / "summary.json"
+    recipe = started.get("recipe") if isinstance(started, dict) else None
+    if recipe not in ("train", "teach"):
+        raise ModelError(f"{run} is a run of {recipe}, which trains no model; expected a run of train or teach")
+    if not summary.exists():
+        raise ModelError(f"the run {run} has not ended and has no model yet; resume it: palaestra resume {run}")
+    if recipe == "train":
+        if not (run / "model" / "config.json").exists() and not (run / "model" / ADAPTER).exists():
+            raise ModelError(f"the run {run} trained a policy that is no language model; load it with load_policy")
+        return str(run / "model")
+    kept = int(read_json(summary).get("kept_round") or 0)
+    # A round without training keeps the weights of the round before.
+    for round_ in range(kept, 0, -1):
+        if (run / "checkpoints" / f"round-{round_}").is_dir():
+            return str(run / "checkpoints" / f"round-{round_}")
+    return locate(str(started["settings"]["student"]))
 
 
 def check(name: str) -> None:

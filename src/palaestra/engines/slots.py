@@ -18,8 +18,9 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from palaestra.core.errors import ModelError
+from palaestra.engines.cpu import ATOL, RTOL
+from palaestra.engines.cpu.decode import make_decode_step
 from palaestra.engines.families import context_length, sliding_window, takes_slots
-from palaestra.engines.lean import lean_step
 from palaestra.engines.sequences import SequenceStepper
 
 if TYPE_CHECKING:
@@ -97,7 +98,6 @@ class SlotCache(Cache):  # type: ignore[misc]
 
     def __init__(self, layers: int, rows: int, room: int) -> None:
         self.rows, self.room, self.window, self.together = rows, room, 0, False
-        self.scale = 1.0
         self.filling: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None
         self.positions_R = torch.zeros(rows, dtype=torch.long)
         self.every_R = torch.arange(rows)
@@ -141,15 +141,15 @@ class SlotStepper:
         self._layers = int(config.num_hidden_layers)
         forward = inspect.signature(_base(model).forward).parameters
         self._last_only: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in forward else {}
-        self._lean = lean_step(model)
-        self._checked = self._lean is None
+        self._fast = make_decode_step(model)
+        self._checked = self._fast is None
         self.clear()
 
     def clear(self) -> None:
         """Forget all sequences, and look at the model's weights anew."""
-        if self._lean is not None:
+        if self._fast is not None:
             with torch.no_grad():
-                self._lean.refresh()
+                self._fast.refresh()
         self._slot_of_row = list(range(self.slots))
         self._lengths = np.zeros(self.slots, dtype=np.int64)
         self._idle = np.zeros(self.slots, dtype=bool)
@@ -247,11 +247,11 @@ class SlotStepper:
         return logits_SV
 
     def _logits(self, ids_R: torch.Tensor, positions_R: torch.Tensor, mask_R11W: torch.Tensor | None) -> torch.Tensor:
-        lean_RV = None
-        if self._lean is not None:
-            lean_RV = self._lean(ids_R, positions_R, mask_R11W, self._cache)
+        fast_RV = None
+        if self._fast is not None:
+            fast_RV = self._fast(ids_R, positions_R, mask_R11W, self._cache)
             if self._checked:
-                return lean_RV
+                return fast_RV
         logits_RV: torch.Tensor = self.model(
             input_ids=ids_R[:, None],
             attention_mask=self._masks(mask_R11W, positions_R),
@@ -260,11 +260,11 @@ class SlotStepper:
             use_cache=True,
             **self._last_only,
         ).logits[:, -1]
-        if lean_RV is not None:
-            # The first step is computed both ways; a model that only looks like a known shape keeps its own way.
+        if fast_RV is not None:
+            # On first use the fast path is compared with the model's own forward pass and dropped if they differ.
             self._checked = True
-            if not torch.allclose(lean_RV, logits_RV, atol=1e-3, rtol=1e-3):
-                self._lean = None
+            if not torch.allclose(fast_RV, logits_RV, atol=ATOL, rtol=RTOL):
+                self._fast = None
         return logits_RV
 
     def _masks(self, mask_R11W: torch.Tensor | None, positions_R: torch.Tensor) -> Any:

@@ -28,7 +28,7 @@ def collect_responses(
     """Play `episodes` whole episodes in a token environment.
 
     Arguments:
-        env: a `TokenVectorEnv`, or anything with its observations, infos and reset options.
+        env: a token environment (`palaestra.envs.token.contract.TokenEnvContract`).
         seeds: of the choices. Those of an episode belong to its number: they are the same in any slot and
             any company.
         seed: resets the order of the prompts; `None` goes on.

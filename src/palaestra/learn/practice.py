@@ -23,12 +23,13 @@ from palaestra.core.errors import LessonError, RewardError, SettingsError
 from palaestra.core.records import Completion, Example, Failure, Problem
 from palaestra.core.seeding import Seeds
 from palaestra.engines.chat import end_ids
+from palaestra.engines.cpu.kernels import fuse_activations
 from palaestra.engines.families import context_length
 from palaestra.engines.models import LoadedModel
 from palaestra.learn.batches import encode
 from palaestra.learn.collect import collect_responses
 from palaestra.learn.grpo import GRPO, GRPOConfig, Variant, variant
-from palaestra.learn.policies.language_model import LanguageModelPolicy, fuse_activations
+from palaestra.learn.policies.language_model import LanguageModelPolicy
 from palaestra.learn.policies.visual import VisualPolicy, collect_answers
 from palaestra.learn.progress import TrainingState
 from palaestra.learn.reference import penalise

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from palaestra.core.errors import ModelError
-from palaestra.engines.kernels import suited
+from palaestra.engines.cpu.kernels import select_matmul_kernels
 from palaestra.learn.rollouts import Selection, split_microbatches
 
 FLAT_UP_TO = 1_000_000
@@ -153,7 +153,7 @@ def gradient_step(
 
     `loss` must be the microbatch's fraction of the minibatch's loss: divided by the whole minibatch's counts.
     """
-    with suited():
+    with select_matmul_kernels():
         for microbatch in split_microbatches(selection, most):
             loss(microbatch).backward()  # type: ignore[no-untyped-call]
     return optimizer.step()

@@ -23,7 +23,7 @@ from palaestra.cli.standings import standings_tables
 from palaestra.core.errors import EngineError, RunError, SettingsError, TaskError, TotalSpentError
 from palaestra.core.events import Event
 from palaestra.recipes.research.bench import bench, read_bench, resume
-from palaestra.recipes.research.recipe import ResearchSettings
+from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.report import write_report
 from palaestra.research.standings.scores import BASELINE, Measure
 

@@ -1,7 +1,7 @@
-"""A language model as a policy: it steps with a key-value cache per slot and is judged by whole sequences.
+"""Language models as policies: they sample with a key-value cache per slot and evaluate whole sequences.
 
-The log-prob of a token is the same number both times: the cache, the position ids and the masks say
-exactly what one pass over the whole sequence says. That is the first thing that the tests hold.
+Sampling and evaluation give the same log-prob for the same token: cache, position ids and masks describe exactly the
+computation of one pass over the whole sequence. `tests/properties/test_log_probs.py` tests this.
 """
 
 from __future__ import annotations
@@ -16,31 +16,29 @@ from torch import nn
 
 from palaestra.core.errors import EnvError, ModelError
 from palaestra.core.seeding import Seeds
-from palaestra.engines.families import check_trainable, context_length, takes_slots
-from palaestra.engines.kernels import suited
+from palaestra.engines.cpu.kernels import fuse_activations, select_matmul_kernels, token_logprobs_N
+from palaestra.engines.families import check_trainable, context_length
+from palaestra.engines.sequence_forward import SequenceForward, SequenceOutputs, pad_or_cut
 from palaestra.engines.sequences import SequenceStepper
 from palaestra.engines.slots import SlotStepper, make_stepper
-from palaestra.learn.kernels import chosen_logprobs_N
 from palaestra.learn.policies.base import ActionEvaluation
-from palaestra.learn.policies.lean_readers import lean_reader
-from palaestra.learn.policies.readers import PlainReader, Reading, pack, pack_right, padded
 from palaestra.learn.randomness import seeded_torch
 from palaestra.learn.rollouts import Rollout, Selection, TokenInputs, everything
 
 MICROBATCH_LOGITS = 1 << 25
-"""Logits that one pass of judging may hold: 128 MB in float32, and a few times that with gradients."""
+"""Logits that one microbatch may hold: 128 MB in float32, and a few times that with gradients."""
 
 
 class LanguageModelPolicy(nn.Module):
     """A causal language model that chooses tokens.
 
     Arguments:
-        model: a causal language model of transformers, or peft's around one.
-        critic: `None`, `"head"` (a value head on the model's own last layer), or a `LanguageModelCritic` with
-            weights of its own.
-        temperature: of the choice; the log-probs are those of the distribution that was sampled from.
-        vocabulary: how many of the model's outputs are tokens; a model may have more rows than its
-            tokenizer has tokens.
+        model: a causal language model of transformers, or peft's wrapper of one.
+        critic: `None`, `"head"` (a value head on the model's last layer), or a separate `LanguageModelCritic`.
+        temperature: of sampling. Log-probs are those of the sampled distribution.
+        vocabulary: how many of the model's outputs are tokens; a model may have more outputs than its tokenizer has
+            tokens. 0 means all.
+        microbatch_size: sequences in one pass; 0 derives it from the size of the logits.
         seeds: of the value head's weights.
     """
 
@@ -57,7 +55,7 @@ class LanguageModelPolicy(nn.Module):
     ) -> None:
         super().__init__()
         if temperature <= 0:
-            raise EnvError(f"a policy that learns needs a temperature above 0; got {temperature}")
+            raise EnvError(f"temperature: expected a number above 0; got {temperature}")
         check_trainable(model.config)
         self.model, self.temperature = model, temperature
         fuse_activations(model)
@@ -66,7 +64,7 @@ class LanguageModelPolicy(nn.Module):
         self.vocabulary = vocabulary or self.rows
         if self.vocabulary > self.rows:
             raise ModelError(
-                f"the tokenizer has {self.vocabulary} tokens; the model has {self.rows} outputs: they do not belong together"
+                f"the tokenizer has {self.vocabulary} tokens and the model only {self.rows} outputs; they do not match"
             )
         self.context = context_length(model.config) or 1 << 30
         self.value_head: nn.Linear | None = None
@@ -76,27 +74,26 @@ class LanguageModelPolicy(nn.Module):
         self.has_critic = critic is not None
         self.microbatch_size = microbatch_size
         self._stepper: SlotStepper | SequenceStepper | None = None
-        self._plain, self._lean, self._checked = PlainReader(model), lean_reader(model), False
+        self.sequence_forward = SequenceForward(model)
         super().train(False)
 
     def train(self, mode: bool = True) -> LanguageModelPolicy:
-        """Dropout stays off while learning as well.
+        """Set the mode, but keep dropout off while learning.
 
-        With it the log-probs of the update would not be those of the rollout: ratios would differ from 1 before
-        anything was learned, and by numbers that belong to nobody's seed.
+        With dropout the log-probs of the update would differ from those of the rollout: ratios would not start at 1.
         """
         self.training = mode
         return self
 
     @property
     def device(self) -> torch.device:
-        found: torch.device = self.model.device
-        return found
+        device: torch.device = self.model.device
+        return device
 
     # Acting
 
     def begin(self, slots: int) -> None:
-        """Forget all sequences; the next `act` starts `slots` new ones."""
+        """Drop all sequences. The next `act` starts `slots` new ones."""
         self.model.eval()
         if self._stepper is None or self._stepper.slots != slots:
             self._stepper = make_stepper(self.model, slots)
@@ -113,13 +110,13 @@ class LanguageModelPolicy(nn.Module):
     ) -> torch.Tensor:
         """The logits of the next token in each slot, over the vocabulary.
 
-        What stands at slots that are not active, or wait, means nothing. A slot that waits is read no further in this
-        call, and goes on in a later one; one that is not active is forgotten.
+        Rows of inactive and waiting slots hold arbitrary values. A waiting slot keeps its sequence for a later call; an
+        inactive slot drops it.
         """
         stepper = self._stepper
         assert stepper is not None, "call begin first"
         waiting_S = np.zeros_like(active_S) if waiting_S is None else waiting_S
-        with suited():
+        with select_matmul_kernels():
             return self._next_SV(stepper, tokens_SL, length_S, fresh_S, active_S, waiting_S & active_S)
 
     def _next_SV(
@@ -153,12 +150,12 @@ class LanguageModelPolicy(nn.Module):
         mask_SV: np.ndarray | None = None,
         waiting_S: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Choose the next token of each slot; returns tokens, log-probs and the entropies of the choices.
+        """Sample the next token of each slot; returns tokens, log-probs and entropies.
 
         Arguments:
-            uniform_S: one random number from 0 to 1 a slot; it alone decides the choice.
-            mask_SV: tokens that are legal.
-            waiting_S: slots that choose nothing now and keep what they have read.
+            uniform_S: one random number in [0, 1) a slot, the only source of randomness.
+            mask_SV: the legal tokens.
+            waiting_S: slots that sample nothing in this call and keep their sequence.
         """
         logits_SV = self.logits_SV(tokens_SL, length_S, fresh_S, active_S, waiting_S)
         chosen_S, logprobs_S, entropy_S = choose(
@@ -169,7 +166,7 @@ class LanguageModelPolicy(nn.Module):
         )
         choosing_S = active_S if waiting_S is None else active_S & ~waiting_S
         if not bool(torch.isfinite(logprobs_S[torch.from_numpy(choosing_S).to(logprobs_S.device)]).all()):
-            raise ModelError("the policy's log-probs are not finite any more; lower the learning rate")
+            raise ModelError("the policy's log-probs are not finite; lower the learning rate")
         return chosen_S.cpu().numpy(), logprobs_S.cpu().numpy(), entropy_S.cpu().numpy()
 
     # Learning
@@ -177,43 +174,45 @@ class LanguageModelPolicy(nn.Module):
     def evaluate_actions(
         self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True
     ) -> ActionEvaluation:
-        """Log-probs, entropies and values at the tokens of the selected sequences, `[sequences, width]`."""
+        """Log-probs, entropies and values at the decisions of the selected sequences, `[sequences, width]`."""
         inputs: TokenInputs = rollout.inputs
         sequences = selection.index.tolist()
-        valued = values and self.value_head is not None
-        # Whoever wants whole distributions, or restricts them, needs logits; log-probs alone come with less.
-        whole = entropy or bool(inputs.legal) or self._lean is None
-        reach = inputs.reach(sequences, selection.width)
-        reading = self._read(inputs, sequences, reach, hidden=valued or not whole, logits=whole)
-        reading = reading.at_decisions(inputs, sequences, reach, selection.width)
-        chosen_BR = padded([inputs.decisions(sequence) for sequence in sequences], selection.width).to(self.device)
-        chosen_N = chosen_BR.flatten() if reading.rows_N is None else chosen_BR.flatten()[reading.rows_N]
+        use_value_head = values and self.value_head is not None
+        # Entropies and restricted distributions need logits. Log-probs alone are computed from hidden states.
+        needs_logits = entropy or bool(inputs.legal) or self.sequence_forward.fast is None
+        outputs = self._outputs_at_decisions(
+            inputs, sequences, selection.width, hidden=use_value_head or not needs_logits, logits=needs_logits
+        )
         shape = (len(sequences), selection.width)
+        tokens_N = pad_or_cut([inputs.decisions(sequence) for sequence in sequences], selection.width).flatten()
+        tokens_N = tokens_N.to(self.device)
+        if outputs.rows_N is not None:
+            tokens_N = tokens_N[outputs.rows_N]
         entropy_BR = None
-        if reading.logits_NV is None:
-            assert reading.hidden_ND is not None
+        if outputs.logits_NV is None:
+            assert outputs.hidden_ND is not None
             output_VD = self.model.get_output_embeddings().weight[: self.vocabulary]
-            logprobs_N = chosen_logprobs_N(reading.hidden_ND, output_VD, chosen_N, self.temperature)
+            logprobs_N = token_logprobs_N(outputs.hidden_ND, output_VD, tokens_N, self.temperature)
         else:
-            logits_NV = reading.logits_NV[:, : self.vocabulary].float()
+            logits_NV = outputs.logits_NV[:, : self.vocabulary].float()
             if self.temperature != 1.0:
                 logits_NV = logits_NV / self.temperature
             if inputs.legal:
                 legal = [inputs.legal[sequence] for sequence in sequences]
-                logits_NV = _restrict(logits_NV, reading.rows_N, legal, selection.width)
-            logprobs_N = -nn.functional.cross_entropy(logits_NV, chosen_N, reduction="none")
+                logits_NV = _mask_illegal(logits_NV, outputs.rows_N, legal, selection.width)
+            logprobs_N = -nn.functional.cross_entropy(logits_NV, tokens_N, reduction="none")
             if entropy:
                 logp_NV = logits_NV.log_softmax(-1)
                 entropy_N = -(logp_NV.exp() * logp_NV.masked_fill(logp_NV == float("-inf"), 0.0)).sum(-1)
-                entropy_BR = reading.table(entropy_N, *shape)
-        logprobs_BR = reading.table(logprobs_N, *shape)
+                entropy_BR = outputs.to_table(entropy_N, *shape)
+        logprobs_BR = outputs.to_table(logprobs_N, *shape)
         values_BR = None
-        if self.value_head is not None and valued:
-            assert reading.hidden_ND is not None
-            values_BR = reading.table(self.value_head(reading.hidden_ND.float())[..., 0], *shape)
+        if self.value_head is not None and use_value_head:
+            assert outputs.hidden_ND is not None
+            values_BR = outputs.to_table(self.value_head(outputs.hidden_ND.float())[..., 0], *shape)
         elif values and self.critic is not None:
             values_BR = self.critic.values(inputs, sequences, selection.width)[:, :-1]
-        # The rollout lies on the CPU; what is compared with it comes there, and gradients go back.
+        # The rollout is on the CPU, so the outputs go there too; gradients flow back.
         return ActionEvaluation(
             logprobs_BR.cpu(),
             entropy_BR.cpu() if entropy_BR is not None else None,
@@ -228,37 +227,37 @@ class LanguageModelPolicy(nn.Module):
         for selection in everything(rollout, True, self.max_microbatch_size(rollout)):
             sequences, width = selection.index.tolist(), selection.width
             if self.value_head is not None:
-                reach = inputs.reach(sequences, width)
-                reading = self._read(inputs, sequences, reach, hidden=True, logits=False, behind=True)
-                reading = reading.at_decisions(inputs, sequences, reach + 1, width + 1, behind=True)
-                assert reading.hidden_ND is not None
-                found_N = self.value_head(reading.hidden_ND.float())[..., 0]
-                found_BR = reading.table(found_N, len(sequences), width + 1)
+                outputs = self._outputs_at_decisions(
+                    inputs, sequences, width, hidden=True, logits=False, include_end=True
+                )
+                assert outputs.hidden_ND is not None
+                values_N = self.value_head(outputs.hidden_ND.float())[..., 0]
+                values_BR = outputs.to_table(values_N, len(sequences), width + 1)
             elif self.critic is not None:
-                found_BR = self.critic.values(inputs, sequences, width)
+                values_BR = self.critic.values(inputs, sequences, width)
             else:
-                raise EnvError("this algorithm needs a critic; give the policy critic='head' or a LanguageModelCritic")
-            found_BR = found_BR.to(values_BT.device)
-            values_BT[selection.index, :width] = found_BR[:, :-1]
-            next_BT[selection.index, :width] = found_BR[:, 1:]
+                raise EnvError("the policy has no critic; expected critic='head' or a LanguageModelCritic")
+            values_BR = values_BR.to(values_BT.device)
+            values_BT[selection.index, :width] = values_BR[:, :-1]
+            next_BT[selection.index, :width] = values_BR[:, 1:]
         return values_BT, next_BT
 
     @torch.no_grad()
     def logprobs_BT(self, rollout: Rollout) -> torch.Tensor:
-        """The log-probs of all tokens under the weights of now, for a reference."""
-        found_BT = torch.zeros_like(rollout.rewards_BT)
+        """The log-probs of all decisions under the current weights."""
+        logprobs_BT = torch.zeros_like(rollout.rewards_BT)
         self.model.eval()
-        with suited():
+        with select_matmul_kernels():
             for selection in everything(rollout, True, self.max_microbatch_size(rollout)):
-                judged = self.evaluate_actions(rollout, selection, values=False)
-                found_BT[selection.index, : selection.width] = judged.logprobs.to(found_BT.device)
-        return found_BT * rollout.mask_BT
+                evaluation = self.evaluate_actions(rollout, selection, values=False)
+                logprobs_BT[selection.index, : selection.width] = evaluation.logprobs.to(logprobs_BT.device)
+        return logprobs_BT * rollout.mask_BT
 
     @contextmanager
     def adapter_off(self) -> Iterator[None]:
-        """The weights as they were before the adapter."""
+        """Use the weights without the adapter within the scope."""
         if not hasattr(self.model, "disable_adapter"):
-            raise ModelError("this policy has no adapter to turn off; give the reference as a model of its own")
+            raise ModelError("the policy has no adapter to turn off; pass the reference as a separate model")
         with self.model.disable_adapter():
             yield
 
@@ -274,92 +273,72 @@ class LanguageModelPolicy(nn.Module):
         groups: list[dict[str, object]] = [
             {"params": [p for p in self.model.parameters() if p.requires_grad], "lr": actor_rate}
         ]
-        judge: nn.Module | None = self.value_head if self.value_head is not None else self.critic
-        if judge is not None:
-            groups.append({"params": [p for p in judge.parameters() if p.requires_grad], "lr": critic_rate})
+        critic: nn.Module | None = self.value_head if self.value_head is not None else self.critic
+        if critic is not None:
+            groups.append({"params": [p for p in critic.parameters() if p.requires_grad], "lr": critic_rate})
         return groups
 
-    # Inside
-
-    def _read(
+    def _outputs_at_decisions(
         self,
         inputs: TokenInputs,
         sequences: list[int],
         width: int,
-        hidden: bool = False,
-        logits: bool = True,
-        behind: bool = False,
-    ) -> Reading:
-        """Before each token of the responses and, if `behind`, behind the last."""
-        width += behind
-        longest = max(
-            len(inputs.prompts[sequence]) + min(len(inputs.responses[sequence]), width - 1) for sequence in sequences
-        )
+        hidden: bool,
+        logits: bool,
+        include_end: bool = False,
+    ) -> SequenceOutputs:
+        limit = inputs.reach(sequences, width) - (not include_end)
+        longest = max(len(inputs.prompts[s]) + min(len(inputs.responses[s]), limit) for s in sequences)
         if longest > self.context:
             raise ModelError(f"a sequence has {longest} tokens; the model reads {self.context}")
-        if self._lean is None:
-            return self._plain.read(inputs, sequences, width, hidden, logits)
-        reading = self._lean.read(inputs, sequences, width, hidden or not self._checked, logits, behind)
-        if not self._checked:
-            # The first time both ways are gone; a model that only looks like a known shape keeps its own.
-            self._checked = True
-            with torch.no_grad():
-                plain = self._plain.read(inputs, sequences, width, True, logits)
-            assert plain.hidden_ND is not None and reading.hidden_ND is not None  # noqa: PT018
-            if not torch.allclose(plain.hidden_ND[reading.rows_N], reading.hidden_ND, atol=1e-3, rtol=1e-3):
-                self._lean = None
-                return self._plain.read(inputs, sequences, width, hidden, logits)
-        return reading
+        return outputs_at_decisions(self.sequence_forward, inputs, sequences, width, hidden, logits, include_end)
+
+
+def outputs_at_decisions(
+    forward: SequenceForward,
+    inputs: TokenInputs,
+    sequences: list[int],
+    width: int,
+    hidden: bool,
+    logits: bool,
+    include_end: bool = False,
+) -> SequenceOutputs:
+    """A model's outputs before each decision and, if `include_end`, after the end of each response.
+
+    Arguments:
+        width: decisions of the longest sequence; the table is `[sequences, width]`, one column more with the end.
+    """
+    prompts, responses = ([ids[s] for s in sequences] for ids in (inputs.prompts, inputs.responses))
+    tokens = inputs.reach(sequences, width) + include_end
+    outputs = forward(prompts, responses, tokens, hidden, logits, include_end)
+    if not inputs.chosen:
+        return outputs
+    places = [inputs.chosen[s] for s in sequences]
+    if include_end:
+        places = [np.append(own, len(response)) for own, response in zip(places, responses, strict=True)]
+    return outputs.select(places, tokens, width + include_end)
 
 
 class LanguageModelCritic(nn.Module):
-    """A critic with weights of its own: a language model's body and a value head."""
+    """A separate critic: a language model's body and a value head."""
 
     def __init__(self, body: Any, width: int, seeds: Seeds = Seeds(0)) -> None:
         super().__init__()
         self.body = body
         self.head = value_head(width, seeds).to(body.device)
-        self._lean = lean_reader(body)
+        self.sequence_forward = SequenceForward(body)
 
     def values(self, inputs: TokenInputs, sequences: list[int], width: int) -> torch.Tensor:
-        """The values before each decision, and behind the end of the response, `[sequences, width + 1]`."""
-        reach = inputs.reach(sequences, width)
-        if self._lean is not None:
-            reading = self._lean.read(inputs, sequences, reach + 1, hidden=True, logits=False, behind=True)
-            reading = reading.at_decisions(inputs, sequences, reach + 1, width + 1, behind=True)
-            assert reading.hidden_ND is not None
-            return reading.table(self.head(reading.hidden_ND)[..., 0], len(sequences), width + 1)
-        device = self.body.device
-        if takes_slots(self.body.config):
-            ids_BL, mask_BL = (x.to(device) for x in pack(inputs, sequences, reach))
-            hidden_BLD = self.body(
-                input_ids=ids_BL,
-                attention_mask=mask_BL,
-                position_ids=(mask_BL.cumsum(-1) - 1).clamp(min=0),
-                use_cache=False,
-            ).last_hidden_state[:, -(reach + 1) :]
-        else:
-            ids_BL, place_BW = (x.to(device) for x in pack_right(inputs, sequences, reach + 1))
-            hidden_BLD = self.body(input_ids=ids_BL).last_hidden_state
-            hidden_BLD = hidden_BLD[torch.arange(len(sequences), device=device)[:, None], place_BW]
-        reading = Reading(hidden_BLD.flatten(0, 1), None, None)
-        reading = reading.at_decisions(inputs, sequences, reach + 1, width + 1, behind=True)
-        assert reading.hidden_ND is not None
-        return reading.table(self.head(reading.hidden_ND.float())[..., 0], len(sequences), width + 1)
-
-
-def fuse_activations(model: nn.Module) -> None:
-    """Let torch's fused kernel compute GPT-2's activation, which transformers spells out in eight operations."""
-    from transformers.activations import NewGELUActivation
-
-    for module in model.modules():
-        for name, child in module.named_children():
-            if isinstance(child, NewGELUActivation):
-                setattr(module, name, nn.GELU(approximate="tanh"))
+        """The values before each decision and after the end of the response, `[sequences, width + 1]`."""
+        outputs = outputs_at_decisions(
+            self.sequence_forward, inputs, sequences, width, hidden=True, logits=False, include_end=True
+        )
+        assert outputs.hidden_ND is not None
+        return outputs.to_table(self.head(outputs.hidden_ND.float())[..., 0], len(sequences), width + 1)
 
 
 def value_head(width: int, seeds: Seeds) -> nn.Linear:
-    """A linear value that starts near 0 everywhere, so that it does not drown the first advantages."""
+    """A linear value head that starts near 0, so that it does not dominate the first advantages."""
     with seeded_torch(seeds.derive("value-head")):
         head = nn.Linear(width, 1)
         nn.init.normal_(head.weight, std=0.01 * width**-0.5)
@@ -370,9 +349,9 @@ def value_head(width: int, seeds: Seeds) -> nn.Linear:
 def choose(
     logits_SV: torch.Tensor, uniform_S: torch.Tensor, temperature: float = 1.0, legal_SV: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Sample by inverting the cumulative distribution; returns choices, their log-probs, and entropies.
+    """Sample by inverting the cumulative distribution; returns tokens, log-probs and entropies.
 
-    One exponential a logit serves all three. A token that is not legal is never chosen.
+    One exponential per logit is enough for all three. Illegal tokens are never sampled.
     """
     if temperature != 1.0:
         logits_SV = logits_SV / temperature
@@ -380,7 +359,7 @@ def choose(
         logits_SV = logits_SV.masked_fill(~legal_SV, float("-inf"))
     shifted_SV = logits_SV - logits_SV.amax(-1, keepdim=True)
     weight_SV = shifted_SV.exp()
-    chosen_S, total_S = _draw(weight_SV, uniform_S.to(weight_SV.dtype))
+    chosen_S, total_S = _sample_index(weight_SV, uniform_S.to(weight_SV.dtype))
     log_total_S = total_S.log()
     logprobs_S = shifted_SV.gather(-1, chosen_S[:, None])[:, 0] - log_total_S
     finite_SV = shifted_SV if legal_SV is None else shifted_SV.masked_fill(~legal_SV, 0.0)
@@ -391,36 +370,36 @@ def choose(
 BLOCK = 64
 
 
-def _draw(weight_SV: torch.Tensor, uniform_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where the cumulative weight passes the uniform share of the whole; and the whole.
+def _sample_index(weight_SV: torch.Tensor, uniform_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The index at which the cumulative weight passes `uniform_S` times the total; and the total.
 
-    First the block of tokens, then the token in it: adding up a whole vocabulary one by one would cost more
-    than the rest of the choice.
+    It searches for a block of tokens first, then for the token in it. A cumulative sum over the whole vocabulary would
+    cost more than everything else here.
     """
     count, width = weight_SV.shape
     blocks_SNK = nn.functional.pad(weight_SV, (0, -width % BLOCK)).view(count, -1, BLOCK)
     ends_SN = blocks_SNK.sum(-1).cumsum(-1)
     total_S = ends_SN[:, -1]
-    # Just below the whole, so that rounding never lands behind the last token that has any weight.
+    # Slightly below the total, so that rounding never selects a token after the last one with weight.
     target_S1 = (uniform_S * (1 - 2**-22) * total_S)[:, None]
     block_S1 = torch.searchsorted(ends_SN, target_S1, right=True).clamp(max=ends_SN.shape[1] - 1)
     inside_SK = blocks_SNK.gather(1, block_S1[:, :, None].expand(-1, -1, BLOCK))[:, 0].cumsum(-1)
     before_S1 = ends_SN.gather(1, block_S1) - inside_SK[:, -1:]
-    # The same sum in another order may differ in its last bit: stay within what has weight in this block.
+    # The same sum in another order may differ in its last bit: stay within the block.
     left_S1 = torch.minimum((target_S1 - before_S1).clamp(min=0.0), inside_SK[:, -1:] * (1 - 2**-22))
     place_S1 = torch.searchsorted(inside_SK, left_S1, right=True)
     return (block_S1 * BLOCK + place_S1)[:, 0].clamp(max=width - 1), total_S
 
 
-def _restrict(
+def _mask_illegal(
     logits_NV: torch.Tensor, rows_N: torch.Tensor | None, legal: list[list[np.ndarray | None]], width: int
 ) -> torch.Tensor:
-    """Logits with nothing left of the tokens that were not legal."""
+    """Set the logits of tokens that were not legal to minus infinity."""
     legal_NV = torch.ones_like(logits_NV, dtype=torch.bool)
-    for at, row in enumerate(range(len(logits_NV)) if rows_N is None else rows_N.tolist()):
+    for position, row in enumerate(range(len(logits_NV)) if rows_N is None else rows_N.tolist()):
         sequence, t = divmod(row, width)
         allowed = legal[sequence][t] if t < len(legal[sequence]) else None
         if allowed is not None:
-            legal_NV[at] = False
-            legal_NV[at, torch.from_numpy(allowed)] = True
+            legal_NV[position] = False
+            legal_NV[position, torch.from_numpy(allowed)] = True
     return logits_NV.masked_fill(~legal_NV, float("-inf"))

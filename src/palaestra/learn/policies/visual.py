@@ -11,7 +11,7 @@ import torch
 from palaestra.core.errors import RewardError
 from palaestra.core.records import Completion, Example, Failure, StopReason
 from palaestra.engines.base import Engine, Request, Sampling
-from palaestra.engines.kernels import suited
+from palaestra.engines.cpu.kernels import select_matmul_kernels
 from palaestra.learn.batches import IGNORE, Encoded, collate, of_one_shape
 from palaestra.learn.policies.base import ActionEvaluation
 from palaestra.learn.rollouts import Rollout, Selection, everything
@@ -74,7 +74,7 @@ class VisualPolicy:
         """The log-probs of all tokens under the weights of now, for a reference."""
         self.model.eval()
         found_BT = torch.zeros_like(rollout.rewards_BT)
-        with suited():
+        with select_matmul_kernels():
             for selection in everything(rollout, True, self.microbatch_size):
                 found_BT[selection.index, : selection.width] = self.evaluate_actions(rollout, selection).logprobs
         return found_BT * rollout.mask_BT

@@ -182,15 +182,13 @@ class _LanguagePlay:
         self.env.reset(seed=self.seeds.derive("environment").integer(), options={"episodes": 0})
         needs = hasattr(config, "lr_critic") and getattr(config, "baseline", "critic") == "critic"
         judge: Any = critic if critic is not None else ("head" if needs else None)
-        self.policy = LanguageModelPolicy(
-            actor.model, judge, vocabulary=int(self.env.single_action_space.n), seeds=self.seeds
-        )
-        self.kl = float(getattr(self.env, "kl_coefficient", 0.0))
+        self.policy = LanguageModelPolicy(actor.model, judge, vocabulary=self.env.vocabulary, seeds=self.seeds)
+        self.kl = self.env.kl_coefficient or 0.0
         self.reference = None
         if self.kl:
             from palaestra.engines import models
 
-            name = str(getattr(self.env, "reference", ""))
+            name = self.env.reference
             self.reference = Reference(self.policy, models.load(name).weights if name else None)
             if hasattr(config, "kl_coefficient") and not config.kl_coefficient:
                 config = dataclasses.replace(config, kl_coefficient=self.kl)
@@ -240,11 +238,11 @@ class _ControlPlay:
     def iterate(self, iteration: int, progress_remaining: float) -> Any:
         import torch
 
-        from palaestra.engines.kernels import suited
+        from palaestra.engines.cpu.kernels import select_matmul_kernels
 
         generator = torch.Generator().manual_seed(self.seeds.derive("act", iteration).integer())
         seed = self.seeds.derive("episodes", iteration).integer()
-        with suited(small=True):
+        with select_matmul_kernels(small=True):
             rollout = self.collector.collect_episodes(self.group, seed, generator, self.longest)
             # An episode that was cut at `max_timesteps` is as long as it got.
             rollout.episode_returns = rollout.sequence_returns()

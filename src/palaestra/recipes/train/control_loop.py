@@ -9,7 +9,7 @@ import torch
 
 from palaestra.core.events import Event, Listener
 from palaestra.core.records import Trajectory
-from palaestra.engines.kernels import suited
+from palaestra.engines.cpu.kernels import select_matmul_kernels
 from palaestra.learn.collect import ControlCollector
 from palaestra.learn.policies.control import ControlPolicy
 from palaestra.recipes.train.loop import RECENT, Loop, before_after
@@ -38,7 +38,7 @@ class ControlLoop(Loop):
     ) -> tuple[dict[str, float], list[Trajectory]]:
         settings = self.settings
         generator = torch.Generator().manual_seed(self.seeds.derive("act", iteration).integer())
-        with suited(small=True):
+        with select_matmul_kernels(small=True):
             self.policy.train()
             if self.algorithm.groups:
                 seed = self.seeds.derive("episodes", iteration).integer()
@@ -75,7 +75,7 @@ class ControlLoop(Loop):
         memory = self.policy.memory()
         try:
             seed = self.seeds.derive("evaluation").integer()
-            with suited(small=True):
+            with select_matmul_kernels(small=True):
                 self.policy.eval()
                 collector = ControlCollector(env, self.policy)
                 rollout = collector.collect_episodes(1, seed, torch.Generator(), _longest(env), greedy=True)

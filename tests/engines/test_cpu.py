@@ -1,4 +1,4 @@
-"""Our own way of reading responses says what transformers says, with the same gradients."""
+"""The CPU fast paths agree with the model's own forward pass, gradients included, and can be turned off."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palaestra.learn.kernels import CHUNK, chosen_logprobs_N, gelu_tanh
+from palaestra.engines.cpu.kernels import CHUNK, gelu_tanh, select_matmul_kernels, token_logprobs_N
+from palaestra.engines.sequence_forward import SequenceForward
+from palaestra.engines.slots import SlotStepper
 from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy
-from palaestra.learn.policies.lean_readers import lean_reader
-from palaestra.learn.policies.readers import PlainReader
 from palaestra.learn.rollouts import Rollout, TokenInputs, select_sequences
 
 VOCABULARY = 61
@@ -80,23 +80,23 @@ def inputs_of(sequences: list[tuple[int, int]], prompts: list[int]) -> TokenInpu
 
 @settings(max_examples=30, deadline=None)
 @given(sequence_shapes, prompts_of, st.booleans())
-def test_the_lean_way_reads_what_transformers_reads(
-    model: Any, sequences: list[tuple[int, int]], prompts: list[int], behind: bool
+def test_the_fast_forward_agrees_with_the_models_own(
+    model: Any, sequences: list[tuple[int, int]], prompts: list[int], include_end: bool
 ) -> None:
-    inputs, every, width = inputs_of(sequences, prompts), range(len(sequences)), max(n for _, n in sequences) + behind
-    reader = lean_reader(model)
-    assert reader is not None
+    inputs, width = inputs_of(sequences, prompts), max(n for _, n in sequences) + include_end
+    forward = SequenceForward(model)
     with torch.no_grad():
-        lean = reader.read(inputs, every, width, True, True, behind)
-        plain = PlainReader(model).read(inputs, every, width, True, True)
-    assert lean.rows_N is not None
-    # Exactly the positions that are there: behind the prompt, and behind each token but perhaps the last.
-    wanted = [k * width + t for k, (_, n) in enumerate(sequences) for t in range(n + behind)]
-    assert sorted(lean.rows_N.tolist()) == wanted
-    for mine, theirs in ((lean.hidden_ND, plain.hidden_ND), (lean.logits_NV, plain.logits_NV)):
+        fast = forward(inputs.prompts, inputs.responses, width, True, True, include_end)
+        own = forward.own_forward(inputs.prompts, inputs.responses, width, True)
+    assert forward.fast is not None
+    assert fast.rows_N is not None
+    # Exactly the positions after the prompt and after each token but the last, which `include_end` adds.
+    wanted = [k * width + t for k, (_, n) in enumerate(sequences) for t in range(n + include_end)]
+    assert sorted(fast.rows_N.tolist()) == wanted
+    for mine, theirs in ((fast.hidden_ND, own.hidden_ND), (fast.logits_NV, own.logits_NV)):
         assert mine is not None
         assert theirs is not None
-        torch.testing.assert_close(mine, theirs[lean.rows_N], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(mine, theirs[fast.rows_N], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("critic", ["head", "separate"])
@@ -112,20 +112,20 @@ def test_gradients_of_log_probs_and_values_are_those_of_transformers(shape: str,
         rewards_BT=torch.zeros(5, 8), logprobs_BT=torch.zeros(5, 8), mask_BT=mask_BT, terminated_BT=mask_BT & False,
         ended_BT=mask_BT & False, inputs=inputs,
     )  # fmt: skip
-    judge: Any = "head" if critic == "head" else LanguageModelCritic(other.base_model, 24)
-    policy = LanguageModelPolicy(model, judge, temperature=0.7)
+    separate: Any = "head" if critic == "head" else LanguageModelCritic(other.base_model, 24)
+    policy = LanguageModelPolicy(model, separate, temperature=0.7)
     weights_BT = torch.linspace(-1, 2, 40).view(5, 8) * mask_BT
     found = []
-    for lean in (True, False):
-        if not lean:
-            policy._lean = None
+    for fast in (True, False):
+        if not fast:
+            policy.sequence_forward.fast = None
             if critic == "separate":
-                judge._lean = None
+                separate.sequence_forward.fast = None
         policy.zero_grad()
-        judged = policy.evaluate_actions(rollout, select_sequences(rollout, [3, 0, 1, 4, 2]))
-        assert judged.values is not None
+        evaluation = policy.evaluate_actions(rollout, select_sequences(rollout, [3, 0, 1, 4, 2]))
+        assert evaluation.values is not None
         order = weights_BT[[3, 0, 1, 4, 2]]
-        loss = (judged.logprobs * order).sum() + (judged.values * order).pow(2).sum()
+        loss = (evaluation.logprobs * order).sum() + (evaluation.values * order).pow(2).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         found.append([p.grad.clone() for p in policy.parameters() if p.grad is not None])
         values = policy.values_BT(rollout)
@@ -135,7 +135,7 @@ def test_gradients_of_log_probs_and_values_are_those_of_transformers(shape: str,
         torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-3)
 
 
-def test_a_model_that_only_looks_like_a_known_shape_is_read_by_transformers() -> None:
+def test_a_model_that_only_looks_like_a_known_architecture_keeps_its_own_forward() -> None:
     from transformers import GPT2LMHeadModel
 
     class Other(GPT2LMHeadModel):  # type: ignore[misc]
@@ -158,7 +158,50 @@ def test_a_model_that_only_looks_like_a_known_shape_is_read_by_transformers() ->
         logits = model(input_ids=ids, position_ids=torch.arange(ids.shape[1])[None]).logits[0]
     wanted = logits.log_softmax(-1)[2:-1].gather(-1, ids[0, 3:, None])[:, 0]
     torch.testing.assert_close(found_BT[1], wanted, atol=1e-5, rtol=1e-5)
-    assert policy._lean is None
+    assert policy.sequence_forward.fast is None
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
+def test_one_switch_turns_all_fast_paths_off(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        model = SHAPES[architecture]().eval()
+    sequences = [(0, 5), (0, 3), (1, 1), (2, 8)]
+    inputs = inputs_of(sequences, [6, 1, 9, 4])
+    mask_BT = torch.arange(8)[None] < torch.tensor([n for _, n in sequences])[:, None]
+    rollout = Rollout(
+        rewards_BT=torch.zeros(4, 8), logprobs_BT=torch.zeros(4, 8), mask_BT=mask_BT, terminated_BT=mask_BT & False,
+        ended_BT=mask_BT & False, inputs=inputs,
+    )  # fmt: skip
+    results = []
+    for switch in ("0", "1"):
+        monkeypatch.setenv("PALAESTRA_FAST_PATHS", switch)
+        policy = LanguageModelPolicy(model, LanguageModelCritic(model.base_model, 24))
+        assert isinstance(policy.critic, LanguageModelCritic)
+        calls: list[Any] = []
+        hook = model.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        logprobs_BT = policy.logprobs_BT(rollout)
+        calls.clear()  # On first use the model's own forward pass runs beside the fast one.
+        assert torch.equal(policy.logprobs_BT(rollout), logprobs_BT)
+        stepper = SlotStepper(model, 2)
+        stepper.start({0: [5, 6, 7], 1: [8]})
+        fast = [policy.sequence_forward.fast, policy.critic.sequence_forward.fast, stepper._fast]
+        activations = [type(m).__name__ for m in model.modules() if "GELU" in type(m).__name__]
+        if switch == "0":
+            assert fast == [None] * 3
+            assert set(activations) <= {"NewGELUActivation"}
+            assert len(calls) == 2  # the log-probs and the prompts
+            with select_matmul_kernels(small=True):
+                assert torch.backends.mkldnn.enabled
+        else:
+            assert None not in fast
+            assert set(activations) <= {"GELU"}
+            assert len(calls) == 1  # the prompts
+        hook.remove()
+        values = [values_BT * mask_BT for values_BT in policy.values_BT(rollout)]
+        results.append([logprobs_BT, *values, stepper.step(torch.tensor([3, 4]))])
+    for own, fast_result in zip(*results, strict=True):
+        torch.testing.assert_close(own, fast_result, atol=1e-5, rtol=1e-4)
 
 
 def test_the_activation_and_its_slope_are_torchs() -> None:
@@ -171,7 +214,7 @@ def test_the_activation_and_its_slope_are_torchs() -> None:
 
 @pytest.mark.parametrize("count", [3, CHUNK + 5])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_chosen_log_probs_are_those_of_a_softmax(count: int, temperature: float) -> None:
+def test_token_log_probs_are_those_of_a_softmax(count: int, temperature: float) -> None:
     generator = torch.Generator().manual_seed(0)
     hidden_ND = torch.randn(count, 5, generator=generator, dtype=torch.float64, requires_grad=True)
     output_VD = torch.randn(7, 5, generator=generator, dtype=torch.float64, requires_grad=True)
@@ -182,10 +225,10 @@ def test_chosen_log_probs_are_those_of_a_softmax(count: int, temperature: float)
         logp_NV = (hidden @ output.t() / temperature).log_softmax(-1)
         return logp_NV.gather(-1, chosen_N[:, None])[:, 0]
 
-    mine = chosen_logprobs_N(hidden_ND, output_VD, chosen_N, temperature)
+    mine = token_logprobs_N(hidden_ND, output_VD, chosen_N, temperature)
     torch.testing.assert_close(mine, reference(hidden_ND, output_VD))
     with torch.no_grad():
-        torch.testing.assert_close(chosen_logprobs_N(hidden_ND, output_VD, chosen_N, temperature), mine)
+        torch.testing.assert_close(token_logprobs_N(hidden_ND, output_VD, chosen_N, temperature), mine)
     pairs = (
         torch.autograd.grad((f * weights_N).sum(), (hidden_ND, output_VD), retain_graph=True)
         for f in (mine, mine, reference(hidden_ND, output_VD))

@@ -1,8 +1,7 @@
-"""The decoding step of the two most common shapes, spelled out: what transformers computes, in a third of the calls.
+"""One decoding step of the Llama and GPT-2 architectures: the model's own computation in a third of the calls.
 
-At the batch sizes of a CPU a step is mostly the bookkeeping of modules. Here the projections that read the same
-input are one product, residuals are added by the product itself, and nothing else happens. A shape that is not
-known, an adapter, a GPU or a large model takes transformers' own way; and each model is checked once against it.
+At the batch sizes of a CPU most of a step is the overhead of modules. Here the projections of the same input are one
+matrix product, and residuals are added within the products.
 """
 
 from __future__ import annotations
@@ -13,43 +12,28 @@ from typing import Any
 import torch
 from torch.nn.functional import layer_norm, rms_norm, scaled_dot_product_attention, silu
 
-from palaestra.engines.families import sliding_window
-from palaestra.engines.kernels import gelu_tanh
+from palaestra.engines.cpu import find_architecture
+from palaestra.engines.cpu.kernels import gelu_tanh
 
-MOST_PARAMETERS = 200_000_000
-"""Above this the step is all matrix products, and a second copy of the weights is not worth it."""
-LLAMA = {f"{name}{part}" for name in ("Llama", "Mistral", "Qwen2") for part in ("ForCausalLM", "Model")}
-GPT2 = {"GPT2LMHeadModel", "GPT2Model"}
+MAX_PARAMETERS = 200_000_000
+"""A larger model spends its time in matrix products, and a second copy of its weights is not worth the memory."""
 
 
-def known_shape(model: Any) -> str:
-    """`"llama"` or `"gpt2"` if `model`, or its body alone, is spelled out here and computes on a CPU; else empty."""
-    if model.device.type != "cpu" or model.dtype != torch.float32 or hasattr(model, "get_base_model"):
-        return ""
-    config, name = model.config, type(model).__name__
-    if name in LLAMA and config.hidden_act in ("silu", "swish") and not sliding_window(config):
-        return "llama"
-    plain = not (
-        getattr(config, "scale_attn_by_inverse_layer_idx", False) or getattr(config, "add_cross_attention", False)
-    )
-    return "gpt2" if name in GPT2 and config.activation_function == "gelu_new" and plain else ""
-
-
-def lean_step(model: Any) -> LeanStep | None:
-    """The lean step of a causal language model, or `None` where there is none for it."""
-    shape = known_shape(model)
-    if not shape or sum(p.numel() for p in model.parameters()) > MOST_PARAMETERS:
+def make_decode_step(model: Any) -> DecodeStep | None:
+    """The fast decoding step of a causal language model, or `None` if there is none for its architecture."""
+    architecture = find_architecture(model)
+    if architecture is None or sum(p.numel() for p in model.parameters()) > MAX_PARAMETERS:
         return None
     if getattr(model.config, "attention_bias", False) or getattr(model.config, "mlp_bias", False):
-        return None  # Biases of the output projection and of the perceptron are not spelled out.
-    return LlamaStep(model) if shape == "llama" else Gpt2Step(model)
+        return None  # Biases of the output projection and of the MLP are not implemented.
+    return LlamaDecodeStep(model) if architecture == "llama" else Gpt2DecodeStep(model)
 
 
-class LeanStep(ABC):
-    """One token for every row, given the cache's tensors.
+class DecodeStep(ABC):
+    """Feeds one token to every row of a batch.
 
     Arguments:
-        model: whose weights are copied by `refresh`, which whoever changes them calls.
+        model: its weights are copied. Call `refresh` after they change.
     """
 
     def __init__(self, model: Any) -> None:
@@ -58,32 +42,37 @@ class LeanStep(ABC):
 
     @abstractmethod
     def refresh(self) -> None:
-        """Copy the model's weights as they are now, laid out for products with few rows."""
+        """Copy the model's current weights, laid out for products with few rows."""
 
     @abstractmethod
     def __call__(
         self, ids_R: torch.Tensor, positions_R: torch.Tensor, mask_R11W: torch.Tensor | None, cache: Any
     ) -> torch.Tensor:
-        """Logits `[rows, vocabulary]`; the keys and values of the token are written to the cache."""
+        """Return logits `[rows, vocabulary]` and write the keys and values of the token to the cache."""
 
 
 def _attend(
-    query_RHGD: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, layer: Any, cache: Any
+    query_RHGD: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    layer: Any,
+    scale: float,
 ) -> torch.Tensor:
-    """Write the new key and value, then attend; heads that share keys are asked as one head with several queries."""
+    """Write the new key and value, then attend. Query heads that share keys are computed as one head with several queries."""
     keys, values = layer.write(key, value)
     rows = query_RHGD.shape[0]
-    mixed_RHGD = scaled_dot_product_attention(query_RHGD, keys, values, attn_mask=mask, scale=cache.scale)
+    mixed_RHGD = scaled_dot_product_attention(query_RHGD, keys, values, attn_mask=mask, scale=scale)
     return mixed_RHGD.reshape(rows, -1)
 
 
-class LlamaStep(LeanStep):
-    """RMSNorm, rotary positions, grouped heads, SwiGLU; with or without biases of the projections."""
+class LlamaDecodeStep(DecodeStep):
+    """RMSNorm, rotary positions, grouped-query attention and SwiGLU, with or without biases of the projections."""
 
     def refresh(self) -> None:
         body, config = self.model.model, self.model.config
         self.epsilon = float(config.rms_norm_eps)
-        self.heads, self.shared = int(config.num_attention_heads), int(config.num_key_value_heads)
+        self.heads, self.key_value_heads = int(config.num_attention_heads), int(config.num_key_value_heads)
         self.width = int(getattr(config, "head_dim", None) or config.hidden_size // self.heads)
         self.layers = []
         for block in body.layers:
@@ -110,17 +99,17 @@ class LlamaStep(LeanStep):
         hidden = self.embed[ids_R]
         cos, sin = self.model.model.rotary_emb(hidden, positions_R[:, None])
         cos, sin = cos.transpose(0, 1)[0][:, None], sin.transpose(0, 1)[0][:, None]
-        half, turned = width // 2, self.heads + self.shared
-        shape, cache.scale = hidden.shape[1:], width**-0.5
+        half, num_rotary = width // 2, self.heads + self.key_value_heads
+        shape, scale = hidden.shape[1:], width**-0.5
         for layer, (norm1, joint, bias, out, norm2, gate_up, down) in zip(cache.layers, self.layers, strict=True):
             normed = rms_norm(hidden, shape, norm1, self.epsilon)
             projected = normed @ joint if bias is None else torch.addmm(bias, normed, joint)
             heads_RHD = projected.view(rows, -1, width)
-            both = heads_RHD[:, :turned]
-            rotated = torch.cat([-both[..., half:], both[..., :half]], -1)
-            both = both * cos + rotated * sin
-            query = both[:, : self.heads].view(rows, self.shared, -1, width)
-            mixed = _attend(query, both[:, self.heads :], heads_RHD[:, turned:], mask_R11W, layer, cache)
+            rotary = heads_RHD[:, :num_rotary]
+            swapped = torch.cat([-rotary[..., half:], rotary[..., :half]], -1)
+            rotary = rotary * cos + swapped * sin
+            query = rotary[:, : self.heads].view(rows, self.key_value_heads, -1, width)
+            mixed = _attend(query, rotary[:, self.heads :], heads_RHD[:, num_rotary:], mask_R11W, layer, scale)
             hidden = torch.addmm(hidden, mixed, out)
             gate, up = (rms_norm(hidden, shape, norm2, self.epsilon) @ gate_up).chunk(2, -1)
             hidden = torch.addmm(hidden, silu(gate) * up, down)
@@ -128,8 +117,8 @@ class LlamaStep(LeanStep):
         return logits
 
 
-class Gpt2Step(LeanStep):
-    """LayerNorm, learned positions, one projection for query, key and value, GELU."""
+class Gpt2DecodeStep(DecodeStep):
+    """LayerNorm, learned positions, one projection for query, key and value, and GELU."""
 
     def refresh(self) -> None:
         body, config = self.model.transformer, self.model.config
@@ -140,20 +129,27 @@ class Gpt2Step(LeanStep):
             a, m = block.attn, block.mlp
             pairs = [(p.weight, p.bias) for p in (block.ln_1, a.c_attn, a.c_proj, block.ln_2, m.c_fc, m.c_proj)]
             self.layers.append((pairs, block.ln_1.eps))
-        self.embed, self.places, self.norm = body.wte.weight, body.wpe.weight, body.ln_f
+        self.embed, self.position_embed, self.norm = body.wte.weight, body.wpe.weight, body.ln_f
         self.head = self.model.lm_head.weight.t().contiguous()
 
     def __call__(
         self, ids_R: torch.Tensor, positions_R: torch.Tensor, mask_R11W: torch.Tensor | None, cache: Any
     ) -> torch.Tensor:
         rows = len(ids_R)
-        hidden = self.embed[ids_R] + self.places[positions_R]
-        shape, cache.scale = hidden.shape[1:], self.scale
+        hidden = self.embed[ids_R] + self.position_embed[positions_R]
+        shape = hidden.shape[1:]
         for layer, (pairs, epsilon) in zip(cache.layers, self.layers, strict=True):
             norm1, joint, out, norm2, up, down = pairs
             normed = layer_norm(hidden, shape, *norm1, epsilon)
-            three = torch.addmm(joint[1], normed, joint[0]).view(rows, 3, self.heads, self.width)
-            mixed = _attend(three[:, 0][:, :, None], three[:, 1], three[:, 2], mask_R11W, layer, cache)
+            query_key_value = torch.addmm(joint[1], normed, joint[0]).view(rows, 3, self.heads, self.width)
+            mixed = _attend(
+                query_key_value[:, 0][:, :, None],
+                query_key_value[:, 1],
+                query_key_value[:, 2],
+                mask_R11W,
+                layer,
+                self.scale,
+            )
             hidden = hidden + torch.addmm(out[1], mixed, out[0])
             normed = layer_norm(hidden, shape, *norm2, epsilon)
             inner = gelu_tanh(torch.addmm(up[1], normed, up[0]))

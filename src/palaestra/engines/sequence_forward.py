@@ -1,0 +1,252 @@
+"""The forward pass of a language model over whole sequences: a prompt and a response each.
+
+`SequenceForward` uses the CPU fast path if there is one for the model, and otherwise the model's own forward pass.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import linear
+
+from palaestra.engines.cpu import ATOL, RTOL
+from palaestra.engines.cpu.forward import TokenIds, make_fast_forward
+from palaestra.engines.families import takes_slots
+from palaestra.engines.sequences import pad_right
+
+SHARED_PROMPTS = 0.5
+"""Distinct prompts per sequence up to which each prompt is computed once and its cache shared."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceOutputs:
+    """Outputs of a model at positions of a table `[sequences, width]`.
+
+    Arguments:
+        hidden_ND: last hidden states; `None` if they were not asked for.
+        logits_NV: outputs of the output layer; `None` if they were not asked for.
+        rows_N: the row of each position in the flattened table; `None` means all of them in order.
+    """
+
+    hidden_ND: torch.Tensor | None
+    logits_NV: torch.Tensor | None
+    rows_N: torch.Tensor | None
+
+    def to_table(self, values_N: torch.Tensor, sequences: int, width: int) -> torch.Tensor:
+        """Arrange one number a position as a table `[sequences, width]`, 0 where there is no position."""
+        if self.rows_N is None:
+            return values_N.view(sequences, width)
+        return values_N.new_zeros(sequences * width).index_copy(0, self.rows_N, values_N).view(sequences, width)
+
+    def select(self, places: Sequence[np.ndarray], width: int, new_width: int) -> SequenceOutputs:
+        """Keep some positions of each sequence, now columns 0, 1, ... of a table `[sequences, new_width]`.
+
+        Arguments:
+            places: the columns to keep, by sequence.
+            width: of the present table.
+        """
+        outputs = self.hidden_ND if self.hidden_ND is not None else self.logits_NV
+        assert outputs is not None
+        index_M = torch.from_numpy(np.concatenate([k * width + own for k, own in enumerate(places)]))
+        rows_M = torch.from_numpy(np.concatenate([k * new_width + np.arange(len(own)) for k, own in enumerate(places)]))
+        index_M, rows_M = index_M.to(outputs.device), rows_M.to(outputs.device)
+        if self.rows_N is not None:
+            position_of_row = torch.zeros(len(places) * width, dtype=torch.long, device=outputs.device)
+            position_of_row[self.rows_N] = torch.arange(len(self.rows_N), device=outputs.device)
+            index_M = position_of_row[index_M]
+        hidden_MD = None if self.hidden_ND is None else self.hidden_ND.index_select(0, index_M)
+        logits_MV = None if self.logits_NV is None else self.logits_NV.index_select(0, index_M)
+        return SequenceOutputs(hidden_MD, logits_MV, rows_M)
+
+
+class SequenceForward:
+    """The forward pass of a model over prompts and responses.
+
+    On first use the fast path is compared with the model's own forward pass and dropped if they differ.
+
+    Arguments:
+        model: a causal language model of transformers, its body, or peft's wrapper of either.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.fast = model, make_fast_forward(model)
+        self.output_layer = model.get_output_embeddings()  # `None` for a body
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        parameters = inspect.signature(inner.forward).parameters
+        self._takes_logits_to_keep = "logits_to_keep" in parameters
+        self._takes_padding = takes_slots(model.config)
+        self._without_cache = {"use_cache": False} if "use_cache" in parameters else {}
+        self._checked = False
+
+    def __call__(
+        self,
+        prompts: Sequence[TokenIds],
+        responses: Sequence[TokenIds],
+        width: int,
+        hidden: bool,
+        logits: bool,
+        include_end: bool = False,
+    ) -> SequenceOutputs:
+        """Outputs after the prompt and after each token of the responses, as a table `[sequences, width]`.
+
+        Arguments:
+            width: positions of a sequence; column 0 is the position after the prompt.
+            hidden, logits: which outputs to return. The model's own forward pass always returns logits.
+            include_end: also return the position after the last token of a response.
+        """
+        if self.fast is None:
+            return self.own_forward(prompts, responses, width, hidden)
+        hidden_ND, rows_N = self.fast(prompts, responses, width, include_end)
+        if not self._checked:
+            self._checked = True
+            with torch.no_grad():
+                own_ND = self.own_forward(prompts, responses, width, hidden=True).hidden_ND
+            assert own_ND is not None
+            if not torch.allclose(own_ND[rows_N], hidden_ND, atol=ATOL, rtol=RTOL):
+                self.fast = None
+                return self.own_forward(prompts, responses, width, hidden)
+        layer = self.output_layer if logits else None
+        logits_NV = linear(hidden_ND, layer.weight, layer.bias) if layer is not None else None
+        return SequenceOutputs(hidden_ND if hidden else None, logits_NV, rows_N)
+
+    def own_forward(
+        self, prompts: Sequence[TokenIds], responses: Sequence[TokenIds], width: int, hidden: bool
+    ) -> SequenceOutputs:
+        """The model's own forward pass. Positions after the end of a response hold arbitrary values."""
+        if not self._takes_padding:
+            logits_BWV, hidden_BWD = self._forward_right_padded(prompts, responses, width, hidden)
+        elif self.output_layer is not None and width > 1 and len(set(prompts)) <= SHARED_PROMPTS * len(prompts):
+            logits_BWV, hidden_BWD = self._forward_shared(prompts, responses, width - 1, hidden)
+        else:
+            logits_BWV, hidden_BWD = self._forward_left_padded(prompts, responses, width, hidden)
+        return SequenceOutputs(
+            hidden_BWD.flatten(0, 1) if hidden_BWD is not None else None,
+            logits_BWV.flatten(0, 1) if logits_BWV is not None else None,
+            None,
+        )
+
+    def _forward_left_padded(
+        self, prompts: Sequence[TokenIds], responses: Sequence[TokenIds], width: int, hidden: bool
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        device = self.model.device
+        ids_BL, mask_BL = (x.to(device) for x in _pad_around(prompts, responses, width - 1))
+        logits_BWV, hidden_BWD = self._run(
+            hidden,
+            input_ids=ids_BL,
+            attention_mask=mask_BL,
+            position_ids=(mask_BL.cumsum(-1) - 1).clamp(min=0),
+            use_cache=False,
+            **({"logits_to_keep": width} if self._takes_logits_to_keep else {}),
+        )
+        return _last_columns(logits_BWV, width), _last_columns(hidden_BWD, width)
+
+    def _forward_right_padded(
+        self, prompts: Sequence[TokenIds], responses: Sequence[TokenIds], width: int, hidden: bool
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Sequences from their first token without a mask, which is correct for every causal model."""
+        device = self.model.device
+        rows = [(*prompt, *response[: width - 1]) for prompt, response in zip(prompts, responses, strict=True)]
+        ids_BL, last_B = (x.to(device) for x in pad_right(rows))
+        first_B1 = torch.tensor([[len(prompt) - 1] for prompt in prompts], device=device)
+        place_BW = torch.minimum(first_B1 + torch.arange(width, device=device)[None], last_B[:, None])
+        row_B1 = torch.arange(len(prompts), device=device)[:, None]
+        logits_BLV, hidden_BLD = self._run(hidden, input_ids=ids_BL, **self._without_cache)
+        return (
+            logits_BLV[row_B1, place_BW] if logits_BLV is not None else None,
+            hidden_BLD[row_B1, place_BW] if hidden_BLD is not None else None,
+        )
+
+    def _forward_shared(
+        self, prompts: Sequence[TokenIds], responses: Sequence[TokenIds], width: int, hidden: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Compute each distinct prompt once and share its keys and values, through which gradients flow back."""
+        from transformers import DynamicCache
+
+        device = self.model.device
+        unique: dict[TokenIds, int] = {}
+        source_B = torch.tensor([unique.setdefault(prompt, len(unique)) for prompt in prompts], device=device)
+        prompts_UP, prompt_mask_UP = (x.to(device) for x in _pad_around(list(unique), [()] * len(unique), 0))
+        responses_BR = pad_or_cut(responses, width).to(device)
+        length_B = torch.tensor([min(width, len(response)) for response in responses], device=device)
+        response_mask_BR = (torch.arange(width, device=device)[None] < length_B[:, None]).long()
+        cache = DynamicCache(config=self.model.config)
+        first_UV, first_UD = self._run(
+            hidden,
+            input_ids=prompts_UP,
+            attention_mask=prompt_mask_UP,
+            position_ids=(prompt_mask_UP.cumsum(-1) - 1).clamp(min=0),
+            past_key_values=cache,
+            use_cache=True,
+            **({"logits_to_keep": 1} if self._takes_logits_to_keep else {}),
+        )
+        for layer in cache.layers:
+            layer.keys, layer.values = layer.keys[source_B], layer.values[source_B]
+        rest_BRV, rest_BRD = self._run(
+            hidden,
+            input_ids=responses_BR,
+            attention_mask=torch.cat([prompt_mask_UP[source_B], response_mask_BR], -1),
+            position_ids=prompt_mask_UP.sum(-1)[source_B, None] + torch.arange(width, device=device),
+            past_key_values=cache,
+            use_cache=True,
+        )
+        assert first_UV is not None and rest_BRV is not None  # noqa: PT018
+        logits = torch.cat([first_UV[:, -1:][source_B], rest_BRV], 1)
+        if first_UD is None or rest_BRD is None:
+            return logits, None
+        return logits, torch.cat([first_UD[:, -1:][source_B], rest_BRD], 1)
+
+    def _run(self, hidden: bool, **arguments: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Call the model; returns its logits, if it has an output layer, and its last hidden states, if wanted."""
+        if self.output_layer is None:
+            arguments.pop("logits_to_keep", None)
+            return None, self.model(**arguments).last_hidden_state
+        with self._record_hidden(hidden) as recorded:
+            logits = self.model(**arguments).logits
+        return logits, recorded[0] if hidden else None
+
+    @contextmanager
+    def _record_hidden(self, hidden: bool) -> Iterator[list[torch.Tensor]]:
+        """Record the input of the output layer: the last hidden states of just the positions that are computed."""
+        recorded: list[torch.Tensor] = []
+        if not hidden:
+            yield recorded
+            return
+        hook = self.model.get_output_embeddings().register_forward_pre_hook(lambda _, args: recorded.append(args[0]))
+        try:
+            yield recorded
+        finally:
+            hook.remove()
+
+
+def pad_or_cut(rows: Sequence[TokenIds], width: int) -> torch.Tensor:
+    """Ids `[rows, width]`: longer rows are cut, shorter ones padded on the right."""
+    table = np.zeros((len(rows), width), dtype=np.int64)
+    for k, row in enumerate(rows):
+        table[k, : len(row)] = row[:width]
+    return torch.from_numpy(table)
+
+
+def _pad_around(
+    prompts: Sequence[TokenIds], responses: Sequence[TokenIds], width: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and mask `[sequences, length]`: prompts padded on the left, `width` tokens of responses padded on the right.
+
+    All responses start in the same column, so only the last columns need logits.
+    """
+    start = max(map(len, prompts))
+    ids = np.zeros((len(prompts), start + width), dtype=np.int64)
+    mask = np.zeros((len(prompts), start + width), dtype=np.int64)
+    for k, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        tokens = slice(start - len(prompt), start + min(len(response), width))
+        ids[k, tokens], mask[k, tokens] = (*prompt, *response[:width]), 1
+    return torch.from_numpy(ids), torch.from_numpy(mask)
+
+
+def _last_columns(values_BL: torch.Tensor | None, width: int) -> torch.Tensor | None:
+    return None if values_BL is None else values_BL[:, -width:]
