@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # `typing` itself would take longer to import than everything
     from typing import Any
 
 import codec  # type: ignore[import-not-found]  # noqa: E402
-from channel import Channel  # type: ignore[import-not-found]  # noqa: E402
 
 _FUNCTIONS: dict[str, Any] = {
     "__str__": str, "__repr__": repr, "__bool__": bool, "__hash__": hash, "__len__": len, "__iter__": iter,
@@ -57,6 +56,8 @@ class Peer:
         """Classes of errors that this side knows by name, beside Python's own."""
         if hasattr(sys, "set_int_max_str_digits"):
             sys.set_int_max_str_digits(0)
+        from channel import Channel  # type: ignore[import-not-found]
+
         self._channel = Channel()
 
     def send(self, message: dict[str, Any]) -> None:
