@@ -49,8 +49,8 @@ class NotGiven(TypeError):
 class TestsPeer(Peer):  # type: ignore[misc]
     """The tests' end of the channel."""
 
-    def __init__(self) -> None:
-        super().__init__("tests", perform, keep, proxy)
+    def __init__(self, channel: Any) -> None:
+        super().__init__(channel, "tests", perform, keep, proxy)
         self.heard = 0
         """Answers of the program so far."""
         self.objects: dict[int, ProgramObject] = {}
@@ -302,7 +302,9 @@ def limit(job: dict[str, Any]) -> None:
 def main() -> None:
     """Jobs, one after the other, each in a process of its own: none finds anything of another."""
     global peer
-    peer = TestsPeer()
+    from channel import Channel  # type: ignore[import-not-found]
+
+    peer = TestsPeer(Channel())
     while True:
         job = Peer.receive(peer)
         child = os.fork()

@@ -30,9 +30,10 @@ class ForeignError(Exception):
 
 
 class Peer:
-    """Talks with the other side over two descriptors.
+    """Exchanges requests and answers with the other side.
 
     Arguments:
+        channel: the `Channel` to the host, which passes messages on to the other side.
         side: the name that this side's own objects have on the wire, `"program"` or `"tests"`.
         perform: carries out a request of the other side: `perform(request, arguments, keywords)`.
         keep: returns the reference to a value of ours that stays here.
@@ -42,6 +43,7 @@ class Peer:
 
     def __init__(
         self,
+        channel: Any,
         side: str,
         perform: Callable[[dict[str, Any], list[Any], dict[str, Any]], Any],
         keep: Callable[[Any], Any],
@@ -56,9 +58,7 @@ class Peer:
         """Classes of errors that this side knows by name, beside Python's own."""
         if hasattr(sys, "set_int_max_str_digits"):
             sys.set_int_max_str_digits(0)
-        from channel import Channel  # type: ignore[import-not-found]
-
-        self._channel = Channel()
+        self._channel = channel
 
     def send(self, message: dict[str, Any]) -> None:
         """Send a message to the host."""
