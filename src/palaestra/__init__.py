@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from palaestra.recipes.evaluate.compare import compare
     from palaestra.recipes.evaluate.recipe import evaluate
     from palaestra.recipes.evaluate.settings import EvaluateSettings
+    from palaestra.recipes.research.recipe import research
+    from palaestra.recipes.research.settings import ResearchSettings
     from palaestra.recipes.resume import load_policy, resume
     from palaestra.recipes.teach.recipe import teach
     from palaestra.recipes.teach.settings import TeachSettings
@@ -49,6 +51,7 @@ __all__ = [
     "PretrainSettings",
     "REINFORCEConfig",
     "RLOOConfig",
+    "ResearchSettings",
     "RewardModel",
     "RewardSettings",
     "TeachSettings",
@@ -67,6 +70,7 @@ __all__ = [
     "make_teacher",
     "pretrain",
     "report",
+    "research",
     "resume",
     "run_episode",
     "teach",
@@ -87,6 +91,7 @@ _HOMES = {
     "PretrainSettings": "palaestra.recipes.train.pretrain",
     "REINFORCEConfig": "palaestra.learn.reinforce",
     "RLOOConfig": "palaestra.learn.rloo",
+    "ResearchSettings": "palaestra.recipes.research.settings",
     "RewardModel": "palaestra.learn.reward_model",
     "RewardSettings": "palaestra.recipes.train.reward_model",
     "TeachSettings": "palaestra.recipes.teach.settings",
@@ -112,8 +117,8 @@ _HOMES = {
 }
 
 
-_CALLABLE_PACKAGES = ("report",)
-"""Packages that are called like a function: `palaestra.report(RUN)`."""
+_CALLABLE_PACKAGES = ("report", "research")
+"""Packages that are called like a function: `palaestra.report(RUN)`, `palaestra.research(task=...)`."""
 
 
 def __getattr__(name: str) -> Any:
