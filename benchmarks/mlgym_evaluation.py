@@ -15,6 +15,7 @@ from typing import Any
 
 from _common import alternate, arguments, finish, median
 
+from palaestra.research.judge.evaluation import make_judge
 from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.mlgym import load_mlgym
 from palaestra.research.tasks.records import Grade
@@ -24,7 +25,7 @@ GAMES = ("battleOfSexes", "prisonersDilemma", "blotto")
 
 def measure(checkout: Path, name: str, repetitions: int) -> dict[str, Any]:
     task = load_mlgym(checkout, name)
-    judge = task.judge(sandbox_for(task))
+    judge = make_judge(task, sandbox_for(task))
     (file,) = task.submission.files
     files = {file: task.starter_files()[file]}
     folder = (checkout / next(one for one in task.file.starter_code if one.endswith(file))).parent

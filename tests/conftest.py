@@ -16,7 +16,7 @@ from hypothesis import settings
 
 from palaestra.engines.models import LoadedModel
 
-collect_ignore = ["helpers/user_plugin.py"]  # It registers what it holds when it is imported.
+collect_ignore = ["helpers/own_code.py", "helpers/user_plugin.py"]  # They register classes when they are imported.
 # The same examples in every run; HYPOTHESIS_PROFILE=search looks for new ones.
 settings.register_profile("repeat", derandomize=True)
 settings.register_profile("search", print_blob=True)

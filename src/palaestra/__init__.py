@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from palaestra.recipes.compat.train_agent import load_ppo_agent, train_agent
     from palaestra.recipes.evaluate.compare import compare
     from palaestra.recipes.evaluate.recipe import EvaluateSettings, evaluate
+    from palaestra.recipes.resume import load_policy, resume
     from palaestra.recipes.teach.recipe import TeachSettings, teach
     from palaestra.recipes.train.pretrain import PretrainSettings, pretrain
     from palaestra.recipes.train.recipe import TrainSettings, train
     from palaestra.recipes.train.reward_model import RewardSettings, train_reward
+    from palaestra.report import write_report as report
     from palaestra.tasks.base import make_task
     from palaestra.teachers.base import make_teacher
 
@@ -56,11 +58,14 @@ __all__ = [
     "__version__",
     "compare",
     "evaluate",
+    "load_policy",
     "load_ppo_agent",
     "load_reward_model",
     "make_task",
     "make_teacher",
     "pretrain",
+    "report",
+    "resume",
     "run_episode",
     "teach",
     "train",
@@ -90,11 +95,13 @@ _HOMES = {
     "TurnVectorEnv": "palaestra.envs.turn",
     "compare": "palaestra.recipes.evaluate.compare",
     "evaluate": "palaestra.recipes.evaluate.recipe",
+    "load_policy": "palaestra.recipes.resume",
     "load_ppo_agent": "palaestra.recipes.compat.train_agent",
     "load_reward_model": "palaestra.learn.reward_model",
     "make_task": "palaestra.tasks.base",
     "make_teacher": "palaestra.teachers.base",
     "pretrain": "palaestra.recipes.train.pretrain",
+    "resume": "palaestra.recipes.resume",
     "run_episode": "palaestra.recipes.compat.run_episode",
     "teach": "palaestra.recipes.teach.recipe",
     "train": "palaestra.recipes.train.recipe",
@@ -103,7 +110,13 @@ _HOMES = {
 }
 
 
+_CALLABLE_PACKAGES = ("report",)
+"""Packages that are called like a function: `palaestra.report(RUN)`."""
+
+
 def __getattr__(name: str) -> Any:
+    if name in _CALLABLE_PACKAGES:
+        return importlib.import_module(f"palaestra.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'palaestra' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,5 +1,7 @@
+import math
 from dataclasses import replace
-from itertools import combinations
+from fractions import Fraction
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -9,22 +11,29 @@ from hypothesis import strategies as st
 from palaestra.core.records import Attempt, Completion, Failure, FailureCause, Majority, Message, Problem, Score
 from palaestra.core.statistics import (
     cluster_interval,
+    compare,
     compute_paired_gain,
+    find_best,
     find_majority,
+    holm,
+    is_better,
+    mean_interval,
     mean_pass_at_k,
     measure_gain,
     pass_at_k,
     rate_interval,
     report_on,
+    sign_flip_test,
     slice_by_metadata,
+    t_test,
     wilson_interval,
 )
 
 
-def attempt(name: str, value: float | None, skill: str = "s", subskill: str = "p") -> Attempt:
+def attempt(name: str, value: float | None, skill: str = "s", subskill: str = "p", *, sample: int = 0) -> Attempt:
     problem = Problem(name, (Message("user", "?"),), "1", skill, subskill)
     outcome = Failure(FailureCause.ENGINE, "broke") if value is None else Score(value)
-    return Attempt(problem, Completion("1"), outcome)
+    return Attempt(problem, Completion("1"), outcome, sample)
 
 
 @pytest.mark.parametrize(
@@ -216,3 +225,117 @@ def test_attempts_know_their_rewordings() -> None:
     before = [replace(a, outcome=Score(0.0)) for a in attempts]
     plain = [[attempt(a.problem.id, float(bool(a.correct))) for a in part] for part in (before, attempts)]
     assert measure_gain(before, attempts).low < measure_gain(*plain).low - 10
+
+
+def attempts(values: dict[str, list[float | None]]) -> list[Attempt]:
+    return [
+        attempt(name, value, name[0], sample=k) for name, several in values.items() for k, value in enumerate(several)
+    ]
+
+
+@given(st.lists(st.fractions(-1, 1, max_denominator=5), max_size=9))
+@settings(max_examples=60, deadline=None)
+def test_the_p_value_is_the_share_of_sign_flips_that_are_as_large(changes: list[Fraction]) -> None:
+    observed = abs(sum(changes))
+    flips = [
+        abs(sum(s * c for s, c in zip(signs, changes, strict=True))) for signs in product((1, -1), repeat=len(changes))
+    ]
+    assert sign_flip_test(changes) == pytest.approx(sum(f >= observed for f in flips) / len(flips))
+
+
+@pytest.mark.parametrize(("gained", "lost"), [(8, 2), (0, 7), (30, 14), (5, 5), (1, 0)])
+def test_for_single_answers_it_is_mcnemars_exact_test(gained: int, lost: int) -> None:
+    count = gained + lost
+    tail = sum(math.comb(count, k) for k in range(min(gained, lost) + 1)) / 2**count
+    changes = [Fraction(1)] * gained + [Fraction(-1)] * lost + [Fraction(0)] * 11
+    assert sign_flip_test(changes) == pytest.approx(min(1.0, 2 * tail))
+
+
+def test_of_models_that_are_alike_one_comparison_in_twenty_is_significant_at_most() -> None:
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(400):
+        hard = rng.uniform(size=60)
+        one, other = ([Fraction(int(k), 3) for k in rng.binomial(3, hard)] for _ in range(2))
+        found.append(sign_flip_test([a - b for a, b in zip(one, other, strict=True)]) < 0.05)
+    assert np.mean(found) <= 0.08
+
+
+def test_failures_are_left_out_of_both_sides_and_named() -> None:
+    first = attempts({"a1": [0], "a2": [1], "b1": [None], "b2": [1], "b3": [0]})
+    second = attempts({"a1": [1], "a2": [1], "b1": [1], "b2": [None], "c1": [1]})
+    found = compare(first, second)
+    assert (found.gain.count, found.gain.points, found.better, found.worse) == (2, 50.0, 1, 0)
+    assert found.unpaired == {"asked of the first only": 1, "asked of the second only": 1, "failed": 2}
+    assert (found.first.correct, found.second.correct, found.first.failure_count) == (1, 2, 0)
+
+
+def test_several_answers_are_compared_by_their_shares() -> None:
+    first = attempts({"a1": [1, 0, 0, 0], "b1": [1, 1, 1, 1]})
+    second = attempts({"a1": [1, 1, 0, 1], "b1": [1, 1, 1, None]})
+    found = compare(first, second)
+    assert found.gain.points == pytest.approx(100 * (0.5 + 0.0) / 2)
+    assert [part.name for part in found.parts] == ["a", "b"]
+    assert found.parts[0].gain.points == 50.0
+    assert found.p_value == 1.0  # One change can always have had the other sign.
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"), [(1, 12.70620), (2, 4.30265), (3, 3.18245), (4, 2.77645), (9, 2.26216), (30, 2.04227)]
+)
+def test_the_p_value_is_that_of_the_tables(freedom: int, quantile: float) -> None:
+    # Values around a mean so that t is the quantile of 97.5 %.
+    spread = np.array([-1.0, 1.0] + [0.0] * (freedom - 1))
+    error = np.sqrt(2 / freedom / (freedom + 1))
+    assert t_test((spread + quantile * error).tolist()) == pytest.approx(0.05, abs=1e-5)
+    assert t_test((spread - quantile * error).tolist()) == pytest.approx(0.05, abs=1e-5)
+
+
+def test_it_agrees_with_the_interval_and_is_right_as_often_as_it_says() -> None:
+    generator = np.random.default_rng(0)
+    rejected = 0
+    for _ in range(4000):
+        values = generator.normal(0.0, 2.0, size=5).tolist()
+        p_value, mean = t_test(values), mean_interval(values)
+        assert p_value is not None
+        assert (p_value < 0.05) == (mean.low > 0 or mean.high < 0)
+        rejected += p_value < 0.05
+    assert 0.04 < rejected / 4000 < 0.06
+
+
+def test_several_tests_are_adjusted_in_their_order() -> None:
+    assert holm([]) == []
+    assert holm([0.2]) == [0.2]
+    assert holm([0.01, 0.02, 0.03]) == pytest.approx([0.03, 0.04, 0.04])
+    assert holm([0.9, 0.6]) == [1.0, 1.0]
+
+
+def measured(*outcomes: bool | None) -> list[Attempt]:
+    """An attempt at each of the same problems; `None` failed."""
+    return [
+        Attempt(
+            Problem(f"p{k}", (Message("user", f"{k}?"),), "1"), None,
+            Failure(FailureCause.ENGINE, "lost") if right is None else Score(float(right)),
+        )
+        for k, right in enumerate(outcomes)
+    ]  # fmt: skip
+
+
+def test_the_highest_accuracy_is_the_best_and_of_equals_the_first() -> None:
+    assert find_best([measured(True, False, False)]) == 0
+    assert find_best([measured(True, False), measured(False, False), measured(True, True), measured(True, True)]) == 2
+    assert find_best([measured(True, False), measured(False, True)]) == 0
+
+
+def test_a_measurement_that_lost_its_hard_problems_is_not_better_for_it() -> None:
+    before, lucky = measured(True, True, False, False), measured(True, None, None, None)
+    assert not is_better(lucky, before)
+    assert is_better(measured(True, True, None, True), before)
+
+
+def test_anything_scored_is_better_than_nothing_and_nothing_is_better_than_no_less() -> None:
+    nothing, wrong = measured(None, None), measured(False, False)
+    assert is_better(wrong, nothing)
+    assert not is_better(nothing, wrong)
+    assert not is_better(nothing, nothing)
+    assert find_best([nothing, wrong, nothing]) == 1

@@ -161,8 +161,8 @@ def test_only_the_skills_that_were_asked_for_are_drawn_and_training_never_sees_t
         ({"skills": ["adition"]}, "did you mean 'addition'?"),
         ({"task": "math-skils"}, "did you mean 'math-skills'?"),
         ({"split": "training"}, "split is one of train, validation, test; got 'training'"),
-        ({"format_reward": 1.5}, "format_reward is a share from 0 to 1; got 1.5"),
-        ({"format_reward": -0.1}, "format_reward is a share from 0 to 1"),
+        ({"format_reward": 1.5}, "format_reward is from 0 to 1; got 1.5"),
+        ({"format_reward": -0.1}, "format_reward is from 0 to 1"),
         ({"format": "("}, "format is answer, tags or a regular expression; got '('"),
         ({"problems": 10_000_000, "skills": ["addition"]}, "ask for fewer"),
         ({"problems": 0}, "problems is how many a skill, at least 1 for math-skills; got 0"),
@@ -180,12 +180,12 @@ def test_what_makes_no_sense_is_refused_in_one_line(nano: LoadedModel, arguments
 def test_a_prompt_of_ones_own_cannot_be_scored_by_the_task(nano: LoadedModel) -> None:
     env = CoTVectorEnv(**SMALL, tokenizer=nano.tokenizer, failures="mark")
     env.reset(seed=0, options={"initial_state": "Hello"})
-    with pytest.raises(EnvError, match="no problem of the task"):
+    with pytest.raises(EnvError, match="not a problem of the task"):
         env.step(np.array([END]))
     env.reset(seed=0, options={"initial_state": of(env, 0)})
     assert env.step(np.array([END]))[4]["responses"][0].reward == 0.0
 
 
 def test_pictures_are_refused_and_not_left_out() -> None:
-    with pytest.raises(EnvError, match="it holds an image, and an environment of tokens reads text only"):
+    with pytest.raises(EnvError, match="it has an image; token environments take text only"):
         CoTVectorEnv(task="vision-skills", skills="count", problems=1)

@@ -545,8 +545,8 @@ def test_a_reward_function_judges_each_response_once(make: Make) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([], "rewards gave 0 values for 1 responses"),
-        ([1.0, 2.0, 3.0], "rewards gave 3 values for 1 responses"),
+        ([], "rewards returned 0 values for 1 responses"),
+        ([1.0, 2.0, 3.0], "rewards returned 3 values for 1 responses"),
         (None, "expected a list of numbers; got None"),
         (1.0, r"expected a list of numbers; got 1\.0"),
     ],
@@ -651,8 +651,8 @@ def test_a_policy_never_leaves_the_mask_and_its_log_probs_are_those_of_one_pass(
     ("arguments", "message"),
     [
         ({"prompts": []}, "TokenVectorEnv needs at least one prompt; got none"),
-        ({"prompts": None}, "prompts are a list of prompts; got None"),
-        ({"prompts": "Name a colour"}, "prompts are several; give a list"),
+        ({"prompts": None}, "prompts must be a list; got None"),
+        ({"prompts": "Name a colour"}, "prompts must be a list; got one text"),
         ({"prompts": ["a", ""]}, "the prompt 2 of 2 is empty"),
         ({"prompts": ["a", ""], "chat": False}, "the prompt 2 of 2 is empty"),
         ({"prompts": [[]]}, "the prompt 1 of 1 is empty"),
@@ -681,12 +681,12 @@ def test_an_environment_that_makes_no_sense_is_refused(make: Make, arguments: di
 @pytest.mark.parametrize(
     ("actions", "message"),
     [
-        ([8], "step needs one token a slot, shape (2,); got shape (1,)"),
+        ([8], "step needs one token per slot, shape (2,); got shape (1,)"),
         ([[8, 8]], "got shape (1, 2)"),
         (8, "got shape ()"),
-        ([8, 934], "a token is from 0 to 933; got 934"),
-        ([-1, 8], "a token is from 0 to 933; got -1"),
-        ([8.0, 8.5], "a token is a whole number; got actions of the type float64"),
+        ([8, 934], "tokens are from 0 to 933; got 934"),
+        ([-1, 8], "tokens are from 0 to 933; got -1"),
+        ([8.0, 8.5], "tokens are integers; got actions of the type float64"),
     ],
 )
 def test_a_wrong_action_is_refused_and_changes_nothing(make: Make, actions: Any, message: str) -> None:
@@ -702,12 +702,12 @@ def test_a_wrong_action_is_refused_and_changes_nothing(make: Make, actions: Any,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"options": {"epsiode": 3}}, "reset knows the options episodes, episode, initial_state, reset_mask; got ['epsiode']"),
-        ({"options": {"episode": -1}}, "the reset option episode is a whole number from 0; got -1"),
-        ({"options": {"episodes": "many"}}, "the reset option episodes is a whole number from 0; got 'many'"),
+        ({"options": {"epsiode": 3}}, "reset takes the options episodes, episode, initial_state, reset_mask; got ['epsiode']"),
+        ({"options": {"episode": -1}}, "the reset option episode is an integer of at least 0; got -1"),
+        ({"options": {"episodes": "many"}}, "the reset option episodes is an integer of at least 0; got 'many'"),
         ({"options": {"initial_state": 5}}, "expected a text, token ids, messages or a problem; got int"),
         ({"options": {"initial_state": ""}}, "the prompt given as initial_state is empty"),
-        ({"options": {"reset_mask": np.array([True])}}, "reset_mask has a bool a slot, shape (2,)"),
+        ({"options": {"reset_mask": np.array([True])}}, "reset_mask has one bool per slot, shape (2,)"),
         ({"seed": [1, 2]}, "TokenVectorEnv takes one seed for all slots; got [1, 2]"),
     ],
 )  # fmt: skip
@@ -807,7 +807,7 @@ def test_a_tokenizer_without_an_end_needs_one(nano: LoadedModel) -> None:
 
     tokenizer = copy.deepcopy(nano.tokenizer)
     tokenizer.eos_token = None
-    with pytest.raises(ModelError, match="names no end-of-sequence token; give `end_ids`"):
+    with pytest.raises(ModelError, match="has no end-of-sequence token; give `end_ids`"):
         TokenVectorEnv(COLOURS, count_tokens, tokenizer=tokenizer)
     env = TokenVectorEnv(COLOURS, count_tokens, tokenizer=tokenizer, end_ids=[END])
     env.reset(seed=0)

@@ -225,7 +225,7 @@ def test_observations_must_grow_by_the_action_and_keep_what_was(wrong: Any) -> N
     env = PlainTokenVectorEnv(lambda: Counting(wrong), 1, failures="mark", context=20)
     env.reset(seed=0, options={"initial_state": [9, 9, 9]})
     with pytest.raises(
-        EnvError, match="Counting must observe the tokens so far, each step one more: expected 4"
+        EnvError, match="Counting must return the tokens so far, one more each step: expected 4"
     ) as caught:
         env.step(np.array([5]))
     one_line(caught)
@@ -245,10 +245,10 @@ def test_other_reset_options_go_to_the_environment_and_hold_until_the_next_reset
 @pytest.mark.parametrize(
     ("work", "message"),
     [
-        (lambda env: env.step(np.array([5])), "step needs one token a slot, shape (2,); got shape (1,)"),
-        (lambda env: env.step(np.array([5, 20])), "a token is from 0 to 19; got 20"),
+        (lambda env: env.step(np.array([5])), "step needs one token per slot, shape (2,); got shape (1,)"),
+        (lambda env: env.step(np.array([5, 20])), "tokens are from 0 to 19; got 20"),
         (lambda env: env.reset(seed=[1, 2]), "Counting takes one seed for all slots"),
-        (lambda env: env.reset(options={"episode": -1}), "the reset option episode is a whole number from 0; got -1"),
+        (lambda env: env.reset(options={"episode": -1}), "the reset option episode is an integer of at least 0; got -1"),
         (lambda env: env.reset(options={"initial_state": []}), "Counting starts with 0 tokens; expected 1 to 19"),
         (lambda env: env.reset(options={"initial_state": [5] * 20}), "Counting starts with 20 tokens; expected 1 to 19"),
         (lambda env: env.reset(options={"initial_state": [5, 20]}), "tokens that are not from 0 to 19"),

@@ -8,28 +8,28 @@ from typing import Any
 import pytest
 
 from palaestra.core.errors import SandboxError
-from palaestra.research.judge.baseline import Measured, measure
-from palaestra.research.judge.evaluation import EvaluationSplit, Judge
+from palaestra.research.judge.evaluation import EvaluationSplit, SubmissionJudge
 from palaestra.research.judge.sandboxing import sandbox_for
-from palaestra.research.tasks.data import function_of
-from palaestra.research.tasks.records import Outcome
+from palaestra.research.tasks.data import load_function
+from palaestra.research.tasks.records import JudgeResult
 from palaestra.research.tasks.task import ResearchTask, TaskLimits, load_task
+from palaestra.research.workspace.baseline import MeasuredSolution, measure
 
 
 @cache
-def judge_of(name: str, seconds: float | None = None) -> Judge:
+def judge_of(name: str, seconds: float | None = None) -> SubmissionJudge:
     """The judge of a task; with less time for the evaluation than the task gives, if so asked."""
     task = load_task(name)
     if seconds is not None:
         task = task.model_copy(update={"limits": TaskLimits(evaluation_seconds=seconds)})
     try:
-        return Judge(task, sandbox_for(task))
+        return SubmissionJudge(task, sandbox_for(task))
     except SandboxError as error:
         pytest.skip(str(error))
 
 
 @cache
-def measured(name: str, which: str) -> Measured:
+def measured(name: str, which: str) -> MeasuredSolution:
     """The scores of a task's `baseline` or `reference`."""
     judge = judge_of(name)
     if which == "baseline":
@@ -37,7 +37,7 @@ def measured(name: str, which: str) -> Measured:
     return measure(judge.task, judge.sandbox, judge, judge.task.reference, judge.task.reference_files())
 
 
-def judged(name: str, text: str, split: EvaluationSplit = "validation", **more: bytes) -> Outcome:
+def judged(name: str, text: str, split: EvaluationSplit = "validation", **more: bytes) -> JudgeResult:
     """What becomes of a submission whose only file, beside `more`, holds `text`."""
     judge = judge_of(name)
     return judge.judge({judge.task.submission.files[0]: text.encode(), **more}, split)
@@ -46,4 +46,4 @@ def judged(name: str, text: str, split: EvaluationSplit = "validation", **more: 
 def part_of(task: ResearchTask | str, name: str, file: str = "evaluator.py") -> Any:
     """Something that a file of a task defines."""
     task = load_task(task) if isinstance(task, str) else task
-    return function_of(task.folder / file, name)
+    return load_function(task.folder / file, name)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.core.records import Failure, FailureCause, Message
-from palaestra.envs.turn import Reply, StopReason, TurnEnv
+from palaestra.envs.turn import Reply, TurnEnv, TurnStopReason
 
 
 class Talk(TurnEnv):
@@ -35,12 +35,12 @@ class Talk(TurnEnv):
         reward = float(np.round(self.np_random.normal(), 3))
         if self.turn >= self.length:
             cut = self.np_random.random() < 0.3
-            return Reply(reward=reward, stop=StopReason.TIME if cut else StopReason.SUBMITTED)
+            return Reply(reward=reward, stop=TurnStopReason.TIME if cut else TurnStopReason.SUBMITTED)
         count = int(self.np_random.integers(1, 3))
         roles = self.np_random.choice(["tool", "user"], count)
         return Reply(tuple(Message(str(role), self._words()) for role in roles), reward)  # type: ignore[arg-type]
 
-    def cut(self, reason: StopReason) -> Reply:
+    def truncate(self, reason: TurnStopReason) -> Reply:
         return Reply(reward=-10.0, stop=reason)
 
     def _words(self) -> str:

@@ -16,7 +16,7 @@ from torchrl_tasks import SUBMIT, block, last, play, roles, told
 from palaestra.core.errors import EnvError, UnknownNameError
 from palaestra.engines.models import LoadedModel
 from palaestra.integrations.torchrl import TemplateTransform
-from palaestra.integrations.torchrl.rendering import Renderer
+from palaestra.integrations.torchrl.chat_template import Renderer
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -20,7 +20,7 @@ from palaestra.core.errors import WriterError
 from palaestra.core.records import Attempt, Completion, Failure, Message, Score, Split
 from palaestra.engines.base import Answer, Request
 from palaestra.envs.turn import Reply as TurnReply
-from palaestra.envs.turn import StopReason, TurnEnv
+from palaestra.envs.turn import TurnEnv, TurnStopReason
 from palaestra.recipes.evaluate.recipe import evaluate
 from palaestra.recipes.research.recipe import research
 from palaestra.recipes.teach.recipe import teach
@@ -127,7 +127,7 @@ class Says(TurnEnv):
     def respond(self, message: Message) -> TurnReply:
         text = self.texts[(self.said + self.turn) % len(self.texts)]
         over = self.turn == 2
-        return TurnReply((text,), float(self.said % 2), StopReason.SOLVED if over else None, info={"said": text})
+        return TurnReply((text,), float(self.said % 2), TurnStopReason.SOLVED if over else None, info={"said": text})
 
 
 @pytest.fixture

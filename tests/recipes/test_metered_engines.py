@@ -13,7 +13,8 @@ from palaestra.core.errors import SettingsError
 from palaestra.engines import models
 from palaestra.recipes.evaluate.recipe import EvaluateSettings, evaluate
 from palaestra.recipes.research.bench import bench
-from palaestra.recipes.research.recipe import ResearchSettings, research
+from palaestra.recipes.research.recipe import research
+from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.recipes.teach.recipe import TeachSettings, teach
 from palaestra.recipes.teach.study import study
 
@@ -49,7 +50,7 @@ def test_a_limit_in_dollars_for_a_model_without_a_price_is_refused_at_once(
 
     monkeypatch.setattr(models, "load", load)
     monkeypatch.delenv("PALAESTRA_PRICES", raising=False)
-    with pytest.raises(SettingsError, match=r"a limit in dollars needs to know what .*#unpriced costs"):
+    with pytest.raises(SettingsError, match=r"a limit in dollars needs the price of .*#unpriced"):
         RECIPES[name](tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from palaestra.core.errors import RunError
-from palaestra.core.paired import t_test
-from palaestra.core.statistics import mean_interval
+from palaestra.core.statistics import mean_interval, t_test
 from palaestra.recipes.settings import to_plain
 from palaestra.recipes.teach.recipe import TeachSettings
 from palaestra.recipes.teach.study import PLAN, read_study

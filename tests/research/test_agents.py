@@ -14,12 +14,13 @@ from palaestra.core.errors import RunError, SettingsError, UnknownNameError
 from palaestra.core.records import Message
 from palaestra.recipes.research import recipe
 from palaestra.recipes.research.episode_player import read_submission
-from palaestra.recipes.research.recipe import ResearchSettings, outfit_of, research
-from palaestra.research.agents import AGENTS, Agent, make_agent, settled_agent
-from palaestra.research.agents.base import turns_of
+from palaestra.recipes.research.recipe import make_context, research
+from palaestra.recipes.research.settings import ResearchSettings
+from palaestra.research.agents import AGENTS, Agent, make_agent, resolve_agent
+from palaestra.research.agents.base import count_turns
 from palaestra.research.agents.script import read_script
-from palaestra.research.agents.solutions import writing
-from palaestra.research.judge.evaluation import Judge
+from palaestra.research.agents.solutions import write_command
+from palaestra.research.judge.evaluation import SubmissionJudge
 from palaestra.research.tasks.task import load_task
 from palaestra.research.workspace.env import ResearchEnv
 from palaestra.research.workspace.step_record import Step
@@ -138,12 +139,12 @@ def test_an_agent_is_settled_for_a_process_in_another_folder(tmp_path: Path, mon
         ("baseline", "baseline"),
         ("best_of:x", "best_of:x"),
     ):
-        assert settled_agent(spec) == settled, spec
+        assert resolve_agent(spec) == settled, spec
 
 
 def test_whoever_asks_a_person_is_known_behind_any_number_of_others(number: Path) -> None:
-    outfit = outfit_of(ResearchSettings(task=str(number)), load_task(number))
-    told = [make_agent(spec, outfit).interactive for spec in ("human", "best_of:2:human", "best_of:2:baseline")]
+    context = make_context(ResearchSettings(task=str(number)), load_task(number))
+    told = [make_agent(spec, context).interactive for spec in ("human", "best_of:2:human", "best_of:2:baseline")]
     assert told == [True, True, False]
 
 
@@ -159,14 +160,14 @@ def test_files_of_any_bytes_are_written_by_one_command(number: Path) -> None:
     env = ResearchEnv(number, parser="identity")
     try:
         env.reset(seed=0)
-        (command,) = writing(content)
+        (command,) = write_command(content)
         said = env.step(command)[0].messages[-1].text
         assert "ended well" in said, said
         assert env._workspace is not None
         assert env._workspace.shell.read_files(list(content)) == content
     finally:
         env.close()
-    assert writing({}) == []
+    assert write_command({}) == []
 
 
 class Guesses(Agent):
@@ -180,7 +181,7 @@ class Guesses(Agent):
         self.number = 30 - len(Guesses.seeds)
 
     def act(self, conversation: Any) -> Any:
-        return Message("assistant", f"echo {self.number} > answer.txt" if turns_of(conversation) == 0 else "submit")
+        return Message("assistant", f"echo {self.number} > answer.txt" if count_turns(conversation) == 0 else "submit")
 
 
 def test_the_best_of_several_is_chosen_by_validation_alone(
@@ -189,14 +190,14 @@ def test_the_best_of_several_is_chosen_by_validation_alone(
     monkeypatch.setitem(AGENTS._entries, "guesses", Guesses)
     Guesses.seeds.clear()
     judged: list[tuple[str, str]] = []
-    original = Judge.judge
+    original = SubmissionJudge.judge
 
-    def judge(self: Judge, files: Any, split: Any) -> Any:
+    def judge(self: SubmissionJudge, files: Any, split: Any) -> Any:
         judged.append((split, files["answer.txt"].decode().strip()))
         return original(self, files, split)
 
     play("baseline")  # Its baseline is measured now, and not below.
-    monkeypatch.setattr(Judge, "judge", judge)
+    monkeypatch.setattr(SubmissionJudge, "judge", judge)
     s = play("best_of:3:guesses")
     assert judged == [("validation", "29"), ("validation", "28"), ("validation", "27"), ("test", "29")]
     assert (s["kept_episode"], s["best_attempt"], s["best_submission"], s["episodes"]) == (0, 29.0, 30.0, 3)
@@ -236,13 +237,13 @@ def played_by_hand(number: Path, folder: Path, typed: Any) -> tuple[dict[str, An
         except StopIteration:
             raise EOFError from None
 
-    original = recipe.outfit_of
+    original = recipe.make_context
 
     def dressed(*arguments: Any, **named: Any) -> Any:
         return replace(original(*arguments, **named), ask=ask, show=shown.append)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recipe, "outfit_of", dressed)
+        patch.setattr(recipe, "make_context", dressed)
         return research(task=str(number), agent="human", out=folder / "run").summary, shown
 
 
@@ -320,5 +321,5 @@ def test_an_agent_of_ones_own_is_a_class_and_a_line(
     monkeypatch.setattr(AGENTS, "_descriptions", dict(AGENTS._descriptions))
     AGENTS.register("submitter", Submitter, "hands in what is there")
     settings = ResearchSettings(task=str(number), agent="submitter")
-    assert isinstance(make_agent("submitter", outfit_of(settings, load_task(number))), Submitter)
+    assert isinstance(make_agent("submitter", make_context(settings, load_task(number))), Submitter)
     assert research(settings, out=tmp_path / "run").summary["best_submission"] == 6.0

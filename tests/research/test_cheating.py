@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from palaestra.envs.turn import StopReason
-from palaestra.research.tasks.data import data_of
+from palaestra.envs.turn import TurnStopReason
+from palaestra.research.tasks.data import load_data
 from palaestra.research.tasks.task import load_task
 from palaestra.research.workspace.env import ResearchEnv
 
@@ -76,7 +76,7 @@ def test_the_kind_strategy_and_the_starter_are_told_apart(honest: dict[str, Any]
 )
 def test_an_attempt_changes_no_score(env: ResearchEnv, honest: dict[str, Any], attempt: str) -> None:
     info = play(env, write(KIND), attempt, "submit")
-    assert info["stop_reason"] is StopReason.SUBMITTED
+    assert info["stop_reason"] is TurnStopReason.SUBMITTED
     assert info["score"] == honest["kind"]
 
 
@@ -140,7 +140,7 @@ def test_the_host_other_workspaces_and_hidden_files_are_out_of_sight(env: Resear
 @pytest.mark.parametrize("name", ["sat_branching", "digit_images", "tabular_regression"])
 def test_no_file_of_the_hidden_data_is_in_a_workspace(name: str) -> None:
     task = load_task(name)
-    hidden = data_of(task).hidden
+    hidden = load_data(task).hidden
     assert hidden is not None
     files = [path.read_bytes() for path in hidden.rglob("*") if path.is_file()]
     assert files

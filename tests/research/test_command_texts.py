@@ -173,7 +173,7 @@ def linter() -> Linter:
 def test_errors_of_python_are_found(linter: Linter, source: str, found: list[tuple[int, str]]) -> None:
     checked = linter.check(source)
     assert checked is not None
-    assert list(checked.found) == [Finding(*one) for one in found]
+    assert list(checked.errors) == [Finding(*one) for one in found]
 
 
 def test_sources_that_are_too_much_cost_a_worker_at_most(linter: Linter) -> None:

@@ -9,9 +9,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from palaestra.core.errors import SandboxError, UnknownNameError
-from palaestra.research.workspace.commands import Command, Outcome, Session, documentation, load_commands, tool_schemas
-from palaestra.research.workspace.commands.editing import LEVELS
-from palaestra.research.workspace.commands.files import WHOLE
+from palaestra.research.workspace.commands import (
+    Command,
+    CommandResult,
+    Session,
+    documentation,
+    load_commands,
+    tool_schemas,
+)
+from palaestra.research.workspace.commands.files import LEVELS, WHOLE
 from palaestra.research.workspace.commands.text import Text
 from palaestra.research.workspace.commands.window import HEADER
 from palaestra.sandbox import SHELL_LIMITS, Limits, Shell, make_sandbox
@@ -69,12 +75,12 @@ def get(session: Session, name: str) -> bytes:
     return session.shell.read_files([name])[name]
 
 
-def good(outcome: Outcome) -> str:
+def good(outcome: CommandResult) -> str:
     assert outcome.ok, outcome
     return outcome.text
 
 
-def wrong(outcome: Outcome, *parts: str) -> str:
+def wrong(outcome: CommandResult, *parts: str) -> str:
     assert (outcome.ok, outcome.kind) == (False, "error"), outcome
     for part in parts:
         assert part in outcome.text
@@ -582,7 +588,7 @@ def test_quotes_around_the_term_of_a_tool_call_are_taken_off_where_nothing_holds
 def test_a_file_comes_back_byte_by_byte(data: bytes) -> None:
     text = Text.decode(data)
     assert text.encode() == data
-    assert text.replaced(1, 0, ["new"]).lines == ("new", *text.lines)
+    assert text.replace_lines(1, 0, ["new"]).lines == ("new", *text.lines)
 
 
 WORDS = st.sampled_from(

@@ -18,7 +18,7 @@ from palaestra.core.records import Failure, FailureCause
 from palaestra.recipes.research.recipe import research
 from palaestra.research.judge import deadline, evaluation
 from palaestra.research.judge.deadline import OverdueError, within
-from palaestra.research.judge.evaluation import Judge
+from palaestra.research.judge.evaluation import SubmissionJudge
 from palaestra.research.tasks.task import load_task
 from palaestra.sandbox import make_sandbox
 
@@ -65,7 +65,7 @@ def test_an_evaluator_that_does_not_end_is_a_failure_and_its_programs_are_gone(
     task: Callable[[str], Path], body: str, seconds: float
 ) -> None:
     folder = task(LOOP.format(body=body).replace('"answer.py"', f'"answer.py", {seconds}'))
-    judge = Judge(load_task(folder), make_sandbox())
+    judge = SubmissionJudge(load_task(folder), make_sandbox())
     start = time.monotonic()
     found = judge.judge({"answer.py": b"def first(): pass\ndef again():\n    while True: pass\n"}, "validation")
     assert found == Failure(FailureCause.SCORER, "the evaluator of number took longer than 0.6 s, which is the most")

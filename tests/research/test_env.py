@@ -13,7 +13,7 @@ import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Message, ToolCall
 from palaestra.envs.factory import make_turn_env
-from palaestra.envs.turn import StopReason
+from palaestra.envs.turn import TurnStopReason
 from palaestra.research.workspace.env import ResearchEnv
 
 ID = "palaestra/Research-v0"
@@ -97,7 +97,7 @@ def test_validations_are_counted_and_a_broken_evaluator_costs_none(env: Research
     told = [env.step(block("validate"))[0].messages[-1].text for _ in range(4)]
     assert "0 validations left" in told[2]
     assert "All 3 validations are used" in told[3]
-    info = env.stop(StopReason.COST)[4]
+    info = env.stop(TurnStopReason.COST)[4]
     assert (info["failures"], info["attempts"], info["score"]) == ({"scorer": 1}, (7.0, 7.0, 7.0), 8.0)
 
 
@@ -111,7 +111,7 @@ def test_messages_without_an_action_are_turns_with_a_penalty(number: Path) -> No
         env.step("again nothing")
         _, reward, terminated, truncated, info = env.step("and again")
         assert (reward, terminated, truncated) == (pytest.approx(0.85), False, True)
-        assert (info["stop_reason"], info["score"]) == (StopReason.FORMAT, 17.0)
+        assert (info["stop_reason"], info["score"]) == (TurnStopReason.FORMAT, 17.0)
     finally:
         env.close()
 
@@ -140,7 +140,7 @@ def test_an_end_from_outside_hands_in_unless_there_is_to_be_no_score(
     env: ResearchEnv, reason: str, score: float | None
 ) -> None:
     env.reset(seed=0)
-    _, reward, terminated, truncated, info = env.stop(StopReason(reason))
+    _, reward, terminated, truncated, info = env.stop(TurnStopReason(reason))
     assert (info["score"], reward, terminated or truncated) == (score, 0.0, True)
 
 

@@ -16,12 +16,13 @@ import pytest
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import FailureCause, Message, ToolCall
 from palaestra.core.seeding import Seeds
-from palaestra.envs.turn import StopReason
-from palaestra.research.judge import baseline
+from palaestra.envs.turn import TurnStopReason
+from palaestra.research.judge.evaluation import make_judge
 from palaestra.research.judge.tournament import play_field
 from palaestra.research.tasks import eval_seed as secret
-from palaestra.research.tasks.records import Grade, Unusable
+from palaestra.research.tasks.records import Grade, InvalidSubmission
 from palaestra.research.tasks.task import load_task
+from palaestra.research.workspace import baseline
 from palaestra.research.workspace.env import MOST_CALLS, ResearchEnv
 from palaestra.sandbox import make_sandbox
 
@@ -92,7 +93,7 @@ def test_a_submission_that_fails_tells_nothing_of_the_test_data_and_is_the_last(
     said = observation.messages[-1].text
     assert "cannot be judged: on the test split" in said
     assert "7654321" not in said.replace(",", "")
-    assert (terminated, reward, info["score"], info["stop_reason"]) == (True, 0.0, None, StopReason.ATTEMPTS)
+    assert (terminated, reward, info["score"], info["stop_reason"]) == (True, 0.0, None, TurnStopReason.ATTEMPTS)
     assert "failure" not in info
 
 
@@ -126,7 +127,7 @@ def test_an_evaluator_that_breaks_over_an_answer_tells_nothing_and_counts(env: R
 def test_a_score_that_is_no_number_is_no_way_out_of_a_bad_one(env: ResearchEnv) -> None:
     assert "its right is inf, which is no score" in told(env, "def f(x): return 'infinite'", "validate")
     assert env.state()["validations_left"] == 2
-    assert env.step("submit")[4]["stop_reason"] is StopReason.ATTEMPTS
+    assert env.step("submit")[4]["stop_reason"] is TurnStopReason.ATTEMPTS
 
 
 def test_a_good_one_is_still_scored(env: ResearchEnv) -> None:
@@ -146,18 +147,18 @@ def test_the_secret_is_of_this_machine_and_the_same_for_all_submissions(
     for machine in ("a", "b", "a"):
         monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / machine))
         secret._secret.cache_clear()
-        seeds.append(secret.seed_of(lessons))
+        seeds.append(secret.eval_seed(lessons))
         places.append(baseline._place(lessons).name)
-        assert secret.seed_of(games) == 0
+        assert secret.eval_seed(games) == 0
         assert stat.S_IMODE((tmp_path / machine / "research" / "secret").stat().st_mode) == 0o600
     assert seeds[0] == seeds[2] != seeds[1]
     assert places[0] == places[2] != places[1]
     assert all(f"{seed:x}" not in place and str(seed) not in place for seed, place in zip(seeds, places, strict=True))
     monkeypatch.setenv(secret.VARIABLE, "17")
-    assert secret.seed_of(lessons) == 17
+    assert secret.eval_seed(lessons) == 17
     monkeypatch.setenv(secret.VARIABLE, "mine")
     with pytest.raises(SettingsError, match="whole number"):
-        secret.seed_of(lessons)
+        secret.eval_seed(lessons)
 
 
 # Games: who plays whom
@@ -224,7 +225,7 @@ def test_one_message_with_many_calls_keeps_to_the_time_and_to_a_number(task: Pat
         answers = [message for message in observation.messages if message.role == "tool"]
         assert [answer.tool_call_id for answer in answers] == [f"c{number}" for number in range(12)]
         assert answers[-1].text == "Not run: the time is over."
-        assert (truncated, info["stop_reason"]) == (True, StopReason.TIME)
+        assert (truncated, info["stop_reason"]) == (True, TurnStopReason.TIME)
         env.max_seconds = 600.0
         env.reset(seed=0)
         many = tuple(bash("echo $((x += 1))", number) for number in range(MOST_CALLS + 3))
@@ -244,7 +245,7 @@ def test_a_command_takes_no_longer_than_the_episode_has(task: Path) -> None:
         start = time.monotonic()
         info = env.step("sleep 15")[4]
         assert time.monotonic() - start < 10
-        assert info["stop_reason"] is StopReason.TIME
+        assert info["stop_reason"] is TurnStopReason.TIME
     finally:
         env.close()
 
@@ -296,19 +297,19 @@ def test_lone_surrogates_never_get_into_a_conversation(task: Path) -> None:
 
 
 def test_a_judge_raises_nothing_and_says_what_was_exposed(task: Path) -> None:
-    judge = load_task(task).judge(make_sandbox())
+    judge = make_judge(load_task(task), make_sandbox())
 
     def judged(code: str) -> Any:
         return judge.judge({"f.py": code.encode()}, "test")
 
     assert isinstance(judged("def f(x): return 2 * x"), Grade)
     assert judge.exposed
-    assert judged("raise ValueError('early')") == Unusable("f.py: ValueError: early")
+    assert judged("raise ValueError('early')") == InvalidSubmission("f.py: ValueError: early")
     assert not judge.exposed
     assert judged("def f(x): return 'none'").cause is FailureCause.SCORER
     assert len(judged("def f(x): return 'long'").message) < 800
     assert judged("def f(x): return 'exit'").cause is FailureCause.SCORER
-    assert judged("def f(x): return 'x' * 9_000_000") == Unusable(
+    assert judged("def f(x): return 'x' * 9_000_000") == InvalidSubmission(
         "on the test split f.py gave an answer of more than 8388608 bytes. More is told by validate, and by a trial of your own",
         True,
     )
@@ -321,8 +322,8 @@ def test_what_a_command_saw_counts_as_well(task: Path, tmp_path: Path) -> None:
         "from palaestra.research.tasks.records import SubmissionError\n\n\ndef evaluate(evaluation):\n"
         "    result = evaluation.run('python3', 'f.py', '7654321')\n    raise SubmissionError(result.text)\n"
     )
-    made = load_task(folder).judge(make_sandbox()).judge({"f.py": b"import sys; print(sys.argv)"}, "test")
-    assert isinstance(made, Unusable)
+    made = make_judge(load_task(folder), make_sandbox()).judge({"f.py": b"import sys; print(sys.argv)"}, "test")
+    assert isinstance(made, InvalidSubmission)
     assert made.exposed
     assert "7654321" not in made.reason
 

@@ -21,9 +21,9 @@ from palaestra.core.records import FailureCause, Message
 from palaestra.recipes.research.recipe import research
 from palaestra.research.agents import AGENTS
 from palaestra.research.agents.history import HISTORIES
-from palaestra.research.judge.evaluation import Judge
+from palaestra.research.judge.evaluation import SubmissionJudge
 from palaestra.research.judge.sandboxing import sandbox_for
-from palaestra.research.tasks.records import Unusable
+from palaestra.research.tasks.records import InvalidSubmission
 from palaestra.research.tasks.task import RESEARCH_TASKS, load_task
 from palaestra.research.workspace.commands import COMMANDS, Command, CommandError, load_commands
 from palaestra.research.workspace.env import ResearchEnv
@@ -73,10 +73,10 @@ def test_the_task_of_the_page_runs_as_it_is_copied(tmp_path: Path) -> None:
     scores = {name: run.summary["best_submission"] for name, run in runs.items()}
     assert scores["reference"] < 0.2 < scores["baseline"] == runs["baseline"].summary["baseline"]
     assert all(run.summary["stop_reason"] == "submitted" for run in runs.values())
-    judge = Judge(task, sandbox_for(task))
+    judge = SubmissionJudge(task, sandbox_for(task))
     for text in (b"inf", b"nan", b"about 3"):
         said = judge.judge({"answer.txt": text}, "validation")
-        assert isinstance(said, Unusable)
+        assert isinstance(said, InvalidSubmission)
         assert "one finite number" in said.reason
 
 
@@ -176,7 +176,7 @@ def misused(session: Any, arguments: Any) -> str:
     ("perform", "said"),
     [
         (divides, r"the command 'boom' broke: ZeroDivisionError: division by zero \(test_extending\.py, line \d+\)"),
-        (gives_nothing, "the command 'boom' broke: it gives a text or an Outcome; got NoneType"),
+        (gives_nothing, "the command 'boom' broke: it gives a text or an CommandResult; got NoneType"),
         (Far(), r"the command 'boom' broke: KeyError: 'far' \(test_extending\.py, line \d+\)"),
         (misused, ""),
     ],

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from palaestra.core.records import Message, ToolCall
-from palaestra.envs.turn import Conversation, StopReason
+from palaestra.envs.turn import Conversation, TurnStopReason
 from palaestra.recipes.research.recipe import research
 from palaestra.research.workspace.env import ResearchEnv
 from palaestra.research.workspace.step_record import Step
@@ -133,8 +133,8 @@ def test_every_episode_of_a_fuzzing_agent_ends_with_a_reason(
             break
     else:
         raise AssertionError(f"{MESSAGES} messages are the most of this episode")
-    assert isinstance(info["stop_reason"], StopReason)
-    assert info["stop_reason"] is not StopReason.FAILED, info["failure"]
+    assert isinstance(info["stop_reason"], TurnStopReason)
+    assert info["stop_reason"] is not TurnStopReason.FAILED, info["failure"]
     assert info["score"] is None or 0 <= info["score"] <= 5
 
 
@@ -156,7 +156,7 @@ def test_the_store_holds_every_step_of_fuzzed_episodes(tmp_path: Path) -> None:
         script.write_text("\n".join(json.dumps(text) for text in said), encoding="utf-8")
         out = tmp_path / f"run-{episode}"
         summary = research(task="prisoners_dilemma", agent=f"script:{script}", steps=6, out=out).summary
-        assert summary["stop_reason"] in set(StopReason) - {StopReason.FAILED}
+        assert summary["stop_reason"] in set(TurnStopReason) - {TurnStopReason.FAILED}
         with Run.open(out, read_only=True) as run:
             steps = run.store.steps(Step, 0)
         assert [step.message.text for step in steps[1:] if step.message is not None] == said[: summary["steps"]]

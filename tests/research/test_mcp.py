@@ -8,7 +8,7 @@ from mcp_client import text_of, with_client
 
 from palaestra.core.errors import MissingExtraError, SandboxError
 from palaestra.research.agents.mcp import make_server
-from palaestra.research.workspace.commands import COMMANDS, Outcome, load_commands
+from palaestra.research.workspace.commands import COMMANDS, CommandResult, load_commands
 from palaestra.sandbox import make_sandbox
 
 anyio = pytest.importorskip("anyio")
@@ -75,7 +75,7 @@ def test_what_breaks_around_the_commands_is_told_as_an_error() -> None:
     class Broken:
         commands = load_commands(["bash"])
 
-        def call(self, name: str, arguments: Any) -> Outcome:
+        def call(self, name: str, arguments: Any) -> CommandResult:
             raise SandboxError("the shell is closed")
 
     async def run() -> None:
@@ -93,8 +93,8 @@ def test_a_missing_package_is_answered_with_the_command_that_installs_it(monkeyp
     class Nothing:
         commands = load_commands(["bash"])
 
-        def call(self, name: str, arguments: Any) -> Outcome:
-            return Outcome("")
+        def call(self, name: str, arguments: Any) -> CommandResult:
+            return CommandResult("")
 
     with pytest.raises(MissingExtraError, match=r"pip install 'palaestra\[mcp\]'"):
         make_server(Nothing())

@@ -10,13 +10,14 @@ import pytest
 
 from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
 from palaestra.core.records import Failure
-from palaestra.research.judge.baseline import baseline_of, measure
+from palaestra.research.judge.evaluation import make_judge
 from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.mlgym import MLGymTask, load_mlgym, mlgym_names
-from palaestra.research.mlgym.directions import direction_of
+from palaestra.research.mlgym.directions import guess_direction
 from palaestra.research.mlgym.files import EntryPoint
 from palaestra.research.mlgym.scores import scores_in
-from palaestra.research.tasks.records import Grade, Unusable
+from palaestra.research.tasks.records import Grade, InvalidSubmission
+from palaestra.research.workspace.baseline import load_baseline, measure
 from palaestra.research.workspace.workspace import Workspace
 
 CSV_EVALUATOR = """
@@ -101,10 +102,10 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def judged(task: MLGymTask, *commands: str) -> Grade | Unusable | Failure:
+def judged(task: MLGymTask, *commands: str) -> Grade | InvalidSubmission | Failure:
     """What is judged after these commands in a fresh workspace."""
     sandbox = sandbox_for(task)
-    judge = task.judge(sandbox)
+    judge = make_judge(task, sandbox)
     with Workspace(task, sandbox, judge.data) as workspace:
         for command in commands:
             workspace.execute(command)
@@ -122,7 +123,7 @@ def test_a_csv_task_runs_where_its_evaluator_expects_it_and_its_answers_are_out_
     )
     assert "four rows" in task.description
     sandbox = sandbox_for(task)
-    judge = task.judge(sandbox)
+    judge = make_judge(task, sandbox)
     with Workspace(task, sandbox, judge.data) as workspace:
         assert workspace.execute("pwd").text.strip() == "/home/agent/workspace"
         assert "answers" not in workspace.execute("find / -name 'answers*' 2>/dev/null").text
@@ -177,7 +178,7 @@ def test_models_are_judged_by_their_configuration_and_language_models_by_torchru
     made = judged(task, "mkdir checkpoints; echo '1 1.5' > checkpoints/w.txt; echo 'weights: w.txt' > config.yaml")
     assert isinstance(made, Grade), made
     assert made.score == 0.25
-    assert judged(task) == Unusable(
+    assert judged(task) == InvalidSubmission(
         "the evaluator needs a configuration as a .yaml file in the workspace; there is none"
     )
     made = judged(load_mlgym(checkout, "lm"), "echo 3.5 > loss.txt")
@@ -188,10 +189,10 @@ def test_models_are_judged_by_their_configuration_and_language_models_by_torchru
 def test_a_submission_that_the_evaluator_cannot_read_is_no_score(checkout: Path) -> None:
     task = load_mlgym(checkout, "rows", metric="accuracy")
     made = judged(task, "printf 'label\\na\\n' > submission.csv")
-    assert isinstance(made, Unusable)
+    assert isinstance(made, InvalidSubmission)
     assert "1 predictions for 4 rows" in made.reason
     made = judged(task, "ln -s /etc/passwd submission.csv")
-    assert isinstance(made, Unusable)
+    assert isinstance(made, InvalidSubmission)
     assert "submission.csv" in made.reason
 
 
@@ -201,10 +202,10 @@ def test_a_recorded_baseline_is_taken_and_another_is_measured_once(
     monkeypatch.setenv("PALAESTRA_CACHE", str(checkout / "cache"))
     task = load_mlgym(checkout, "gameTask")
     sandbox = sandbox_for(task)
-    assert baseline_of(task, sandbox, task.judge(sandbox)).test.score == 0.5
+    assert load_baseline(task, sandbox, make_judge(task, sandbox)).test.score == 0.5
     task = load_mlgym(checkout, "rows", metric="accuracy")
     sandbox = sandbox_for(task)
-    assert baseline_of(task, sandbox, task.judge(sandbox)).test.score == 0.5
+    assert load_baseline(task, sandbox, make_judge(task, sandbox)).test.score == 0.5
     assert len(list((checkout / "cache" / "research").glob("*.json"))) == 1
 
 
@@ -257,7 +258,7 @@ def test_of_scores_that_differ_none_is_taken_and_words_within_a_line_are_no_scor
     ],
 )  # fmt: skip
 def test_the_direction_goes_by_the_words_of_a_name(way: str, names: str) -> None:
-    assert {name: str(direction_of(name)) for name in names.split()} == dict.fromkeys(names.split(), way)
+    assert {name: str(guess_direction(name)) for name in names.split()} == dict.fromkeys(names.split(), way)
 
 
 def change(checkout: Path, task: str, *pairs: tuple[str, str]) -> None:
@@ -280,14 +281,14 @@ def test_a_metric_that_no_file_names_is_the_one_that_the_baseline_gets(
     evaluator.write_text(evaluator.read_text().replace('"accuracy":', '"rmse": 3.5, "accuracy":'))
     with pytest.raises(SettingsError, match=r"its evaluator gives rmse, accuracy; say which one counts"):
         load_mlgym(checkout, "rows")
-    for metric, value in (("rmse", 3.5), ("accuracy", 0.5)):  # Measured once, and each by its own.
+    for metric, value in (("rmse", 3.5), ("accuracy", 0.5)):  # MeasuredSolution once, and each by its own.
         task = load_mlgym(checkout, "rows", metric=metric)
         sandbox = sandbox_for(task)
-        assert baseline_of(task, sandbox, task.judge(sandbox)).test.score == value
+        assert load_baseline(task, sandbox, make_judge(task, sandbox)).test.score == value
     assert len(list((checkout / "cache" / "research").glob("*.json"))) == 2
     task = load_mlgym(checkout, "rows", metric="bleu")
     with pytest.raises(TaskError, match="gives no 'bleu'; it gives the first score, rmse, accuracy"):
-        baseline_of(task, sandbox, task.judge(sandbox))
+        load_baseline(task, sandbox, make_judge(task, sandbox))
 
 
 def test_a_task_is_called_as_it_was_asked_for(checkout: Path) -> None:
@@ -387,7 +388,7 @@ def evaluator_of(checkout: Path, text: str) -> MLGymTask:
 )
 def test_evaluators_are_heard_however_they_write_and_their_own_modules_are_theirs(checkout: Path, text: str) -> None:
     game = evaluator_of(checkout, text)
-    judge = game.judge(sandbox_for(game))
+    judge = make_judge(game, sandbox_for(game))
     honest = {"target.py": b"def play(k):\n    return 0.5\n"}
     forged = {"scoring.py": b"def tell(score):\n    print('{\"Score\": 9.0}')\n"}
     for files in (honest, {**honest, **forged}):

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from palaestra.core.errors import RunError, SettingsError, TaskError
-from palaestra.envs.turn.records import Conversation, StopReason
-from palaestra.recipes.research.recipe import ResearchSettings, research, settled
-from palaestra.research.agents.base import Halt, Outfit, make_agent
+from palaestra.envs.turn.records import Conversation, TurnStopReason
+from palaestra.recipes.research.recipe import research, resolve_paths
+from palaestra.recipes.research.settings import ResearchSettings
+from palaestra.research.agents.base import AgentContext, Halt, make_agent
 from palaestra.research.mlgym.agent_file import agent_settings
 from palaestra.research.mlgym.requirements import install_requirements
 from palaestra.research.mlgym.roles import find_answers, find_submission
@@ -35,7 +36,7 @@ def test_an_agent_file_stands_for_settings_and_those_of_the_user_come_first(
     monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "agent.yaml"
     path.write_text(AGENT)
-    found = settled(ResearchSettings(agent="baseline", agent_config=str(path), history=("last:7",)))
+    found = resolve_paths(ResearchSettings(agent="baseline", agent_config=str(path), history=("last:7",)))
     assert (found.parser, found.history, found.strategy) == ("xml", ("last:7",), False)
     assert found.commands == ("bash", "open", "goto", "scroll_up", "scroll_down", "create", "edit", "submit")
     script = tmp_path / "script"
@@ -76,7 +77,7 @@ def trajectory(path: Path, status: str) -> str:
     [("submitted", "gave_up"), ("autosubmission (exit_context)", "context"), ("autosubmission (max_steps)", "steps")],
 )
 def test_a_trajectory_of_mlgym_is_said_again_and_ends_as_it_ended(tmp_path: Path, status: str, reason: str) -> None:
-    agent = make_agent(trajectory(tmp_path / "a.traj", status), Outfit(load_task("prisoners_dilemma")))
+    agent = make_agent(trajectory(tmp_path / "a.traj", status), AgentContext(load_task("prisoners_dilemma")))
     conversation = Conversation((), {})
     for k in range(2):
         message = agent.act(conversation)
@@ -85,7 +86,7 @@ def test_a_trajectory_of_mlgym_is_said_again_and_ends_as_it_ended(tmp_path: Path
         conversation = Conversation((*conversation.messages, message), {})
     end = agent.act(conversation)
     assert isinstance(end, Halt)
-    assert end.reason is StopReason(reason)
+    assert end.reason is TurnStopReason(reason)
     assert agent.environment()["parser"] == "last_block"
 
 
@@ -93,7 +94,7 @@ def test_a_trajectory_of_mlgym_is_said_again_and_ends_as_it_ended(tmp_path: Path
 def test_a_file_that_is_no_trajectory_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.traj").write_text(text)
     with pytest.raises(RunError, match="cannot be read as a trajectory of MLGym"):
-        make_agent(f"replay:{tmp_path / 'a.traj'}", Outfit(load_task("prisoners_dilemma")))
+        make_agent(f"replay:{tmp_path / 'a.traj'}", AgentContext(load_task("prisoners_dilemma")))
 
 
 def test_requirements_are_installed_once_and_what_cannot_be_is_said(

@@ -17,12 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palaestra.research.judge.inside.stub import Line, _error
+from palaestra.research.judge.evaluation import make_judge
+from palaestra.research.judge.inside.stub import SubmissionPipe, _error
 from palaestra.research.judge.inside.values import BUILDERS, decode, encode
 from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.mlgym import MLGymTask, load_mlgym
 from palaestra.research.mlgym.judge import MLGymJudge
-from palaestra.research.tasks.records import Grade, Isolation, Outcome, Unusable
+from palaestra.research.tasks.records import Grade, InvalidSubmission, Isolation, JudgeResult
 
 TASK = """
 id: gameTask
@@ -67,9 +68,9 @@ def task_of(
     return load_mlgym(root, "game")
 
 
-def judged(task: MLGymTask, target: str, **more: str) -> Outcome:
+def judged(task: MLGymTask, target: str, **more: str) -> JudgeResult:
     files = {"target.py": target, **{f"{name}.py": text for name, text in more.items()}}
-    judge = task.judge(sandbox_for(task))
+    judge = make_judge(task, sandbox_for(task))
     outcome = judge.judge({name: text.encode() for name, text in files.items()}, "test")
     assert judge.exposed
     return outcome
@@ -132,7 +133,7 @@ else: raise SystemExit(6)
 def test_an_evaluator_ends_as_it_likes(tmp_path: Path, ending: str, good: bool) -> None:
     text = f"if __name__ == '__main__':\n    from target import play\n    print('{{\"Score\":', play(1), '}}')\n    {ending}\n"
     made = judged(task_of(tmp_path, text), "def play(k):\n    return 0.125\n")
-    assert isinstance(made, Grade if good else Unusable), made
+    assert isinstance(made, Grade if good else InvalidSubmission), made
 
 
 def test_scores_are_heard_from_subprocesses_and_at_the_exit(tmp_path: Path) -> None:
@@ -297,7 +298,7 @@ def test_no_submission_brings_itself_into_the_process_of_the_evaluator(
     monkeypatch.setattr(MLGymJudge, "separable", {})
     task = task_of(tmp_path)
     made = judged(task, target)
-    assert isinstance(made, Unusable), made
+    assert isinstance(made, InvalidSubmission), made
     assert MLGymJudge.separable == {task.digest(): True}
 
 
@@ -319,7 +320,7 @@ def test_a_task_without_a_file_of_its_own_is_judged_in_one_process(tmp_path: Pat
 )  # fmt: skip
 def test_where_time_counts_no_messages_are_measured(tmp_path: Path, metric: str, together: bool) -> None:
     task = task_of(tmp_path, metric=metric)
-    assert task.judge(sandbox_for(task)).together is together
+    assert make_judge(task, sandbox_for(task)).together is together
 
 
 # What submissions do.
@@ -379,7 +380,7 @@ EVERYWHERE = "import os\nfor file in range(1024):\n    try: os.write(file, DATA)
 def test_no_trick_gives_another_score(tmp_path: Path, trick: str) -> None:
     start = time.monotonic()
     made = judged(task_of(tmp_path), f"{trick}\ndef play(k):\n    return 0.125\n")
-    assert isinstance(made, Unusable) or made == Grade(0.125, {"Score": 0.125}, pytest.approx(0, abs=30)) or (
+    assert isinstance(made, InvalidSubmission) or made == Grade(0.125, {"Score": 0.125}, pytest.approx(0, abs=30)) or (
         "__main__.encode" in trick and isinstance(made, Grade) and made.score == 999  # Which it could return as well.
     ), made  # fmt: skip
     assert time.monotonic() - start < 15
@@ -428,7 +429,7 @@ def test_whatever_is_answered_the_evaluator_has_one_kind_of_error(said: bytes) -
     try:
         os.write(answer, said + b"\n")
         os.close(answer)
-        line = Line(to, back)
+        line = SubmissionPipe(to, back)
         for _ in range(2):
             with pytest.raises(RuntimeError, match="cannot be called any more"):
                 line.ask(".play", ([1], 7), {})
@@ -440,7 +441,7 @@ def test_whatever_is_answered_the_evaluator_has_one_kind_of_error(said: bytes) -
 @pytest.mark.parametrize("value", [print, object(), os, json.JSONDecoder(), iter([]), IntEnum, pickle.Pickler])
 def test_arguments_that_are_not_plain_are_never_sent(value: object) -> None:
     read, to = os.pipe()
-    line = Line(to, read)
+    line = SubmissionPipe(to, read)
     with pytest.raises((TypeError, pickle.PicklingError, AttributeError)):
         line.ask(".play", ([{"a": (value,)}],), {})
     os.close(to)
@@ -464,7 +465,7 @@ def test_a_submission_that_ended_is_an_error_in_the_evaluator_every_time(tmp_pat
 def test_one_that_never_answers_is_ended_with_the_evaluator_and_one_that_goes_on_ends_with_it(tmp_path: Path) -> None:
     start = time.monotonic()
     made = judged(task_of(tmp_path, seconds=1), "def play(k):\n    while True: pass\n")
-    assert isinstance(made, Unusable)
+    assert isinstance(made, InvalidSubmission)
     assert "limit of wall_time" in made.reason
     stubborn = "import os, sys, threading\nkept = os.dup(int(sys.argv[-2]))\ndef spin():\n    while True: pass\n" \
                "def play(k):\n    threading.Thread(target=spin).start()\n    return 0.5\n"  # fmt: skip
@@ -484,7 +485,7 @@ def test_one_that_never_answers_is_ended_with_the_evaluator_and_one_that_goes_on
 )  # fmt: skip
 def test_of_a_failure_only_the_name_is_told(tmp_path: Path, target: str, told: str) -> None:
     made = judged(task_of(tmp_path), target)
-    assert isinstance(made, Unusable)
+    assert isinstance(made, InvalidSubmission)
     assert made.exposed
     assert made.reason.startswith(told)
     assert "5417" not in made.reason

@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 
 from palaestra.core.records import Failure, FailureCause
-from palaestra.research.judge.inside.evaluate import KEPT, MARK, sealed
+from palaestra.research.judge.evaluation import make_judge
+from palaestra.research.judge.inside.evaluate import KEPT, MARK, seal
 from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.mlgym import MLGymTask, load_mlgym
 from palaestra.research.mlgym import checkout as checkout_files
 from palaestra.research.mlgym import task as mlgym_task
-from palaestra.research.mlgym.judge import laid_over
-from palaestra.research.mlgym.scores import LOOKED_AT, exception_in, scores_in, unsealed
-from palaestra.research.tasks.records import Grade, Outcome, Unusable
+from palaestra.research.mlgym.judge import overlay_files
+from palaestra.research.mlgym.scores import LOOKED_AT, exception_in, scores_in, unseal
+from palaestra.research.tasks.records import Grade, InvalidSubmission, JudgeResult
 from palaestra.research.workspace.workspace import Workspace
 
 SECRETS = ("5417 in the open", "5417 in a folder", "5417 in the data", "5417 in a folder of secrets")
@@ -108,32 +109,32 @@ def game(checkout: Path) -> MLGymTask:
     return load_mlgym(checkout, "game")
 
 
-def judged(task: MLGymTask, target: str, **more: str) -> Outcome:
+def judged(task: MLGymTask, target: str, **more: str) -> JudgeResult:
     """What is judged of a target.py, and of other files by their stems."""
     files = {"target.py": target, **{f"{name}.py": text for name, text in more.items()}}
-    return task.judge(sandbox_for(task)).judge({name: text.encode() for name, text in files.items()}, "test")
+    return make_judge(task, sandbox_for(task)).judge({name: text.encode() for name, text in files.items()}, "test")
 
 
-def judged_together(task: MLGymTask, target: str, **more: str) -> Outcome:
+def judged_together(task: MLGymTask, target: str, **more: str) -> JudgeResult:
     """The same, in one process with the evaluator, as where the evaluator cannot do without."""
-    judge = task.judge(sandbox_for(task))
+    judge = make_judge(task, sandbox_for(task))
     judge.together = True
     files = {"target.py": target, **{f"{name}.py": text for name, text in more.items()}}
     return judge.judge({name: text.encode() for name, text in files.items()}, "test")
 
 
-def handed_in(task: MLGymTask, command: str) -> Outcome:
+def handed_in(task: MLGymTask, command: str) -> JudgeResult:
     """What is judged after a command in a fresh workspace."""
-    judge = task.judge(sandbox_for(task))
+    judge = make_judge(task, sandbox_for(task))
     with Workspace(task, judge.sandbox, judge.data) as workspace:
         result = workspace.execute(command)
         assert result.ok, result.text
         files = workspace.submission()
-    return files if isinstance(files, Unusable) else judge.judge(files, "test")
+    return files if isinstance(files, InvalidSubmission) else judge.judge(files, "test")
 
 
 def test_no_secret_file_is_seen_wherever_it_lies_and_judging_sees_all(game: MLGymTask) -> None:
-    judge = game.judge(sandbox_for(game))
+    judge = make_judge(game, sandbox_for(game))
     with Workspace(game, judge.sandbox, judge.data) as workspace:
         seen = workspace.execute("find . | sort").text
         assert "5417" not in workspace.execute("cat $(find . -type f -o -type l)").text
@@ -147,7 +148,7 @@ def test_no_secret_file_is_seen_wherever_it_lies_and_judging_sees_all(game: MLGy
     assert set(files) == {"evaluate.py", "target.py", "helpers/notes.txt", "helpers/deep/notes.txt"}
     assert judge.judge(files, "test") == Grade(0.25, {"Score": 0.25}, pytest.approx(0, abs=30))
     # Folders without a secret are shown as they are, not file by file.
-    assert [path.removeprefix("/home/agent/workspace/data/") for path in game.shown(judge.data, judging=False)] == [
+    assert [path.removeprefix("/home/agent/workspace/data/") for path in game.mounts(judge.data, judging=False)] == [
         "below/further/rows.txt", "below/rows.txt", "open",
     ]  # fmt: skip
 
@@ -159,7 +160,7 @@ def test_a_crowd_around_a_secret_file_is_shown_as_it_is_with_nothing_in_its_plac
     monkeypatch.setattr(checkout_files, "CROWD", crowd)
     for name in ("a.txt", "b.txt"):
         (game.checkout / "data/game/public/below/further" / name).write_text("rows")
-    judge = game.judge(sandbox_for(game))
+    judge = make_judge(game, sandbox_for(game))
     with Workspace(game, judge.sandbox, judge.data) as workspace:
         seen = workspace.execute("cat data/below/further/[abr]*.txt data/open/rows.txt data/below/rows.txt").text
         assert seen == "rows" * 5
@@ -189,20 +190,20 @@ def test_what_the_code_of_the_agent_says_while_it_is_judged_is_not_told_and_it_c
         "import os, sys\nsecret = open('answers.txt').read()\n"
         f"def play(k):\n    print(secret, file=sys.stderr, flush=True)\n    {ending}\n",
     )
-    assert isinstance(made, Unusable)
+    assert isinstance(made, InvalidSubmission)
     assert made.exposed
     assert "5417" not in made.reason
     assert told in made.reason
 
 
 def test_what_is_unusable_before_any_code_ran_does_not_count(checkout: Path, game: MLGymTask) -> None:
-    assert game.judge(sandbox_for(game)).judge({}, "test") == Unusable(
+    assert make_judge(game, sandbox_for(game)).judge({}, "test") == InvalidSubmission(
         "the submission needs target.py; missing, or no plain files: target.py"
     )
     table = load_mlgym(checkout, "table")
-    judge = table.judge(sandbox_for(table))
+    judge = make_judge(table, sandbox_for(table))
     made = judge.judge({"submission.csv": b"1\nno number\n", "helper.py": b"print('{\"loss\": 0}')"}, "test")
-    assert isinstance(made, Unusable)
+    assert isinstance(made, InvalidSubmission)
     assert not made.exposed
     assert not judge.exposed
     assert "no number" in made.reason
@@ -241,7 +242,7 @@ def everywhere(data):
 )
 def test_an_evaluator_that_did_not_come_to_its_end_gave_no_score(game: MLGymTask, target: str) -> None:
     made = judged_together(game, target)
-    assert isinstance(made, Unusable), made
+    assert isinstance(made, InvalidSubmission), made
     assert made.exposed
 
 
@@ -281,7 +282,7 @@ def play(k):
     return 0.125
 """
     made = judged_together(game, thief)
-    assert isinstance(made, Unusable) or made == Grade(0.125, {"Score": 0.125}, pytest.approx(0, abs=30)), made
+    assert isinstance(made, InvalidSubmission) or made == Grade(0.125, {"Score": 0.125}, pytest.approx(0, abs=30)), made
 
 
 def test_the_key_is_in_no_argument_variable_or_file(game: MLGymTask) -> None:
@@ -305,11 +306,11 @@ def play(k):
 
 def test_language_models_are_judged_by_what_the_evaluator_said_at_its_end(checkout: Path) -> None:
     task = load_mlgym(checkout, "model")
-    judge = task.judge(sandbox_for(task))
+    judge = make_judge(task, sandbox_for(task))
     forged = FORGED.replace("Score", "loss")
     wrong = f"{ALL_FILES}def load():\n    everywhere(b'\\n{forged}\\n')\n    os._exit(0)\n"
     made = judge.judge({"model.py": wrong.encode()}, "test")
-    assert isinstance(made, Unusable), made
+    assert isinstance(made, InvalidSubmission), made
     assert made.exposed
     assert "did not come to its end (exit code 0)" in made.reason
     right = f"{ALL_FILES}def load():\n    everywhere(b'\\n{forged}\\n')\n"
@@ -345,11 +346,11 @@ def test_a_checkpoint_that_prints_while_it_is_read_says_nothing(
     file = checkout / "configs/tasks/model.yaml"
     file.write_text(file.read_text().replace("LMSubmissionTasks", "ModelSubmissionTasks"))
     task = load_mlgym(checkout, "model")
-    judge = task.judge(sandbox_for(task))
+    judge = make_judge(task, sandbox_for(task))
     honest = judge.judge({"weights": pickle.dumps(2.5), "config.yaml": b""}, "test")
     assert honest == Grade(2.5, {"loss": 2.5}, pytest.approx(0, abs=60))
     made = judge.judge({"weights": pickle.dumps(Hostile()), "config.yaml": b""}, "test")
-    assert isinstance(made, Unusable), made
+    assert isinstance(made, InvalidSubmission), made
 
 
 def test_a_helper_that_was_left_as_it_was_is_heard_and_one_that_was_changed_is_not(checkout: Path) -> None:
@@ -360,10 +361,10 @@ def test_a_helper_that_was_left_as_it_was_is_heard_and_one_that_was_changed_is_n
     file.write_text(text.replace("LMSubmissionTasks", "ModelSubmissionTasks"))
     task = load_mlgym(checkout, "model")
     own = (checkout / "data/model/tell.py").read_bytes()
-    judge = task.judge(sandbox_for(task))
+    judge = make_judge(task, sandbox_for(task))
     assert isinstance(judge.judge({"tell.py": own, "config.yaml": b""}, "test"), Grade)
     changed = own.replace(b"x}", b"0.0}")
-    assert isinstance(judge.judge({"tell.py": changed, "config.yaml": b""}, "test"), Unusable)
+    assert isinstance(judge.judge({"tell.py": changed, "config.yaml": b""}, "test"), InvalidSubmission)
 
 
 def test_a_secret_hides_the_file_that_it_names_and_takes_no_place_of_a_submission(checkout: Path) -> None:
@@ -377,14 +378,14 @@ def test_a_secret_hides_the_file_that_it_names_and_takes_no_place_of_a_submissio
     more = "data/game/public/test/labels.csv, data/game/solution/target.py"
     file.write_text(file.read_text().replace("data/game/vault]", f"data/game/vault, {more}]"))
     task = load_mlgym(checkout, "game")
-    judge = task.judge(sandbox_for(task))
+    judge = make_judge(task, sandbox_for(task))
     with Workspace(task, judge.sandbox, judge.data) as workspace:
         assert workspace.execute("cat data/*/labels.csv").text == "5417 train"
         files = workspace.submission()
     assert isinstance(files, dict)
     assert judge.judge(files, "test") == Grade(0.25, {"Score": 0.25}, pytest.approx(0, abs=30))
     file.write_text(file.read_text().replace("data/game/public/test/labels.csv", "labels.csv"))
-    shown = load_mlgym(checkout, "game").shown(judge.data, judging=False)
+    shown = load_mlgym(checkout, "game").mounts(judge.data, judging=False)
     assert not [path for path in shown.values() if "labels.csv" in path or path.endswith(("train", "test"))]
 
 
@@ -424,7 +425,7 @@ def test_files_of_the_agent_come_before_those_that_do_not_judge() -> None:
         "data/own": b"7",
         "data/given/x": b"-",
     }
-    assert laid_over(originals, files, {"evaluate.py", "secrets/x"}, {"data/given"}) == {
+    assert overlay_files(originals, files, {"evaluate.py", "secrets/x"}, {"data/given"}) == {
         "evaluate.py": b"0", "lib/a.py": b"5", "lib/b.py": b"2", "notes/one": b"6", "secrets/x": b"4", "data/own": b"7",
     }  # fmt: skip
 
@@ -444,7 +445,7 @@ def test_more_than_can_be_handed_in_is_refused_and_the_agent_is_told_why(
     monkeypatch.setattr(mlgym_task, "LARGEST", 1 << 20)
     monkeypatch.setattr(mlgym_task, "MOST_FILES", 20)
     made = handed_in(load_mlgym(checkout, "game"), command)
-    assert isinstance(made, Unusable)
+    assert isinstance(made, InvalidSubmission)
     assert reason in made.reason
     assert not made.exposed
 
@@ -461,15 +462,15 @@ def test_as_much_as_can_be_handed_in_is_read_whole(checkout: Path, monkeypatch: 
 @pytest.mark.parametrize("value", ["float('nan')", "float('-inf')", "10 ** 400"])
 def test_a_score_that_is_no_number_is_the_fault_of_the_submission_and_counts(game: MLGymTask, value: str) -> None:
     made = judged(game, f"def play(k):\n    return {value}\n")
-    assert isinstance(made, Unusable)
+    assert isinstance(made, InvalidSubmission)
     assert made.exposed
     assert "no score" in made.reason
 
 
 def test_answers_are_not_guessed_by_tables_that_give_no_number(checkout: Path) -> None:
     table = load_mlgym(checkout, "table")
-    made = table.judge(sandbox_for(table)).judge({"submission.csv": b"inf\n"}, "test")
-    assert made == Unusable("its loss is inf, which is no score", exposed=True)
+    made = make_judge(table, sandbox_for(table)).judge({"submission.csv": b"inf\n"}, "test")
+    assert made == InvalidSubmission("its loss is inf, which is no score", exposed=True)
 
 
 def test_an_evaluator_without_the_metric_is_a_failure_that_tells_nothing_of_what_it_said(checkout: Path) -> None:
@@ -502,13 +503,13 @@ def test_a_baseline_is_measured_again_when_answers_or_data_have_changed(checkout
 
 def test_only_one_line_with_the_right_seal_is_what_the_evaluator_said() -> None:
     key, other = b"k" * 32, b"o" * 32
-    line = sealed("a\nü", key)
-    assert unsealed(b"noise" + line + b"noise", key) == "a\nü"
-    assert unsealed(line + sealed("b", other) + line[:-5] + b"\n", key) == "a\nü"
-    assert unsealed(line, other) is None
-    assert unsealed(line + sealed("b", key), key) is None
-    assert unsealed(line.replace(b"61", b"62"), key) is None
-    assert unsealed(b"", key) is None
+    line = seal("a\nü", key)
+    assert unseal(b"noise" + line + b"noise", key) == "a\nü"
+    assert unseal(line + seal("b", other) + line[:-5] + b"\n", key) == "a\nü"
+    assert unseal(line, other) is None
+    assert unseal(line + seal("b", key), key) is None
+    assert unseal(line.replace(b"61", b"62"), key) is None
+    assert unseal(b"", key) is None
 
 
 def test_scores_are_found_in_time_that_grows_with_what_is_looked_at() -> None:
@@ -537,7 +538,7 @@ def test_of_an_error_only_the_name_is_told() -> None:
 
 
 def test_a_score_whose_reward_has_no_end_is_none(game: MLGymTask) -> None:
-    assert isinstance(judged(game, "def play(k):\n    return 1.7e308\n"), Unusable)
+    assert isinstance(judged(game, "def play(k):\n    return 1.7e308\n"), InvalidSubmission)
 
 
 def test_only_what_begins_a_line_is_the_score_of_a_model() -> None:

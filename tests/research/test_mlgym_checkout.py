@@ -20,7 +20,8 @@ import pytest
 
 from palaestra.core.errors import TaskError
 from palaestra.recipes.research.recipe import research
-from palaestra.research.agents.base import Outfit, make_agent
+from palaestra.research.agents.base import AgentContext, make_agent
+from palaestra.research.judge.evaluation import make_judge
 from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.mlgym import load_mlgym
 from palaestra.research.mlgym.agent_file import agent_settings
@@ -67,7 +68,7 @@ def by_upstream(folder: Path, files: dict[str, str], where: Path) -> dict[str, f
 
 def judged(checkout: Path, name: str, **files: str) -> Grade:
     task = load_mlgym(checkout, name)
-    made = task.judge(sandbox_for(task)).judge({f"{k}.py": text.encode() for k, text in files.items()}, "test")
+    made = make_judge(task, sandbox_for(task)).judge({f"{k}.py": text.encode() for k, text in files.items()}, "test")
     assert isinstance(made, Grade), made
     return made
 
@@ -109,7 +110,7 @@ def test_titanic_agrees_with_the_evaluator_and_its_answers_are_hidden(checkout: 
     task = load_mlgym(checkout, "titanic")
     truth = (checkout / "data/titanic/data/ground_truth.csv").read_text().splitlines()
     flipped = "\n".join([truth[0], *(f"{line[:-1]}{1 - int(line[-1])}" for line in truth[1:11]), *truth[11:]])
-    judge = task.judge(sandbox_for(task))
+    judge = make_judge(task, sandbox_for(task))
     made = judge.judge({"submission.csv": flipped.encode()}, "test")
     assert isinstance(made, Grade)
     assert (made.scores["accuracy"], made.isolation) == ((len(truth) - 11) / (len(truth) - 1), Isolation.NOT_RUN)
@@ -139,7 +140,7 @@ def test_a_published_trajectory_is_replayed_message_by_message(checkout: Path) -
     if not paths:
         pytest.skip("this checkout has no trajectories")
     steps = json.loads(paths[0].read_text())["trajectory"]
-    agent = make_agent(f"replay:{paths[0]}", Outfit(load_mlgym(checkout, "prisonersDilemma")))
+    agent = make_agent(f"replay:{paths[0]}", AgentContext(load_mlgym(checkout, "prisonersDilemma")))
     assert [message.text for message in agent.messages] == [step["response"] for step in steps]  # type: ignore[attr-defined]
 
 

@@ -7,7 +7,7 @@ import pytest
 from palaestra.core.errors import RunError, SettingsError, UnknownNameError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.core.seeding import Seeds
-from palaestra.research.standings.scores import BASELINE, Cell, Measure, RunScore, Standings, TaskScale
+from palaestra.research.standings.scores import BASELINE, Measure, MethodCell, RunScore, Standings, TaskScale
 from palaestra.research.standings.standings import compare_methods
 from palaestra.research.tasks.task import Direction
 
@@ -20,7 +20,7 @@ def submissions(*scores: float | None, task: str = "maze", method: str = "agent"
     return [RunScore(task, method, seed, submission=score) for seed, score in enumerate(scores)]
 
 
-def submitted(runs: list[RunScore], task: str = "maze", k: int | None = None) -> Cell:
+def submitted(runs: list[RunScore], task: str = "maze", k: int | None = None) -> MethodCell:
     return compare_methods(runs, SCALES, k=k).profile(Measure.SUBMISSION).cell(task, "agent")
 
 

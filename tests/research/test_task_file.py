@@ -12,12 +12,12 @@ import yaml
 
 from palaestra.core.errors import TaskError, UnknownNameError
 from palaestra.core.records import Failure, FailureCause
-from palaestra.research.judge.baseline import Measured, baseline_of, kept_baseline, measure
-from palaestra.research.judge.evaluation import Evaluation, Judge
+from palaestra.research.judge.evaluation import Evaluation, SubmissionJudge
 from palaestra.research.judge.sandboxing import sandbox_for
-from palaestra.research.tasks.data import data_of
-from palaestra.research.tasks.records import Grade, Unusable
+from palaestra.research.tasks.data import load_data
+from palaestra.research.tasks.records import Grade, InvalidSubmission
 from palaestra.research.tasks.task import RESEARCH_TASKS, Direction, ResearchTask, load_task
+from palaestra.research.workspace.baseline import MeasuredSolution, load_baseline, measure, read_baseline
 from palaestra.research.workspace.env import ResearchEnv
 from palaestra.research.workspace.workspace import Workspace
 
@@ -57,19 +57,19 @@ def write(tmp_path: Path) -> Write:
     return written
 
 
-def judge_of(folder: Path) -> Judge:
+def judge_of(folder: Path) -> SubmissionJudge:
     task = load_task(folder)
-    return Judge(task, sandbox_for(task))
+    return SubmissionJudge(task, sandbox_for(task))
 
 
-def measured(folder: Path) -> Measured:
+def measured(folder: Path) -> MeasuredSolution:
     judge = judge_of(folder)
-    return baseline_of(judge.task, judge.sandbox, judge)
+    return load_baseline(judge.task, judge.sandbox, judge)
 
 
 def workspace_of(folder: Path) -> Workspace:
     task = load_task(folder)
-    return Workspace(task, sandbox_for(task), data_of(task))
+    return Workspace(task, sandbox_for(task), load_data(task))
 
 
 # What is read
@@ -274,10 +274,10 @@ def test_what_is_handed_in_are_the_files_that_are_named_up_to_their_size(write: 
         assert workspace.submission() == {"answer.txt": b"5\n", "more.txt": b"1\n"}
     judge = judge_of(folder)
     assert isinstance(judge.judge({"answer.txt": b"5"}, "test"), Grade)
-    assert judge.judge({"more.txt": b"5"}, "test") == Unusable(
+    assert judge.judge({"more.txt": b"5"}, "test") == InvalidSubmission(
         "the submission needs answer.txt; missing, or no plain files: answer.txt"
     )
-    assert judge.judge({"answer.txt": b"5" * 11}, "test") == Unusable(
+    assert judge.judge({"answer.txt": b"5" * 11}, "test") == InvalidSubmission(
         "the submission has more than 10 bytes, which are the most"
     )
 
@@ -337,7 +337,7 @@ def test_code_of_a_task_that_breaks_is_told_with_its_place_and_no_repr(
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "Failure(" not in str(caught.value)
-    assert "Unusable(" not in str(caught.value)
+    assert "InvalidSubmission(" not in str(caught.value)
 
 
 # Limits
@@ -418,7 +418,7 @@ def test_public_data_are_shown_and_hidden_data_are_not(write: Write) -> None:
     with workspace_of(folder) as workspace:
         assert workspace.execute("cat /data/*").text == "seen"
         assert not workspace.execute("touch /data/c").ok
-    hidden = data_of(load_task(folder)).hidden
+    hidden = load_data(load_task(folder)).hidden
     assert hidden is not None
     assert (hidden / "b").read_text() == "KEY"
 
@@ -499,14 +499,14 @@ def test_the_digest_changes_with_every_file_but_the_reference(write: Write) -> N
 def test_a_task_that_changed_is_measured_again_with_data_of_its_own(write: Write) -> None:
     make = "def make(public, hidden, rng):\n    (public / 'a').write_text('{}')\n"
     folder = write({"data": "data.py"}, {"data.py": make.format(1)})
-    assert kept_baseline(load_task(folder)) is None
+    assert read_baseline(load_task(folder)) is None
     assert measured(folder).test.score == 5.0
-    kept = kept_baseline(load_task(folder))
+    kept = read_baseline(load_task(folder))
     assert kept is not None
     assert kept.test.score == 5.0
     write({"data": "data.py"}, {"data.py": make.format(2), "starter/answer.txt": "8\n"})
-    assert kept_baseline(load_task(folder)) is None
+    assert read_baseline(load_task(folder)) is None
     assert measured(folder).test.score == 8.0
-    public = data_of(load_task(folder)).public
+    public = load_data(load_task(folder)).public
     assert public is not None
     assert (public / "a").read_text() == "2"

@@ -67,7 +67,7 @@ def test_the_templates_of_histories_have_them_too(number: Path, tmp_path: Path) 
     prompts = Prompts(PROMPTS, folder(tmp_path / "prompts", **texts))
     asked: list[str] = []
 
-    class Desk:
+    class HistoryContext:
         def __init__(self) -> None:
             self.prompts = prompts.given(task=task, **SHARED)
 
@@ -80,10 +80,10 @@ def test_the_templates_of_histories_have_them_too(number: Path, tmp_path: Path) 
 
     said = [Message("user", "What is asked.")]
     said += [Message(role, f"{role} {k}") for k in range(3) for role in ("assistant", "user")]
-    shown = make_history("last:1").shorten(said, Desk())
+    shown = make_history("last:1").shorten(said, HistoryContext())
     assert isinstance(shown, list)
     assert shown[2].text == "A large number|8|1|9|/workspace/train.py|/workspace|user 0"
-    make_history("summary:200").shorten(said, Desk())
+    make_history("summary:200").shorten(said, HistoryContext())
     assert asked == ["summarize|A large number|8|1|9|/workspace/train.py|/workspace|What is asked."]
 
 

@@ -233,51 +233,35 @@ def resume(
         int | None, typer.Option(help="Another number of discovered skills, before the first lesson (teach).")
     ] = None,
 ) -> None:
-    """Go on with a run that was stopped, with the same result as if it had not been."""
-    from palaestra.core.errors import RunError, SettingsError
-    from palaestra.recipes.evaluate import recipe as evaluate
+    """Resume a run that was stopped or killed. The result is the same as without the interruption."""
+    from palaestra.core.errors import SettingsError
     from palaestra.recipes.progress import RunProgress, TrainProgress
     from palaestra.recipes.research import bench
-    from palaestra.recipes.research import recipe as research
-    from palaestra.recipes.teach import recipe as teach
-    from palaestra.recipes.train import recipe as train
+    from palaestra.recipes.resume import resume as resume_run
     from palaestra.runs.run import Run
 
-    recipes: Mapping[str, tuple[Any, Any]] = {
-        "teach": (teach, _finish_teach), "evaluate": (evaluate, _finish_evaluate), "train": (train, _finish_train),
-        "research": (research, research_commands.finish),
-    }  # fmt: skip
+    quiet()
     if (run / bench.PLAN).exists():
-        quiet()
         research_commands.resume_bench(run)
         return
-    with Run.open(run) as opened:
-        if seed is not None and seed != opened.settings.get("seed"):
-            raise SettingsError(
-                f"the run was started with seed {opened.settings.get('seed')}; got --seed {seed}; leave it out"
-            )
-        if opened.recipe not in recipes:
-            raise RunError(f"the run folder is damaged: it names an unknown recipe '{opened.recipe}'")
-        recipe, finish = recipes[opened.recipe]
-        named = {"max_cost": max_cost, "max_calls": max_calls, "max_tokens": max_tokens, "categories": categories}
-        limits = {name: value for name, value in named.items() if value is not None}
-        changeable = {"teach": set(named), "evaluate": {"max_cost"}}.get(opened.recipe, set())
-        if fixed := [name for name in limits if name not in changeable]:
-            raise SettingsError(
-                f"a run of {opened.recipe} cannot go on with another --{fixed[0].replace('_', '-')}; leave it out"
-            )
-        quiet()
-        rounds = opened.settings.get("rounds", 0)
-        shown: Any = (
-            TrainProgress(console)
-            if opened.recipe == "train"
-            else research_commands.ResearchProgress(console)
-            if opened.recipe == "research"
-            else RunProgress(console, rounds if isinstance(rounds, int) else 0)
-        )
-        with shown as progress:
-            result: Any = recipe.resume(opened, listener=progress, **limits)
-    finish(result)
+    with Run.open(run, read_only=True) as opened:
+        recipe, settings = opened.recipe, opened.settings
+    if seed is not None and seed != settings.get("seed"):
+        raise SettingsError(f"the run was started with seed {settings.get('seed')}; got --seed {seed}; leave it out")
+    options = {"max_cost": max_cost, "max_calls": max_calls, "max_tokens": max_tokens, "categories": categories}
+    rounds = settings.get("rounds", 0) if isinstance(settings, dict) else 0
+    display: Any = (
+        TrainProgress(console)
+        if recipe == "train"
+        else research_commands.ResearchProgress(console)
+        if recipe == "research"
+        else RunProgress(console, rounds if isinstance(rounds, int) else 0)
+    )
+    with display as progress:
+        changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        result = resume_run(run, listener=progress, **changes)
+    finish = {"teach": _finish_teach, "evaluate": _finish_evaluate, "train": _finish_train}
+    finish.get(recipe, research_commands.finish)(result)
 
 
 @app.command()
@@ -323,11 +307,11 @@ def list_(kind: Annotated[str, typer.Argument(help=f"One of {', '.join(KINDS)}; 
 @models_app.command("list")
 def models_list() -> None:
     """List the registered models and whether each is on this machine."""
-    from palaestra.engines.models import MODELS, is_here
+    from palaestra.engines.models import MODELS, is_available
 
     table = Table(box=None, show_header=False)
     for name, description in MODELS.items():
-        table.add_row(name, "here" if is_here(name) else "not fetched", description)
+        table.add_row(name, "here" if is_available(name) else "not fetched", description)
     console.print(table)
     console.print("Any folder with a transformers checkpoint, or a hub id such as owner/name, is a model too.")
 

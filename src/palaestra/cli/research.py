@@ -1,4 +1,4 @@
-"""`palaestra research`: one run, a bench, the tasks, and a task for any client of MCP."""
+"""`palaestra research`: one run, a bench, the task list, and a task for any MCP client."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OF_THE_AGENT = (
     "agent", "model", "max_cost", "max_calls", "max_tokens", "call_timeout", "context", "answer_tokens", "temperature", "top_p", "tools",
     "parser", "history", "format_errors", "format_penalty", "cache", "device",
 )  # fmt: skip
-"""Settings that say nothing to a client of MCP, which is the agent itself."""
+"""Settings that do not apply to an MCP client, which is the agent itself."""
 SILENT = "0 messages: the agent said nothing; a score is that of what the task begins with"
 
 Out = Annotated[str, typer.Option("--out", help="The run folder; a new one below runs/ if not given.")]
@@ -52,10 +52,10 @@ TotalCost = Annotated[
 
 
 class ResearchProgress(RunProgress):
-    """Draws the steps of an episode: a bar, and a line for every step."""
+    """Draws the steps of an episode: a bar, and a line per step."""
 
     def __call__(self, event: Event) -> None:
-        from palaestra.recipes.research.recipe import NOTE
+        from palaestra.recipes.research.settings import NOTE
         from palaestra.recipes.research.summary import is_silent
 
         if event.phase == NOTE:
@@ -80,25 +80,25 @@ class ResearchProgress(RunProgress):
             shown += f": {event.data['attempts'][-1]:.4g}"
         parts = [shown] if event.data["spoke"] else []
         if event.data["stop_reason"] not in ("", "submitted"):
-            parts.append("the end: " + ended(event.data))
+            parts.append("the end: " + describe_end(event.data))
         again = " (again)" if event.phase == "play again" else ""
         self._tell(f"{event.done}/{event.total}{again} {'; '.join(parts)}")
 
 
-def ended(data: Mapping[str, Any]) -> str:
-    """Why an episode ended: the reason, and what else there is to say of it."""
+def describe_end(data: Mapping[str, Any]) -> str:
+    """Describe why an episode ended: the reason and its note."""
     reason = str(data["stop_reason"]).replace("_", " ")
     return f"{reason}: {data['note']}" if data["note"] else reason
 
 
-def validated(summary: Mapping[str, Any]) -> str:
-    """What the best score on the validation split is the best of."""
+def describe_validations(summary: Mapping[str, Any]) -> str:
+    """Describe how many scores the best validation was chosen from."""
     handed_in = len(summary["attempts"]) - summary["validations"]
     return f"{summary['validations']}" + (f", and {handed_in} handed in" if handed_in else "")
 
 
 def finish(result: Any) -> None:
-    """Print what a run of research has come to, and write its report."""
+    """Print the result of a research run and write its report."""
     from palaestra.recipes.research.summary import is_silent
     from palaestra.report import write_report
 
@@ -108,16 +108,16 @@ def finish(result: Any) -> None:
     for name, value in (
         ("submission, test split", f"{figure(s['best_submission'])} ({better})"),
         ("baseline, test split", figure(s["baseline"])),
-        ("best validation", f"{figure(s['best_attempt'])} of {validated(s)}; baseline {figure(s['baseline_validation'])}"),
-        ("ended", ended(s)),
+        ("best validation", f"{figure(s['best_attempt'])} of {describe_validations(s)}; baseline {figure(s['baseline_validation'])}"),
+        ("ended", describe_end(s)),
     ):  # fmt: skip
         table.add_row(name, value)
     console.print(table)
     if is_silent(s):
         console.print(SILENT, soft_wrap=True, highlight=False)
     if s.get("replayed"):
-        told = f"{s['replayed']} steps were run again after a break; {s['different']} of them printed something else"
-        console.print(told, soft_wrap=True, highlight=False)
+        message = f"{s['replayed']} steps were run again after a break; {s['different']} of them printed something else"
+        console.print(message, soft_wrap=True, highlight=False)
     again = f" ({s['calls_again']} made again)" if s.get("calls_again") else ""
     console.print(
         f"{s['steps']} messages, {s['validations']} validations, {s['calls']} calls{again}, {s['prompt_tokens']} tokens in, "
@@ -132,7 +132,7 @@ def finish(result: Any) -> None:
 
 
 def finish_bench(result: Any) -> None:
-    """Print the standings of a bench, and write its report."""
+    """Print the standings of a bench and write its report."""
     from palaestra.report import write_report
 
     if result.standings is not None:
@@ -202,10 +202,10 @@ def _tasks(text: str, mlgym: str) -> list[str]:
 def _of_checkout(mlgym: str) -> list[str]:
     from palaestra.research.mlgym import mlgym_names
 
-    found = mlgym_names(mlgym)
-    if not found:
+    names = mlgym_names(mlgym)
+    if not names:
         raise SettingsError(f"{mlgym} is no checkout of MLGym: there is no task in its configs/tasks")
-    return found
+    return names
 
 
 def _names(text: str) -> list[str]:
@@ -224,8 +224,8 @@ def tasks(
     ] = "",
 ) -> None:
     """The research tasks: what is measured, and the baseline where this machine has measured it."""
-    from palaestra.research.judge.baseline import kept_baseline
     from palaestra.research.tasks.task import load_task, task_names
+    from palaestra.research.workspace.baseline import read_baseline
 
     if mlgym and (measure or only):
         raise SettingsError("--measure and --only are for our own tasks; leave --mlgym out")
@@ -243,23 +243,23 @@ def tasks(
         table.add_column(column, no_wrap=column != "title", justify="right" if column == "baseline" else "left")
     for name in _names(only) or task_names():
         task = load_task(name)
-        measured = kept_baseline(task)
+        measured = read_baseline(task)
         baseline = "-" if measured is None else f"{measured.test.score:.5g}"
         table.add_row(name, task.metric.name, task.metric.direction.value, baseline, task.title)
     console.print(table)
 
 
 def _measure(names: list[str], write: str) -> None:
-    from palaestra.recipes.research.task_table import MeasuredTask, measure_tasks, put_into, table_of
+    from palaestra.recipes.research.task_table import MeasuredTask, format_table, measure_tasks, replace_table
 
-    def tell(one: MeasuredTask) -> None:
-        scores = f"baseline {one.baseline.test.score:.4g}, reference {one.reference.test.score:.4g}"
-        console.print(f"{one.task.name}: {scores}", highlight=False)
+    def tell(row: MeasuredTask) -> None:
+        scores = f"baseline {row.baseline.test.score:.4g}, reference {row.reference.test.score:.4g}"
+        console.print(f"{row.task.name}: {scores}", highlight=False)
 
     quiet()
-    table = table_of(measure_tasks(names, tell))
+    table = format_table(measure_tasks(names, tell))
     if write:
-        put_into(Path(write), table)
+        replace_table(Path(write), table)
     else:
         console.print(table, highlight=False, soft_wrap=True)
 
@@ -272,17 +272,17 @@ def _mcp(settings: Any, out: Out = "") -> None:
     quiet()
     result = serve_research(settings, out=out, ended=lambda result: write_report(result.folder))
     s = result.summary
-    said = (
+    line = (
         f"{s['stop_reason']}: {figure(s['best_submission'])} (baseline {figure(s['baseline'])}); run: {result.folder}"
     )
-    with suppress(OSError):  # Whoever started the server may have closed it.
-        sys.stderr.write(f"{said}\n")
+    with suppress(OSError):  # The client may have closed stderr.
+        sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
 
 def register(parent: typer.Typer) -> None:
-    """Put the commands below `palaestra research`."""
-    from palaestra.recipes.research.recipe import ResearchSettings
+    """Add the commands below `palaestra research`."""
+    from palaestra.recipes.research.settings import ResearchSettings
 
     app.callback(invoke_without_command=True)(from_settings(ResearchSettings, _research))
     app.command("bench")(from_settings(ResearchSettings, _bench, without=NAMED))
@@ -291,7 +291,7 @@ def register(parent: typer.Typer) -> None:
 
 
 def resume_bench(folder: Path) -> None:
-    """Go on with a bench that was stopped."""
+    """Continue a stopped bench."""
     from palaestra.recipes.research import bench
 
     with ResearchProgress(console) as progress:

@@ -1,4 +1,4 @@
-"""The standings of a bench on a terminal: names are folded where there is no room, figures never."""
+"""The standings of a bench on a terminal: long names are folded, numbers never."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from palaestra.research.standings.scores import Area, Cell, Standings
+    from palaestra.research.standings.scores import Area, MethodCell, Standings
 
 GAP = 2
-"""Columns of the terminal between two of a table."""
+"""Columns between two table columns."""
 NAMES = range(20, 9, -1)
-"""Columns for the name of a method, where its figures need no more: as many as let the fewest tables do."""
+"""Candidate widths of a method's name; the one that needs the fewest tables is used."""
 SILENT = "°"
 STYLE: dict[str, Any] = {
     "title_justify": "left", "box": None, "padding": (0, GAP, 0, 0), "pad_edge": False, "header_style": "underline",
@@ -23,10 +23,10 @@ STYLE: dict[str, Any] = {
 def standings_tables(
     standings: Standings, width: int, silent: Callable[[str, str], bool] = lambda task, method: False
 ) -> list[Table | str]:
-    """The best submission of every method on every task, in as many tables as `width` asks for, and the areas.
+    """Return tables of every method's best submission on every task, as many as `width` requires, and the areas.
 
     Arguments:
-        silent: whether a method said nothing on a task.
+        silent: whether a method wrote nothing on a task.
     """
     from palaestra.research.standings.scores import Measure
 
@@ -55,7 +55,7 @@ def standings_tables(
 
 
 def figure(score: float | None) -> str:
-    """A score in words."""
+    """Format a score."""
     return "none" if score is None else f"{score:.5g}"
 
 
@@ -67,14 +67,14 @@ def _areas(standings: Standings) -> Table:
     for column in ("submission, 95 %", "best attempt, 95 %", "feasible"):
         areas.add_column(column, justify="right", no_wrap=True)
     attempts = standings.profile(Measure.ATTEMPT)
-    for area in sorted(standings.profile(Measure.SUBMISSION).areas, key=lambda one: -one.area):
+    for area in sorted(standings.profile(Measure.SUBMISSION).areas, key=lambda area: -area.area):
         feasible = f"{area.feasible} of {len(standings.tasks)}"
         areas.add_row(area.method, _area(area), _area(attempts.area(area.method)), feasible)
     return areas
 
 
 def _groups(widths: dict[str, int], room: int) -> list[list[str]]:
-    """Methods that stand side by side: as many as there is room for, and at least one."""
+    """Group methods that fit side by side, at least one per group."""
     groups: list[list[str]] = []
     left = 0
     for method, width in widths.items():
@@ -86,7 +86,7 @@ def _groups(widths: dict[str, int], room: int) -> list[list[str]]:
     return groups
 
 
-def _score(cell: Cell, silent: bool) -> str:
+def _score(cell: MethodCell, silent: bool) -> str:
     return figure(cell.score) + ("*" if cell.ratio == 1.0 else "") + (SILENT if silent else "")
 
 

@@ -9,9 +9,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from palaestra.core.comparison import Comparison
 from palaestra.core.records import Report
-from palaestra.core.statistics import Mean
+from palaestra.core.statistics import Comparison, Mean
 from palaestra.recipes.evaluate.compare import CompareResult
 from palaestra.recipes.teach.study import StudyResult
 from palaestra.report.figures import majority

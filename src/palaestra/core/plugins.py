@@ -1,21 +1,29 @@
-"""Load files and modules of a user's own, and say in one line what they raise."""
+"""Load a user's own code: plugin files and modules, and single classes by `module:Name` or `file.py:Name`."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
+import re
 import sys
-import traceback
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from palaestra.core.errors import SettingsError
+from palaestra.core.user_code import describe_error_within, is_user_file
+
+REFERENCE = re.compile(r"(?P<module>[A-Za-z_][\w.]*|.+\.py):(?P<name>[A-Za-z_]\w*)")
+"""`module:Name` or `file.py:Name`."""
+_objects: dict[str, Any] = {}
+"""Objects of this process by reference: those that `make_reference` has named."""
 
 
 def load_file(path: Path, label: str) -> ModuleType:
-    """A Python file as a module of the name `label`, run now. Whatever it raises comes out."""
+    """Run a Python file as a module named `label`. Errors of the file propagate."""
     spec = importlib.util.spec_from_file_location(label, path)
     assert spec is not None
     assert spec.loader is not None
@@ -30,34 +38,132 @@ def load_file(path: Path, label: str) -> ModuleType:
 
 
 def load_plugins(names: Iterable[str]) -> None:
-    """Import code of the user's own, which registers tasks, teachers, environments, agents and the like; each once.
+    """Import plugins, which register tasks, teachers, environments, agents and so on. Each is imported once.
 
     Arguments:
-        names: files by their paths, for example `my_task.py`, or modules that can be imported.
+        names: paths of files, for example `my_task.py`, or names of modules.
 
     Raises:
-        SettingsError: one of them cannot be imported; says why, and where.
+        SettingsError: a plugin cannot be imported; says why, and where.
     """
     for name in names:
-        path = Path(name).expanduser().resolve()
-        label = f"palaestra_plugin_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
         try:
-            if path.suffix != ".py":
-                importlib.import_module(name)
-            elif not path.is_file():
-                raise FileNotFoundError("there is no such file")
-            elif label not in sys.modules:
-                load_file(path, label)
-        except (Exception, SystemExit) as error:  # Code of the user's: it may raise anything.
+            import_code(name)
+        except (Exception, SystemExit) as error:  # The user's code may raise anything.
+            path = Path(name).expanduser().resolve()
             hint = "" if path.suffix == ".py" else "; a file is named by its path, for example my_task.py"
             raise SettingsError(
-                f"setting 'plugins': {name} cannot be imported: {locate_error(error, path)}{hint}"
+                f"setting 'plugins': {name} cannot be imported: {describe_error_within(error, path)}{hint}"
             ) from error
 
 
-def locate_error(error: BaseException, within: Path) -> str:
-    """What was raised, and the innermost place of it in the file or folder `within`, in one line."""
-    said = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
-    frames = traceback.extract_tb(error.__traceback__)
-    place = next((frame for frame in reversed(frames) if Path(frame.filename).is_relative_to(within)), None)
-    return said if place is None else f"{said} ({Path(place.filename).name}, line {place.lineno})"
+def import_code(name: str) -> ModuleType:
+    """Import a module by its name, or a file by its path. A file is run once, by whichever name it is given.
+
+    The current folder, and the folder of a file, are searched after everything else on the path.
+    """
+    path = Path(name).expanduser().resolve()
+    if path.suffix != ".py":
+        return _import_module(name)
+    if not path.is_file():
+        raise FileNotFoundError("there is no such file")
+    for module in list(sys.modules.values()):
+        if getattr(module, "__file__", None) == str(path):
+            return module
+    _append_path(str(path.parent))
+    return load_file(path, _make_label(path))
+
+
+def is_reference(text: str) -> bool:
+    """Whether a text has the form `module:Name` or `file.py:Name`.
+
+    >>> is_reference("my_package.tasks:MyTask"), is_reference("tasks/mine.py:MyTask"), is_reference("math-skills")
+    (True, True, False)
+    """
+    return REFERENCE.fullmatch(text) is not None
+
+
+def load_reference(reference: str) -> Any:
+    """Load the object that `module:Name` or `file.py:Name` names.
+
+    Raises:
+        SettingsError: the module cannot be imported, or has no such name.
+    """
+    module, _, name = reference.rpartition(":")
+    try:
+        target = find_reference(reference)
+    except (Exception, SystemExit) as error:  # The user's code may raise anything.
+        where = Path(module).expanduser().resolve()
+        raise SettingsError(f"cannot load '{reference}': {describe_error_within(error, where)}") from error
+    if target is None:
+        hint = "; a class of a notebook is not kept: put it into a file" if module == "__main__" else ""
+        raise SettingsError(f"cannot load '{reference}': {module} has no '{name}'{hint}")
+    return target
+
+
+def find_reference(reference: str) -> Any:
+    """Return the object that a reference names, or `None` if its module has no such name. Errors of the module propagate."""
+    if reference in _objects:
+        return _objects[reference]
+    module, _, name = reference.rpartition(":")
+    return getattr(import_code(module), name, None)
+
+
+def make_reference(kind: type[Any]) -> str:
+    """Return the reference of a class, by which settings and a resumed run name it.
+
+    A class of a script is named by the script's file. A class of a notebook, or one that a function defines, has a
+    reference that is valid in this process alone.
+    """
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    by_file = (
+        file is not None and "." not in kind.__module__ and is_user_file(file) and kind.__qualname__.isidentifier()
+    )
+    reference = f"{Path(file).resolve() if by_file and file else kind.__module__}:{kind.__name__}"
+    _objects[reference] = kind
+    return reference
+
+
+def make_absolute(text: str) -> str:
+    """Make the path of `file.py` or `file.py:Name` absolute, so that a run can be resumed from another folder."""
+    path, colon, name = text.rpartition(":") if is_reference(text) else (text, "", "")
+    return f"{Path(path).expanduser().resolve()}{colon}{name}" if path.endswith(".py") else text
+
+
+def make_callable(package: str, target: str) -> None:
+    """Let a package be called like a function: `palaestra.report(RUN)` beside the modules of `palaestra.report`.
+
+    Arguments:
+        target: the function that is called, as `module:name`; it is imported at the first call.
+    """
+
+    class CallableModule(ModuleType):
+        def __call__(self, *arguments: Any, **options: Any) -> Any:
+            return load_reference(target)(*arguments, **options)
+
+    sys.modules[package].__class__ = CallableModule
+
+
+def _make_label(path: Path) -> str:
+    return f"palaestra_plugin_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
+
+
+def _import_module(name: str) -> ModuleType:
+    try:
+        spec = importlib.util.find_spec(name)
+        label = _make_label(Path(spec.origin)) if spec is not None and spec.origin else ""
+        return sys.modules[label] if label in sys.modules else importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if os.getcwd() in sys.path or not (name == missing or name.startswith(f"{missing}.")):
+            raise  # It was searched there already, or was found and lacks something itself.
+        # An installed command has its own folder on the path, not the one that it is called in.
+        _append_path(os.getcwd())
+        return importlib.import_module(name)
+
+
+def _append_path(folder: str) -> None:
+    """Search a folder last, so that no file in it hides an installed module."""
+    if folder not in sys.path:
+        sys.path.append(folder)

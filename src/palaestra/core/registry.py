@@ -15,6 +15,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from palaestra.core.errors import PalaestraError, UnknownNameError
+from palaestra.core.plugins import is_reference, load_reference
 
 
 class Registry:
@@ -50,9 +51,9 @@ class Registry:
         Raises:
             UnknownNameError: nothing has that name; the message suggests the nearest one.
         """
-        self._load_plugins()
+        self.check(name)
         if name not in self._entries:
-            raise UnknownNameError(self.kind, name, self._entries)
+            return load_reference(name)
         target = self._entries[name]
         if not isinstance(target, str):
             return target
@@ -62,8 +63,11 @@ class Registry:
     def check(self, name: str) -> str:
         """Return `name` if it exists, without importing what it stands for."""
         self._load_plugins()
-        if name not in self._entries:
+        if name in self._entries:
+            return name
+        if not is_reference(name):
             raise UnknownNameError(self.kind, name, self._entries)
+        load_reference(name)
         return name
 
     def names(self) -> list[str]:

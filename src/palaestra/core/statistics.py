@@ -1,23 +1,45 @@
-"""Intervals for rates, means and paired gains, and the report of a set of attempts."""
+"""Intervals, paired tests, reports of attempts, and comparisons of two models on the same problems.
+
+The first half is about numbers, the second half about `Attempt` records.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
 
 from palaestra.core.records import Attempt, Failure, Majority, Problem, Report
 
 Z95 = 1.959963984540054
-CUTS = ("level", "type")
-"""What a problem's metadata may say of it, and a report is cut by, across the skills."""
+METADATA_SLICES = ("level", "type")
+"""Metadata of a problem by which reports are sliced across skills."""
 YES_NO = ("yes", "no"), ("true", "false")
-"""References that are taken for a closed set of answers, where the problem's metadata name no `choices`."""
+"""References that count as a closed set of answers, if the problem's metadata have no `choices`."""
+MAX_DENOMINATOR = 5040
+"""Resolution of `sign_flip_test`. Fractions of up to ten answers are exact."""
+_T95_SMALL = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706)
+
+
+# Intervals
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean with its 95 % interval over `count` values. The interval of fewer than two values is unbounded."""
+
+    value: float
+    low: float
+    high: float
+    count: int
 
 
 def wilson_interval(correct: float, count: float) -> tuple[float, float]:
-    """The 95 % Wilson interval of a rate. With nothing counted, everything is possible.
+    """The 95 % Wilson interval of a rate; (0, 1) for a count of 0.
 
     >>> low, high = wilson_interval(8, 10)
     >>> round(low, 3), round(high, 3)
@@ -28,16 +50,16 @@ def wilson_interval(correct: float, count: float) -> tuple[float, float]:
     rate, z2 = correct / count, Z95**2
     centre = (rate + z2 / (2 * count)) / (1 + z2 / count)
     half = Z95 * math.sqrt(rate * (1 - rate) / count + z2 / (4 * count**2)) / (1 + z2 / count)
-    # The rounding of the last bit must not push a rate of 0 or 1 out of its own interval.
+    # Rounding must not push a rate of 0 or 1 out of its own interval.
     return max(0.0, min(rate, centre - half)), min(1.0, max(rate, centre + half))
 
 
 def cluster_interval(counts: Sequence[tuple[int, int]]) -> tuple[float, float]:
-    """The 95 % interval of a rate over clusters of answers, given `(correct, answers)` of each.
+    """The 95 % interval of a rate over clusters of answers, given `(correct, answers)` of each cluster.
 
-    A cluster holds the answers to one problem, and to its rewordings. They resemble each other. Wilson's interval is taken
-    at the count of independent answers that would vary as much as these do between clusters: at least the number of
-    clusters, at most that of answers.
+    A cluster holds the answers to one problem and to its rewordings, which are not independent. The interval is Wilson's
+    at the effective count: the number of independent answers with the same variance, at least the number of clusters and
+    at most the number of answers.
 
     >>> cluster_interval([(1, 1), (0, 1), (1, 1)]) == wilson_interval(2, 3)
     True
@@ -55,10 +77,48 @@ def cluster_interval(counts: Sequence[tuple[int, int]]) -> tuple[float, float]:
     return wilson_interval(rate * effective, effective)
 
 
-def pass_at_k(samples: int, passed: int, k: int) -> float:
-    """The chance that at least one of `k` answers is right, from `samples` of which `passed` were.
+def mean_interval(values: Sequence[float]) -> Mean:
+    """The mean of `values` with Student's 95 % interval.
 
-    Unbiased (Chen et al., 2021): one minus the share of the draws of `k` that hold no right answer.
+    >>> mean = mean_interval([1.0, 2.0, 3.0, 4.0])
+    >>> round(mean.value, 2), round(mean.low, 2), round(mean.high, 2)
+    (2.5, 0.45, 4.55)
+    """
+    count = len(values)
+    if count == 0:
+        return Mean(math.nan, -math.inf, math.inf, 0)
+    mean = math.fsum(values) / count
+    if count == 1:
+        return Mean(mean, -math.inf, math.inf, 1)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+    half = _t95(count - 1) * deviation / math.sqrt(count)
+    return Mean(mean, mean - half, mean + half, count)
+
+
+def rate_interval(values: Sequence[float], clusters: Sequence[str] = ()) -> Mean:
+    """The mean of `values` from 0 to 1, with a 95 % interval within 0 and 1.
+
+    The interval of zeros and ones is Wilson's. Values between 0 and 1 vary less; their interval is Wilson's at the count
+    of zeros and ones with the same variance of the mean.
+
+    Arguments:
+        clusters: the cluster of each value, if some are not independent; as in `compute_paired_gain`.
+    """
+    count = len(values)
+    if count == 0:
+        return Mean(math.nan, 0.0, 1.0, 0)
+    mean = math.fsum(values) / count
+    variance = math.fsum((value - mean) ** 2 for value in values) / count
+    effective = max(mean * (1 - mean) / variance, 1.0) * count if variance > 0 else float(count)
+    effective /= _design_effect(values, clusters) if clusters else 1.0
+    low, high = wilson_interval(mean * effective, effective)
+    return Mean(mean, low, high, count)
+
+
+def pass_at_k(samples: int, passed: int, k: int) -> float:
+    """The probability that at least one of `k` answers is right, given that `passed` of `samples` were.
+
+    This is the unbiased estimate of Chen et al. (2021).
 
     >>> pass_at_k(10, 3, 1), round(pass_at_k(10, 3, 5), 4)
     (0.3, 0.9167)
@@ -70,22 +130,49 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
 
 
 def mean_pass_at_k(counts: Sequence[tuple[int, int]], k: int, clusters: Sequence[str] = ()) -> Mean:
-    """Pass@k over problems, given `(passed, samples)` of each; those with fewer than `k` samples are left out.
+    """Pass@k over problems, given `(passed, samples)` of each. Problems with fewer than `k` samples are left out.
 
     Arguments:
         clusters: see `rate_interval`.
 
     Raises:
-        ValueError: a count makes no sense.
+        ValueError: more passed than samples, or a negative count.
     """
     enough = [place for place, (_, samples) in enumerate(counts) if samples >= k]
     values = [pass_at_k(counts[place][1], counts[place][0], k) for place in enough]
     return rate_interval(values, [clusters[place] for place in enough] if clusters else ())
 
 
+def _design_effect(values: Sequence[float], clusters: Sequence[str]) -> float:
+    """The variance of the mean relative to independent values: from 1 to the mean size of a cluster."""
+    mean = math.fsum(values) / len(values)
+    sums: dict[str, float] = {}
+    for value, cluster in zip(values, clusters, strict=True):
+        sums[cluster] = sums.get(cluster, 0.0) + value - mean
+    largest = len(values) / len(sums)
+    spread = math.fsum((value - mean) ** 2 for value in values)
+    return min(max(math.fsum(s * s for s in sums.values()) / spread, 1.0), largest) if spread > 0 else largest
+
+
+def _t95(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t: a table for the first values, then the expansion in 1/freedom."""
+    if freedom <= len(_T95_SMALL):
+        return _T95_SMALL[freedom - 1]
+    z, v = Z95, freedom
+    return (
+        z
+        + (z**3 + z) / (4 * v)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+    )
+
+
+# Paired differences
+
+
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """A change of accuracy in points (percent), measured on the same problems, with its interval."""
+    """A change of accuracy in percentage points on the same problems, with its 95 % interval."""
 
     points: float
     low: float
@@ -94,18 +181,18 @@ class Gain:
 
 
 def compute_paired_gain(before: Sequence[float], after: Sequence[float], clusters: Sequence[str] = ()) -> Gain:
-    """How much `after` is above `before`, problem by problem, with a 95 % interval.
+    """Compute how much `after` is above `before`, problem by problem, with a 95 % interval.
 
-    A problem's value is whether it was solved, or the share of its answers that were right. The interval is Agresti
-    and Min's: half a problem is added to each of the four cells of the paired table, which keeps the coverage right
-    for small counts and for changes near 0 or 100 %. For shares the same sums are taken.
+    A value is whether the problem was solved, or the fraction of its answers that were right. The interval is Agresti
+    and Min's, which adds half a problem to each of the four cells of the paired table. This keeps the coverage right for
+    small counts and for changes near 0 or 100 %.
 
     Arguments:
-        clusters: what each problem belongs to, where some differ only in wording. The interval is then that of as many
-            independent problems as would vary as much; at least the number of clusters.
+        clusters: the cluster of each problem, if some differ only in wording. The interval is then that of as many
+            independent problems as have the same variance, at least the number of clusters.
 
     Raises:
-        ValueError: the two do not have the same length.
+        ValueError: the lengths differ.
     """
     if len(before) != len(after):
         raise ValueError(f"paired gains need equal lengths; got {len(before)} and {len(after)}")
@@ -127,68 +214,126 @@ def compute_paired_gain(before: Sequence[float], after: Sequence[float], cluster
     )
 
 
-def _design_effect(values: Sequence[float], clusters: Sequence[str]) -> float:
-    """How many times the variance of the mean is that of independent values: from 1 to the mean size of a cluster."""
-    mean = math.fsum(values) / len(values)
-    sums: dict[str, float] = {}
-    for value, cluster in zip(values, clusters, strict=True):
-        sums[cluster] = sums.get(cluster, 0.0) + value - mean
-    largest = len(values) / len(sums)
-    spread = math.fsum((value - mean) ** 2 for value in values)
-    return min(max(math.fsum(s * s for s in sums.values()) / spread, 1.0), largest) if spread > 0 else largest
+def t_test(differences: Sequence[float]) -> float | None:
+    """The two-sided p-value of Student's paired t-test; `None` for fewer than two differences.
+
+    It is below 0.05 exactly if the interval of `mean_interval` excludes 0.
+
+    >>> round(t_test([1.0, 2.0, 3.0, 4.0]), 4)
+    0.0305
+    >>> t_test([0.0, 0.0]), t_test([1.0, 1.0]), t_test([1.0])
+    (1.0, 0.0, None)
+    """
+    count = len(differences)
+    if count < 2:
+        return None
+    mean = math.fsum(differences) / count
+    error = math.sqrt(math.fsum((value - mean) ** 2 for value in differences) / (count - 1) / count)
+    if not error:
+        return 0.0 if mean else 1.0
+    return max(0.0, 1.0 - _t_probability_within(abs(mean) / error, count - 1))
 
 
-def measure_gain(before: Iterable[Attempt], after: Iterable[Attempt]) -> Gain:
-    """The paired gain over the problems that were scored both times."""
-    first = {a.problem.id: a for a in before if a.correct is not None}
-    second = {a.problem.id: a.correct for a in after if a.correct is not None}
-    shared = [attempt for key, attempt in first.items() if key in second]
-    return compute_paired_gain(
-        [bool(attempt.correct) for attempt in shared],
-        [bool(second[attempt.problem.id]) for attempt in shared],
-        [get_cluster(attempt.problem) for attempt in shared],
-    )
+def _t_probability_within(t: float, freedom: int) -> float:
+    """The probability that Student's t is between -t and t, by the finite series for integer degrees of freedom."""
+    angle = math.atan(t / math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2
+    # Terms in cos^2: 1, 1/2, 1*3/(2*4), ... for even degrees; cos, 2/3 cos^3, ... for odd ones.
+    term, total = (cosine, 0.0) if odd else (1.0, 0.0)
+    for k in range(freedom // 2):
+        total += term
+        term *= cosine**2 * ((2 * k + 2) / (2 * k + 3) if odd else (2 * k + 1) / (2 * k + 2))
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total
+
+
+def sign_flip_test(changes: Sequence[Fraction]) -> float:
+    """The two-sided p-value of paired changes under the null hypothesis that each change had a random sign.
+
+    The test is exact: the whole distribution of the sum is computed. For changes of -1, 0 and 1 it is McNemar's exact
+    test.
+
+    >>> sign_flip_test([Fraction(1)] * 6)
+    0.03125
+    >>> sign_flip_test([Fraction(1), Fraction(-1), Fraction(0)])
+    1.0
+    """
+    scale = min(math.lcm(*(change.denominator for change in changes)), MAX_DENOMINATOR) if changes else 1
+    steps = [abs(round(change * scale)) for change in changes if change]
+    observed = abs(sum(round(change * scale) for change in changes))
+    if not steps:
+        return 1.0
+    divisor = math.gcd(*steps, observed)
+    steps, observed, total = [step // divisor for step in steps], observed // divisor, sum(steps) // divisor
+    chances = np.zeros(2 * total + 1)
+    chances[total] = 1.0
+    reached = 0
+    for step in steps:
+        low, high = total - reached, total + reached + 1
+        spread = np.zeros(high - low + 2 * step)
+        spread[: high - low] += 0.5 * chances[low:high]
+        spread[2 * step :] += 0.5 * chances[low:high]
+        reached += step
+        chances[total - reached : total + reached + 1] = spread
+    sums = np.abs(np.arange(-total, total + 1))
+    return min(1.0, float(chances[sums >= observed].sum()))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjust the p-values of several tests for multiple comparisons (Holm, 1979).
+
+    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
+    """
+    adjusted, minimum = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda place: p_values[place])):
+        minimum = max(minimum, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = minimum
+    return adjusted
+
+
+# Reports of attempts
 
 
 def report_on(attempts: Sequence[Attempt], name: str = "all") -> Report:
-    """Accuracy over `attempts`, sliced by skill and below that by subskill."""
+    """Report the accuracy of `attempts`, sliced by skill and subskill."""
     return _report(attempts, name, ("skill", "subskill"))
 
 
 def slice_by_metadata(attempts: Sequence[Attempt]) -> Mapping[str, tuple[Report, ...]]:
-    """Accuracy by level and by type, across the skills, as far as the problems' metadata tell them."""
-    found: dict[str, tuple[Report, ...]] = {}
-    for cut in CUTS:
+    """Report the accuracy by level and by type, as far as the problems' metadata have them."""
+    slices: dict[str, tuple[Report, ...]] = {}
+    for name in METADATA_SLICES:
         groups: dict[str, list[Attempt]] = {}
         for attempt in attempts:
-            if (value := attempt.problem.metadata.get(cut)) is not None:
+            if (value := attempt.problem.metadata.get(name)) is not None:
                 groups.setdefault(str(value), []).append(attempt)
         if groups:
-            found[cut] = tuple(_report(group, key, ()) for key, group in sorted(groups.items()))
-    return found
+            slices[name] = tuple(_report(group, key, ()) for key, group in sorted(groups.items()))
+    return slices
 
 
 def get_cluster(problem: Problem) -> str:
-    """What a problem is counted with in an interval: the problems that differ from it only in wording."""
+    """The cluster of a problem in an interval. Problems that differ only in wording share one."""
     return str(problem.metadata.get("content") or problem.id)
 
 
 def count_by_problem(attempts: Iterable[Attempt]) -> Mapping[str, tuple[int, int]]:
-    """`(correct, answers)` of every problem with an answer that was scored."""
+    """Count `(correct, answers)` of every problem that has a scored answer."""
     return _count_by(attempts, lambda problem: problem.id)
 
 
-def _count_by(attempts: Iterable[Attempt], name: Callable[[Problem], str]) -> Mapping[str, tuple[int, int]]:
-    found: dict[str, tuple[int, int]] = {}
+def _count_by(attempts: Iterable[Attempt], key: Callable[[Problem], str]) -> Mapping[str, tuple[int, int]]:
+    counts: dict[str, tuple[int, int]] = {}
     for attempt in attempts:
         if attempt.correct is not None:
-            correct, count = found.get(name(attempt.problem), (0, 0))
-            found[name(attempt.problem)] = correct + attempt.correct, count + 1
-    return found
+            correct, count = counts.get(key(attempt.problem), (0, 0))
+            counts[key(attempt.problem)] = correct + attempt.correct, count + 1
+    return counts
 
 
 def find_majority(problems: Collection[Problem]) -> Majority | None:
-    """The most common reference of `problems`; `None` where one of them has an open answer.
+    """Find the most common reference of `problems`; `None` if one of them has an open answer.
 
     The possible answers of a problem are its metadata's `choices`, or yes and no, or true and false.
     """
@@ -231,73 +376,128 @@ def _report(attempts: Sequence[Attempt], name: str, levels: tuple[str, ...]) -> 
 
 
 def first_failures(attempts: Iterable[Attempt]) -> dict[str, str]:
-    """The message of the first failure of each cause, by cause."""
-    found: dict[str, str] = {}
+    """Return the message of the first failure of each cause."""
+    messages: dict[str, str] = {}
     for attempt in attempts:
         if isinstance(attempt.outcome, Failure):
-            found.setdefault(str(attempt.outcome.cause), attempt.outcome.message)
-    return dict(sorted(found.items()))
+            messages.setdefault(str(attempt.outcome.cause), attempt.outcome.message)
+    return dict(sorted(messages.items()))
+
+
+# Two or more measurements on the same problems
+
+
+def measure_gain(before: Iterable[Attempt], after: Iterable[Attempt]) -> Gain:
+    """Measure the paired gain over the problems that were scored both times."""
+    first = {a.problem.id: a for a in before if a.correct is not None}
+    second = {a.problem.id: a.correct for a in after if a.correct is not None}
+    shared = [attempt for key, attempt in first.items() if key in second]
+    return compute_paired_gain(
+        [bool(attempt.correct) for attempt in shared],
+        [bool(second[attempt.problem.id]) for attempt in shared],
+        [get_cluster(attempt.problem) for attempt in shared],
+    )
+
+
+def is_better(attempts: Sequence[Attempt], best: Sequence[Attempt]) -> bool:
+    """Whether `attempts` have a higher accuracy than `best` over the problems that were scored both times.
+
+    Problems that failed in one measurement are left out, so losing hard problems does not make a measurement better. A
+    measurement with scores is better than one without.
+    """
+    gain = measure_gain(best, attempts)
+    if gain.count:
+        return gain.points > 0
+    return any(a.correct is not None for a in attempts) and all(a.correct is None for a in best)
+
+
+def find_best(measurements: Sequence[Sequence[Attempt]]) -> int:
+    """Return the index of the best of several measurements; the first of equals."""
+    best = 0
+    for index, attempts in enumerate(measurements):
+        if index and is_better(attempts, measurements[best]):
+            best = index
+    return best
 
 
 @dataclass(frozen=True, slots=True)
-class Mean:
-    """A mean with its 95 % interval over `count` values; the interval of fewer than two is unbounded."""
-
-    value: float
-    low: float
-    high: float
-    count: int
-
-
-def mean_interval(values: Sequence[float]) -> Mean:
-    """The mean of `values` with Student's 95 % interval.
-
-    >>> found = mean_interval([1.0, 2.0, 3.0, 4.0])
-    >>> round(found.value, 2), round(found.low, 2), round(found.high, 2)
-    (2.5, 0.45, 4.55)
-    """
-    count = len(values)
-    if count == 0:
-        return Mean(math.nan, -math.inf, math.inf, 0)
-    mean = math.fsum(values) / count
-    if count == 1:
-        return Mean(mean, -math.inf, math.inf, 1)
-    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    half = _t95(count - 1) * deviation / math.sqrt(count)
-    return Mean(mean, mean - half, mean + half, count)
-
-
-def rate_interval(values: Sequence[float], clusters: Sequence[str] = ()) -> Mean:
-    """The mean of `values` that lie between 0 and 1, with a 95 % interval that stays there.
-
-    Where the values are 0 and 1 it is Wilson's. Values between them vary less: Wilson's is then taken at the count of
-    zeros and ones whose mean would vary as little.
+class Comparison:
+    """A second model against a first, over the problems that both have a score for.
 
     Arguments:
-        clusters: what each value belongs to, where some are not independent; as in `compute_paired_gain`.
+        first, second: the reports of those problems.
+        gain: the second's accuracy minus the first's, in points.
+        p_value: of `sign_flip_test`.
+        better, worse: number of problems that the second solved more often, and less often.
+        parts: the same for each skill.
+        unpaired: number of problems with a score of one model only, by reason.
     """
-    count = len(values)
-    if count == 0:
-        return Mean(math.nan, 0.0, 1.0, 0)
-    mean = math.fsum(values) / count
-    variance = math.fsum((value - mean) ** 2 for value in values) / count
-    effective = max(mean * (1 - mean) / variance, 1.0) * count if variance > 0 else float(count)
-    effective /= _design_effect(values, clusters) if clusters else 1.0
-    low, high = wilson_interval(mean * effective, effective)
-    return Mean(mean, low, high, count)
+
+    name: str
+    first: Report
+    second: Report
+    gain: Gain
+    p_value: float
+    better: int
+    worse: int
+    parts: tuple[Comparison, ...] = ()
+    unpaired: Mapping[str, int] = field(default_factory=dict)
 
 
-_T95_SMALL = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706)
+def compare(first: Sequence[Attempt], second: Sequence[Attempt], name: str = "all") -> Comparison:
+    """Compare two sets of attempts problem by problem. A problem that failed in one set is left out of both."""
+    shared = set(count_by_problem(first)) & set(count_by_problem(second))
+    left = [attempt for attempt in first if attempt.problem.id in shared]
+    right = [attempt for attempt in second if attempt.problem.id in shared]
+    skills = sorted({attempt.problem.skill for attempt in left} - {""})
+    parts: tuple[Comparison, ...] = ()
+    if len(skills) > 1:
+        parts = tuple(_compare(_select(left, skill), _select(right, skill), skill) for skill in skills)
+    return _compare(left, right, name, parts, _count_unpaired(first, second, shared))
 
 
-def _t95(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t: a table for the first, then the expansion in 1/freedom."""
-    if freedom <= len(_T95_SMALL):
-        return _T95_SMALL[freedom - 1]
-    z, v = Z95, freedom
-    return (
-        z
-        + (z**3 + z) / (4 * v)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+def _compare(
+    first: Sequence[Attempt],
+    second: Sequence[Attempt],
+    name: str,
+    parts: tuple[Comparison, ...] = (),
+    unpaired: Mapping[str, int] | None = None,
+) -> Comparison:
+    left, right = count_by_problem(first), count_by_problem(second)
+    before, after = [Fraction(*left[key]) for key in left], [Fraction(*right[key]) for key in left]
+    changes = [a - b for b, a in zip(before, after, strict=True)]
+    owners = {attempt.problem.id: get_cluster(attempt.problem) for attempt in first}
+    clusters = [owners[key] for key in left]
+    by_cluster: dict[str, Fraction] = {}
+    for cluster, change in zip(clusters, changes, strict=True):
+        by_cluster[cluster] = by_cluster.get(cluster, Fraction(0)) + change
+    return Comparison(
+        name=name,
+        first=report_on(first, name),
+        second=report_on(second, name),
+        gain=compute_paired_gain([float(rate) for rate in before], [float(rate) for rate in after], clusters),
+        p_value=sign_flip_test(list(by_cluster.values())),  # Rewordings of one problem flip their sign together.
+        better=sum(change > 0 for change in changes),
+        worse=sum(change < 0 for change in changes),
+        parts=parts,
+        unpaired=unpaired or {},
     )
+
+
+def _select(attempts: Iterable[Attempt], skill: str) -> list[Attempt]:
+    return [attempt for attempt in attempts if attempt.problem.skill == skill]
+
+
+def _count_unpaired(first: Sequence[Attempt], second: Sequence[Attempt], shared: set[str]) -> dict[str, int]:
+    """Count the problems without a pair by reason: asked of one model only, or failed."""
+    asked = [{attempt.problem.id for attempt in attempts} for attempts in (first, second)]
+    failed = {a.problem.id for a in (*first, *second) if isinstance(a.outcome, Failure)}
+    reasons: Counter[str] = Counter()
+    for problem in (asked[0] | asked[1]) - shared:
+        if problem not in asked[0]:
+            reasons["asked of the second only"] += 1
+        elif problem not in asked[1]:
+            reasons["asked of the first only"] += 1
+        elif problem in failed:
+            reasons["failed"] += 1
+    return dict(sorted(reasons.items()))

@@ -1,4 +1,4 @@
-"""Point at a user's own file and line in the error messages that are about it."""
+"""Describe errors in user code by the user's own file and line."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from palaestra.core.errors import PalaestraError
+
 _OURS = Path(__file__).resolve().parents[1]
 _INSTALLED = tuple(
     Path(folder).resolve()
@@ -19,7 +21,7 @@ _INSTALLED = tuple(
 
 
 def describe_location(function: Callable[..., Any]) -> str:
-    """Return ` (task.py, line 41)` for a function that a user wrote; an empty string where there is no file."""
+    """Return ` (task.py, line 41)` for a function in a user's file; an empty string for any other function."""
     try:
         code = inspect.unwrap(function).__code__
     except (AttributeError, ValueError):
@@ -28,15 +30,34 @@ def describe_location(function: Callable[..., Any]) -> str:
 
 
 def describe_origin(error: BaseException) -> str:
-    """Return ` (task.py, line 41)` for the user's line that `error` came from; an empty string if there is none.
+    """Return ` (task.py, line 41)` for the user's line that raised `error`; an empty string if there is none.
 
-    The line is the deepest one outside Palaestra, Python and the installed packages. Causes are looked through first.
+    The line is the deepest one outside Palaestra, Python and the installed packages. Causes are searched first.
     """
-    for one in reversed(_chain(error)):
-        for frame in reversed(traceback.extract_tb(one.__traceback__)):
+    for link in reversed(_list_causes(error)):
+        for frame in reversed(traceback.extract_tb(link.__traceback__)):
             if is_user_file(frame.filename):
                 return _describe(frame.filename, frame.lineno or 0)
     return ""
+
+
+def describe_error(error: BaseException) -> str:
+    """Describe an error in one line with the user's line that raised it. Errors of Palaestra are shown without a type."""
+    message = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    origin = describe_origin(error)
+    if origin in message:
+        origin = ""
+    if isinstance(error, PalaestraError) and message:
+        return f"{message}{origin}"
+    return f"{type(error).__name__}: {message}{origin}" if message else f"{type(error).__name__}{origin}"
+
+
+def describe_error_within(error: BaseException, folder: Path) -> str:
+    """Describe an error in one line with the innermost line of it inside a file or folder."""
+    message = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+    frames = traceback.extract_tb(error.__traceback__)
+    place = next((frame for frame in reversed(frames) if Path(frame.filename).is_relative_to(folder)), None)
+    return message if place is None else f"{message} ({Path(place.filename).name}, line {place.lineno})"
 
 
 def is_user_file(filename: str) -> bool:
@@ -47,14 +68,14 @@ def is_user_file(filename: str) -> bool:
     return not path.is_relative_to(_OURS) and not any(path.is_relative_to(folder) for folder in _INSTALLED)
 
 
-def _chain(error: BaseException) -> list[BaseException]:
-    """The error and its causes, the first cause last."""
-    found: list[BaseException] = []
-    one: BaseException | None = error
-    while one is not None and one not in found:
-        found.append(one)
-        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
-    return found
+def _list_causes(error: BaseException) -> list[BaseException]:
+    """Return the error and its chain of causes, the original cause last."""
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in chain:
+        chain.append(link)
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    return chain
 
 
 def _describe(filename: str, line: int) -> str:

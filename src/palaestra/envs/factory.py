@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError, PalaestraError, SettingsError, UnknownNameError, suggest
-from palaestra.core.user_code import describe_location
+from palaestra.core.plugins import find_reference, import_code, is_reference
+from palaestra.core.user_code import describe_error, describe_location
 from palaestra.envs.problems import resolve_task
 from palaestra.envs.token.base import TokenVectorEnv
-from palaestra.envs.token.rewards import describe_error
+from palaestra.envs.token.contract import TokenEnvContract
 from palaestra.envs.token.single import TokenEnv
 from palaestra.envs.turn.base import TurnEnv
 from palaestra.envs.turn.vector import TurnVectorEnv
@@ -28,9 +27,11 @@ from palaestra.tasks.base import check_skills
 
 
 def get_spec(env_id: str) -> Any:
-    """The registered spec of `env_id`; `module:id` imports the module that registers it first, as in Gymnasium.
+    """Return the spec of an environment.
 
-    A module that Python does not find otherwise is looked for in the current folder.
+    Arguments:
+        env_id: a registered id; `module:id`, whose module registers it, as in Gymnasium; or the class of an
+            environment as `module:Class` or `file.py:Class`. Modules are also searched in the current folder.
 
     Raises:
         UnknownNameError: nothing has that id; suggests the nearest that does.
@@ -39,9 +40,13 @@ def get_spec(env_id: str) -> Any:
     module, _, name = env_id.rpartition(":")
     if module:
         try:
-            _import(module)
-        except Exception as error:  # A module of the user's: it may raise anything.
+            kind: Any = find_reference(env_id) if is_reference(env_id) else import_code(module)
+        except Exception as error:  # The user's code may raise anything.
             raise EnvError(f"cannot import '{module}', which is to register {name}: {describe_error(error)}") from error
+        if isinstance(kind, type) and issubclass(kind, VectorEnv):
+            return EnvSpec(name, vector_entry_point=kind)  # type: ignore[arg-type]
+        if isinstance(kind, type) and issubclass(kind, gymnasium.Env):
+            return EnvSpec(name, entry_point=kind)  # type: ignore[arg-type]
     try:
         return gymnasium.spec(name)
     except (gymnasium.error.DeprecatedEnv, gymnasium.error.VersionNotFound, gymnasium.error.NamespaceNotFound) as error:
@@ -116,7 +121,7 @@ def is_token_env(env_id: str, options: Mapping[str, Any]) -> bool:
     return detect_kind(env_id, options) == "token"
 
 
-def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own: Any) -> Any:
+def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own: Any) -> TokenEnvContract:
     """A token environment with `num_envs` slots.
 
     Arguments:
@@ -128,14 +133,15 @@ def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own
     if kind is not None and issubclass(kind, TokenEnv) and kind.__init__ is TokenEnv.__init__:
         kind = kind.vector_class
     if kind is not None and issubclass(kind, TokenVectorEnv):
-        return _call(env_id, kind, {**spec.kwargs, **own, **options}, num_envs=num_envs)
+        env: TokenEnvContract = _call(env_id, kind, {**spec.kwargs, **own, **options}, num_envs=num_envs)
+        return env
     if kind is not None or not isinstance(_loaded(spec, spec.entry_point), type):
         # The arguments of its vector environment are known to the single one alone.
-        env = _made(env_id, {**({} if kind is None else _taken(kind, own)), **options})
-        single = env.unwrapped
+        made = _made(env_id, {**({} if kind is None else _taken(kind, own)), **options})
+        single = made.unwrapped
         if isinstance(single, TokenEnv):
             return single.in_slots(num_envs, **{name: options.get(name, own[name]) for name in own})
-        env.close()
+        made.close()
     own.pop("end_ids", None)  # A plain environment says itself when an episode is over.
     return PlainTokenVectorEnv(lambda: _made(env_id, options), num_envs, **own)
 
@@ -195,7 +201,7 @@ def make_control_env(
     spec = get_spec(env_id)
     if spec.vector_entry_point is not None and not own_seeds:
         try:
-            native = gymnasium.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **options)
+            native = gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **options)
             return CheckedVectorEnv(native)
         except (TypeError, gymnasium.error.Error):
             pass  # The native form may know fewer options than the environment: then slots serve.
@@ -204,21 +210,8 @@ def make_control_env(
     return SlotVectorEnv(lambda: _made(env_id, options), num_envs, env_id)
 
 
-def _import(module: str) -> None:
-    try:
-        importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        if os.getcwd() in sys.path or not (module == missing or module.startswith(f"{missing}.")):
-            raise  # It was looked for there already, or was found and misses something itself.
-        # An installed command has its own folder on the path, and not the one that it is called in. That one goes to the
-        # end, so that no file in it comes before what is found elsewhere.
-        sys.path.append(os.getcwd())
-        importlib.import_module(module)
-
-
 def _made(env_id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
-    env: gymnasium.Env[Any, Any] = _call(env_id, gymnasium.make, options, id=env_id, disable_env_checker=True)
+    env: gymnasium.Env[Any, Any] = _call(env_id, gymnasium.make, options, id=get_spec(env_id), disable_env_checker=True)
     for name in ("observation_space", "action_space"):
         space = getattr(env, name, None)
         if not isinstance(space, gymnasium.Space):

@@ -33,7 +33,7 @@ def collect_responses(
     """Play `episodes` whole episodes in a token environment.
 
     Arguments:
-        env: a `TokenVectorEnv`, or an environment with its observations, infos and reset options.
+        env: a token environment (`palaestra.envs.token.contract.TokenEnvContract`).
         seeds: of sampling. The samples of an episode depend on its number, not on its slot or on other episodes.
         seed: resets the order of the prompts; `None` continues it.
         first: the number of the first episode; `None` continues the count.

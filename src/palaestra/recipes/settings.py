@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, field, fields
+from dataclasses import MISSING, asdict, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from palaestra.core.errors import RunError, SettingsError, suggest
+from palaestra.core.plugins import is_reference, make_absolute, make_reference
 from palaestra.runs.run import Run
 
 S = TypeVar("S")
@@ -45,10 +46,24 @@ def build(kind: type[S], values: Mapping[str, Any]) -> S:
 
 
 def resolve_settings(kind: type[S], settings: S | None, values: Mapping[str, Any]) -> S:
-    """Return the settings of a Python call, which passes either a settings object or single values as keywords."""
+    """Return the settings of a Python call, which passes either a settings object or single values as keywords.
+
+    Classes among the values (a task, a teacher, an environment) become references. Paths of the user's code become
+    absolute, so that a run can be resumed from another folder.
+    """
     if settings is not None and values:
         raise SettingsError(f"pass the settings or single values, not both; got both: {', '.join(sorted(values))}")
-    return settings if settings is not None else build(kind, values)
+    if settings is None:
+        values = {name: make_reference(v) if isinstance(v, type) else v for name, v in values.items()}
+        settings = build(kind, values)
+    changes: dict[str, Any] = {}
+    for f in fields(settings):  # type: ignore[arg-type]
+        value = getattr(settings, f.name)
+        if f.name == "plugins":
+            changes[f.name] = tuple(map(make_absolute, value))
+        elif isinstance(value, str) and is_reference(value):
+            changes[f.name] = make_absolute(value)
+    return replace(settings, **changes) if changes else settings  # type: ignore[type-var]
 
 
 def load_run_settings(kind: type[S], run: Run) -> S:

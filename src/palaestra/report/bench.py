@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from palaestra.recipes.research.bench import BenchResult, Episode
-from palaestra.recipes.research.recipe import ResearchSettings
+from palaestra.recipes.research.bench import BenchEpisode, BenchResult
+from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.recipes.research.summary import is_silent
 from palaestra.report.appendix import SettingRow, setting_rows
 from palaestra.report.profiles import ProfilesPart, profiles_part
@@ -31,7 +31,7 @@ COSTS = (
 class BenchRun:
     """One run; `address` is that of its own report."""
 
-    episode: Episode
+    episode: BenchEpisode
     address: str
     started: bool
     silent: bool
@@ -99,7 +99,7 @@ def bench_page(result: BenchResult) -> BenchPage:
     )
 
 
-def _agent(name: str, episodes: list[Episode]) -> AgentRow:
+def _agent(name: str, episodes: list[BenchEpisode]) -> AgentRow:
     ended: list[dict[str, Any]] = [e.summary for e in episodes if e.summary is not None]
     failures: Counter[str] = Counter()
     for summary in ended:
@@ -115,12 +115,12 @@ def _agent(name: str, episodes: list[Episode]) -> AgentRow:
     )
 
 
-def _run(result: BenchResult, episode: Episode) -> BenchRun:
+def _run(result: BenchResult, episode: BenchEpisode) -> BenchRun:
     started = (episode.folder / "settings.json").exists()
     # Beside the bench's own page, so that the folder can be moved.
     address = (episode.folder / "report.html").relative_to(result.folder).as_posix() if started else ""
     return BenchRun(episode, address, started, episode.summary is not None and is_silent(episode.summary))
 
 
-def _order(result: BenchResult, episode: Episode) -> tuple[int, int, int]:
+def _order(result: BenchResult, episode: BenchEpisode) -> tuple[int, int, int]:
     return result.tasks.index(episode.task), result.agents.index(episode.agent), episode.seed

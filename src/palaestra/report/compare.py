@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from palaestra.core.comparison import Comparison
+from palaestra.core.statistics import Comparison
 from palaestra.recipes.evaluate.compare import CompareResult
 from palaestra.report.bars import axis, dumbbell
 from palaestra.report.samples import Group

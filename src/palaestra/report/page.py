@@ -32,7 +32,7 @@ _PAGES: dict[str, Callable[[Run], Any]] = {
 }  # fmt: skip
 
 
-def write_report(folder: Path) -> Path:
+def write_report(folder: str | Path) -> Path:
     """Write `report.html` into the folder of a run, a study or a bench and return its path.
 
     A teach run also gets its lessons as `lessons.jsonl`.
@@ -49,6 +49,7 @@ def write_report(folder: Path) -> Path:
         >>> write_report(Path("runs/teach-20250101-120000"))      # doctest: +SKIP
         PosixPath('runs/teach-20250101-120000/report.html')
     """
+    folder = Path(folder)
     if (folder / PLAN).exists():
         return _write_study(folder)
     if (folder / BENCH).exists():

@@ -12,7 +12,7 @@ from palaestra.report.curves import RIGHT, TOP, WIDTH, frame
 from palaestra.report.figures import NOTHING, causes, plural
 from palaestra.report.lines import FOOT, LEFT, PLOT, plain, share, tick_words
 from palaestra.report.svg import Point, Scale, drawing, polyline, ticks
-from palaestra.research.standings.scores import BASELINE, Area, Cell, Measure, Profile, Standings
+from palaestra.research.standings.scores import BASELINE, Area, Measure, MethodCell, Profile, Standings
 from palaestra.research.tasks.task import Direction
 
 COLOURS = 5
@@ -169,7 +169,7 @@ def _row(standings: Standings, profile: Profile, task: str, silent: Callable[[st
     return ScoreRow(task, standings.metrics[task], f"{direction} is better", written)
 
 
-def _score(cell: Cell, direction: Direction, baseline: float, silent: bool) -> ScoreCell:
+def _score(cell: MethodCell, direction: Direction, baseline: float, silent: bool) -> ScoreCell:
     notes = [] if cell.method == BASELINE else [plural(cell.runs, "run")]
     if silent:
         notes.append("0 messages")
@@ -188,7 +188,7 @@ def _score(cell: Cell, direction: Direction, baseline: float, silent: bool) -> S
     )
 
 
-def _interval(cell: Cell) -> str:
+def _interval(cell: MethodCell) -> str:
     """An interval in words; an end that is open means that there might have been no score at all."""
     if cell.low is None and cell.high is None:
         return "" if cell.method == BASELINE or cell.score is None else "no interval"

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from palaestra.core.records import Message
 from palaestra.envs.turn.base import transcript
-from palaestra.recipes.research.recipe import ResearchSettings
+from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.recipes.research.summary import is_silent
 from palaestra.report.appendix import Appendix, appendix_of
 from palaestra.report.curves import RIGHT, TOP, WIDTH, frame

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from palaestra.core.records import Attempt, Report, Split
-from palaestra.core.selection import find_best
-from palaestra.core.statistics import Gain, measure_gain, report_on
+from palaestra.core.statistics import Gain, find_best, measure_gain, report_on
 from palaestra.recipes.teach.delivery import Delivery, add_up
 from palaestra.recipes.teach.lesson_summary import CALLING, count_calls, unpriced_models
 from palaestra.recipes.teach.recipe import TeachSettings

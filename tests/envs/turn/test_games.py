@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from palaestra.core.errors import EnvError
 from palaestra.core.records import Message, Split
-from palaestra.envs.turn import StopReason, TurnVectorEnv
-from palaestra.envs.turn.games import CalculatorEnv, GuessEnv, calculated
+from palaestra.envs.turn import TurnStopReason, TurnVectorEnv
+from palaestra.envs.turn.games import CalculatorEnv, GuessEnv, calculate
 from palaestra.tasks.base import get_split
 
 
@@ -31,13 +31,13 @@ def halve(env: GuessEnv, seed: int) -> tuple[float, Any]:
 def test_halving_finds_every_number_and_not_listening_few() -> None:
     env = GuessEnv(high=7, attempts=3)
     outcomes = [halve(env, seed) for seed in range(40)]
-    assert outcomes == [(1.0, StopReason.SOLVED)] * 40
+    assert outcomes == [(1.0, TurnStopReason.SOLVED)] * 40
     deaf = []
     for seed in range(70):
         env.reset(seed=seed)
         steps = [env.step(str(guess)) for guess in (1, 2, 3) if not env.over]
         deaf.append(steps[-1][1])
-        assert steps[-1][4]["stop_reason"] is (StopReason.SOLVED if deaf[-1] else StopReason.ATTEMPTS)
+        assert steps[-1][4]["stop_reason"] is (TurnStopReason.SOLVED if deaf[-1] else TurnStopReason.LOST)
     assert 0.2 < sum(deaf) / 70 < 0.65
 
 
@@ -47,7 +47,7 @@ def test_a_message_without_a_number_costs_an_attempt_and_may_cost_reward() -> No
     observation, reward, terminated, _, _ = env.step("I do not know.")
     assert (observation.messages[-1], reward, terminated) == (Message("user", "Say a number."), -0.5, False)
     _, reward, terminated, _, info = env.step("")
-    assert (reward, terminated, info["stop_reason"]) == (-0.5, True, StopReason.ATTEMPTS)
+    assert (reward, terminated, info["stop_reason"]) == (-0.5, True, TurnStopReason.LOST)
 
 
 def test_a_guess_of_any_length_is_read() -> None:
@@ -66,13 +66,13 @@ def test_the_calculator_answers_and_the_answer_ends() -> None:
     assert observation.messages[-1] == Message("tool", str(first * second))
     assert (reward, terminated, truncated, info["called"]) == (0.0, False, False, True)
     _, reward, terminated, _, info = env.step(f"Answer: {first * second}")
-    assert (reward, terminated, info["stop_reason"]) == (1.0, True, StopReason.SOLVED)
+    assert (reward, terminated, info["stop_reason"]) == (1.0, True, TurnStopReason.SOLVED)
     env.reset(seed=4)
     _, reward, terminated, _, info = env.step("Answer: 1")
-    assert (reward, terminated, info["stop_reason"]) == (0.0, True, StopReason.ATTEMPTS)
+    assert (reward, terminated, info["stop_reason"]) == (0.0, True, TurnStopReason.LOST)
     env.reset(seed=4)
     steps = [env.step("calc: 1+1") for _ in range(3)]
-    assert (steps[-1][2:4], steps[-1][4]["stop_reason"]) == ((False, True), StopReason.STEPS)
+    assert (steps[-1][2:4], steps[-1][4]["stop_reason"]) == ((False, True), TurnStopReason.STEPS)
 
 
 def test_held_out_factors_are_others() -> None:
@@ -94,12 +94,12 @@ def test_held_out_factors_are_others() -> None:
      ("1+"*50 + "1", "error: too long"), ("1e999", "error: not an expression")],
 )  # fmt: skip
 def test_what_the_calculator_shows(expression: str, shown: str) -> None:
-    assert calculated(expression) == shown
+    assert calculate(expression) == shown
 
 
 @given(st.text(alphabet="0123456789+-*/(). e=x\x00'[", max_size=70))
 def test_the_calculator_always_shows_something_short(expression: str) -> None:
-    assert 0 < len(calculated(expression)) < 30
+    assert 0 < len(calculate(expression)) < 30
 
 
 @pytest.mark.parametrize("wrong", [{"low": 3, "high": 2}, {"attempts": 0}, {"format_penalty": -1}])

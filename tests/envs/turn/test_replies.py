@@ -13,7 +13,7 @@ import pytest
 from palaestra.cli.main import main
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Failure, FailureCause, ImagePart, Message, TextPart
-from palaestra.envs.turn import Reply, StopReason, TurnEnv
+from palaestra.envs.turn import Reply, TurnEnv, TurnStopReason
 
 HELLO = Message("user", "hello")
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
@@ -34,7 +34,7 @@ class Wrong(TurnEnv):
     def respond(self, message: Message) -> Any:
         return self.answered
 
-    def cut(self, reason: StopReason) -> Any:
+    def truncate(self, reason: TurnStopReason) -> Any:
         return self.end
 
     def state(self) -> Any:
@@ -62,7 +62,7 @@ def test_messages_may_be_written_in_several_ways(given: Any, expected: Message) 
     assert env.reset(seed=0)[0].messages == (expected,)
     observation, _, terminated, _, info = env.step("a")
     assert observation.messages == (expected, Message("assistant", "a"), expected)
-    assert terminated and info["stop_reason"] is StopReason.SOLVED  # noqa: PT018
+    assert terminated and info["stop_reason"] is TurnStopReason.SOLVED  # noqa: PT018
     assert Wrong(one for one in [HELLO]).reset(seed=0)[0].messages == (HELLO,)
 
 
@@ -109,15 +109,15 @@ def test_what_failed_has_no_reward_whatever_stands_there() -> None:
 )
 def test_a_reply_that_is_none_is_refused_in_one_line(given: Any, said: str) -> None:
     answers, cuts = Wrong(answered=given), Wrong(answered=Reply(), end=given, max_turns=1)
-    for env, method in ((answers, "respond"), (cuts, "cut")):
+    for env, method in ((answers, "respond"), (cuts, "truncate")):
         env.reset(seed=0)
         with pytest.raises(EnvError, match=f"^Wrong.{method} gave .*{said.removeprefix('gave ')}") as caught:
             env.step("a")
         assert "\n" not in str(caught.value) and len(str(caught.value)) < 300  # noqa: PT018
         assert env.over
     cuts.reset(seed=0)
-    with pytest.raises(EnvError, match=r"^Wrong\.cut gave"):
-        cuts.stop(StopReason.COST)
+    with pytest.raises(EnvError, match=r"^Wrong\.truncate gave"):
+        cuts.stop(TurnStopReason.COST)
 
 
 def test_openings_and_states_are_checked_as_well() -> None:

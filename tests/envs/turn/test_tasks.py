@@ -13,7 +13,7 @@ import pytest
 from palaestra.core.errors import PalaestraError, TooFewProblemsError
 from palaestra.core.records import Completion, Failure, FailureCause, Message, Problem, Score, Split
 from palaestra.envs.factory import make_turn_env
-from palaestra.envs.turn import StopReason
+from palaestra.envs.turn import TurnStopReason
 from palaestra.envs.turn.tasks import ProblemSet, TaskEnv, TaskVectorEnv, feedback
 from palaestra.tasks.base import take
 
@@ -57,11 +57,11 @@ def test_the_attempt_that_ends_it_gives_the_reward() -> None:
     _, reward, terminated, _, info = env.step("half")
     assert (reward, terminated, info["score"]) == (0.0, False, 0.5)
     _, reward, terminated, truncated, info = env.step("right")
-    assert (reward, terminated, truncated, info["stop_reason"]) == (1.0, True, False, StopReason.SOLVED)
+    assert (reward, terminated, truncated, info["stop_reason"]) == (1.0, True, False, TurnStopReason.SOLVED)
     env.reset(seed=0)
     steps = [env.step(text) for text in ("wrong", "right enough", "half")]
     assert [step[1] for step in steps] == [0.0, 0.0, 0.5]
-    assert steps[-1][2] and steps[-1][4]["stop_reason"] is StopReason.ATTEMPTS  # noqa: PT018
+    assert steps[-1][2] and steps[-1][4]["stop_reason"] is TurnStopReason.ATTEMPTS  # noqa: PT018
     single = TaskEnv(Riddles(), attempts=1, problems=2)
     single.reset(seed=0)
     observation, reward, terminated, *_ = single.step("wrong")
@@ -87,7 +87,7 @@ def test_a_scorer_that_breaks_is_a_failure_and_no_zero(text: str, cause: Failure
     env.reset(seed=0)
     _, reward, terminated, truncated, info = env.step(text)
     assert (reward, terminated, truncated) == (0.0, False, True)
-    assert info["stop_reason"] is StopReason.FAILED and info["failure"].cause is cause  # noqa: PT018
+    assert info["stop_reason"] is TurnStopReason.FAILED and info["failure"].cause is cause  # noqa: PT018
     assert "score" not in info
 
 
@@ -105,7 +105,7 @@ def test_every_family_of_tasks_is_an_environment() -> None:
         worked = str(problem.metadata.get("worked", "")) or f"```python\n{problem.reference}\n```"
         assert problem.reference not in observation.messages[-1].text
         _, reward, terminated, _, info = env.step(worked)
-        assert (reward, terminated, info["stop_reason"]) == (1.0, True, StopReason.SOLVED), name
+        assert (reward, terminated, info["stop_reason"]) == (1.0, True, TurnStopReason.SOLVED), name
         problems.close()
 
 

@@ -19,7 +19,7 @@ from gymnasium.utils.env_checker import check_env
 import palaestra  # noqa: F401  (registers the environments)
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Failure, FailureCause, ImagePart, Message, TextPart, ToolCall
-from palaestra.envs.turn import Reply, StopReason, TurnEnv
+from palaestra.envs.turn import Reply, TurnEnv, TurnStopReason
 from palaestra.envs.turn.games import CalculatorEnv, GuessEnv
 from palaestra.envs.turn.records import AssistantSpace, observation_space
 from palaestra.envs.turn.tasks import TaskEnv
@@ -32,7 +32,7 @@ class Echo(TurnEnv):
 
     def __init__(self, **limits: Any) -> None:
         super().__init__(**limits)
-        self.handed_in: list[StopReason] = []
+        self.handed_in: list[TurnStopReason] = []
 
     def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
         return [
@@ -48,10 +48,10 @@ class Echo(TurnEnv):
         if message.text == "nan":
             return Reply(reward=math.nan)
         if message.text == "done":
-            return Reply((Message("user", "Well done."),), 1.0, StopReason.SOLVED, info={"extra": 3})
+            return Reply((Message("user", "Well done."),), 1.0, TurnStopReason.SOLVED, info={"extra": 3})
         return Reply((Message("tool", message.text),), 0.25)
 
-    def cut(self, reason: StopReason) -> Reply:
+    def truncate(self, reason: TurnStopReason) -> Reply:
         self.handed_in.append(reason)
         return Reply(reward=0.5, stop=reason)
 
@@ -78,10 +78,10 @@ def test_a_turn_brings_its_reward_in_its_own_step() -> None:
     assert after.messages == (*observation.messages, Message("assistant", "hello"), Message("tool", "hello"))
     last, reward, terminated, truncated, info = env.step(Message("assistant", "done", (ToolCall("submit"),)))
     assert (reward, terminated, truncated) == (1.0, True, False)
-    assert info == {"turn": 2, "stop_reason": StopReason.SOLVED, "extra": 3}
+    assert info == {"turn": 2, "stop_reason": TurnStopReason.SOLVED, "extra": 3}
     assert last.messages[: len(after.messages)] == after.messages
     assert env.over
-    for late in (lambda: env.step("more"), lambda: env.stop(StopReason.COST)):
+    for late in (lambda: env.step("more"), lambda: env.stop(TurnStopReason.COST)):
         with pytest.raises(gymnasium.error.ResetNeeded):
             late()
 
@@ -98,7 +98,7 @@ def test_a_failure_has_no_reward_and_is_no_zero() -> None:
     env.reset(seed=0)
     observation, reward, terminated, truncated, info = env.step("break")
     assert (reward, terminated, truncated) == (0.0, False, True)
-    assert info["stop_reason"] is StopReason.FAILED
+    assert info["stop_reason"] is TurnStopReason.FAILED
     assert info["failure"] == Failure(FailureCause.SANDBOX, "gone")
     assert observation.messages[-1].text == "broken"
 
@@ -120,18 +120,23 @@ def test_limits_cut_and_hand_in_what_is_there() -> None:
     env.reset(seed=0)
     env.step("one")
     _, reward, terminated, truncated, info = env.step("two")
-    assert (reward, terminated, truncated, info["stop_reason"]) == (0.75, False, True, StopReason.STEPS)
+    assert (reward, terminated, truncated, info["stop_reason"]) == (0.75, False, True, TurnStopReason.STEPS)
     slow = Echo(max_seconds=0.01)
     slow.reset(seed=0)
     time.sleep(0.02)
-    assert slow.step("one")[4]["stop_reason"] is StopReason.TIME
+    assert slow.step("one")[4]["stop_reason"] is TurnStopReason.TIME
     env.reset(seed=0)
-    _, reward, terminated, truncated, info = env.stop(StopReason.CONTEXT)
-    assert (reward, terminated, truncated, info) == (0.5, False, True, {"turn": 0, "stop_reason": StopReason.CONTEXT})
-    assert env.handed_in == [StopReason.STEPS, StopReason.CONTEXT]
+    _, reward, terminated, truncated, info = env.stop(TurnStopReason.CONTEXT)
+    assert (reward, terminated, truncated, info) == (
+        0.5,
+        False,
+        True,
+        {"turn": 0, "stop_reason": TurnStopReason.CONTEXT},
+    )
+    assert env.handed_in == [TurnStopReason.STEPS, TurnStopReason.CONTEXT]
     env.reset(seed=0)
     env.step("one")
-    assert env.step("done")[4]["stop_reason"] is StopReason.SOLVED, "an end of its own comes before the limit"
+    assert env.step("done")[4]["stop_reason"] is TurnStopReason.SOLVED, "an end of its own comes before the limit"
 
 
 @pytest.mark.parametrize("action", [3, None, Message("user", "no"), ["a"]])
@@ -160,8 +165,8 @@ def test_spaces_know_messages_with_images_and_with_calls() -> None:
 
 
 def test_stop_reasons_say_whether_an_episode_was_over_or_cut() -> None:
-    over = {reason for reason in StopReason if reason.terminal}
-    assert over == {StopReason.SUBMITTED, StopReason.SOLVED, StopReason.ATTEMPTS, StopReason.GAVE_UP}
+    over = {reason for reason in TurnStopReason if reason.terminal}
+    assert over == {TurnStopReason(name) for name in ("submitted", "solved", "lost", "attempts", "gave_up")}
 
 
 def test_rendering_shows_the_conversation() -> None:
@@ -226,7 +231,7 @@ def test_a_closed_environment_says_so(kind: type[Echo]) -> None:
     env.step("hello")
     env.close()
     env.close()
-    for use in (lambda: env.step("hello"), lambda: env.stop(StopReason.COST), lambda: env.reset(seed=0)):
+    for use in (lambda: env.step("hello"), lambda: env.stop(TurnStopReason.COST), lambda: env.reset(seed=0)):
         with pytest.raises(EnvError, match=f"this {kind.__name__} is closed; make another"):
             use()
     assert not isinstance(env, Rude) or env.ended == 4

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 
 from palaestra.core.errors import EnvError, SandboxError
 from palaestra.core.records import FailureCause, Message
-from palaestra.envs.turn import Reply, StopReason, TurnEnv, TurnVectorEnv
+from palaestra.envs.turn import Reply, TurnEnv, TurnStopReason, TurnVectorEnv
 
 
 class Count(TurnEnv):
@@ -41,9 +41,9 @@ class Count(TurnEnv):
             return Reply(reward=float("nan") if message.text == "nan" else 0.0)
         if message.text == "break":
             self.broken = 2
-            return Reply(stop=StopReason.GAVE_UP)
+            return Reply(stop=TurnStopReason.GAVE_UP)
         self.left -= 1
-        stop = StopReason.SOLVED if not self.left else None
+        stop = TurnStopReason.SOLVED if not self.left else None
         return Reply((Message("tool", message.text),), float(message.text), stop)
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ def test_a_finished_slot_starts_anew_in_the_same_step() -> None:
         final = infos["final_obs"][slot]
         assert final.messages[0] == started[slot].messages[0]
         assert [m.role for m in final.messages[1:]] == ["assistant", "tool"] * 2
-        assert infos["final_info"][slot]["stop_reason"] is StopReason.SOLVED
+        assert infos["final_info"][slot]["stop_reason"] is TurnStopReason.SOLVED
     assert infos["turn"].tolist() == [0, 0]
 
 
@@ -100,7 +100,7 @@ def test_without_autoreset_a_finished_slot_rests_and_a_mask_starts_it_anew() -> 
     assert rewards.tolist() == [1, 0, 0] and not terminated.any() and not truncated.any()  # noqa: PT018
     assert rested[1:] == observations[1:] and infos["turn"].tolist() == [2, None, None]  # noqa: PT018
     with pytest.raises(EnvError, match="no episode to stop in slot 1"):
-        env.stop({1: StopReason.COST})
+        env.stop({1: TurnStopReason.COST})
     for mask in (np.array([True]), np.array([1, 0, 0])):
         with pytest.raises(EnvError, match="reset_mask is one truth value a slot"):
             env.reset(options={"reset_mask": mask})
@@ -111,12 +111,12 @@ def test_some_slots_are_stopped_from_outside_and_the_others_stay() -> None:
     before, _ = env.reset(seed=0)
     observations, rewards, terminated, truncated, infos = env.stop({2: "context"})
     assert truncated.tolist() == [False, False, True] and not terminated.any()  # noqa: PT018
-    assert infos["final_info"][2]["stop_reason"] is StopReason.CONTEXT
+    assert infos["final_info"][2]["stop_reason"] is TurnStopReason.CONTEXT
     assert observations == before and rewards.tolist() == [0, 0, 0]  # noqa: PT018
     assert infos["active"].tolist() == [True, True, False]
     again = TurnVectorEnv(Count, 1)
     again.reset(seed=0)
-    assert again.stop({0: StopReason.TIME})[4]["active"].all(), "with autoreset the next episode has begun"
+    assert again.stop({0: TurnStopReason.TIME})[4]["active"].all(), "with autoreset the next episode has begun"
 
 
 def test_one_slot_that_raises_costs_the_others_nothing() -> None:
@@ -156,7 +156,7 @@ def test_a_marked_failure_ends_its_own_episode() -> None:
     _, rewards, terminated, truncated, infos = env.step(["1", "raise", "nan", "sandbox"])
     assert truncated.tolist() == [False, True, True, True] and not terminated.any()  # noqa: PT018
     assert rewards.tolist() == [1, 0, 0, 0]
-    assert [info["stop_reason"] for info in infos["final_info"][1:]] == [StopReason.FAILED] * 3
+    assert [info["stop_reason"] for info in infos["final_info"][1:]] == [TurnStopReason.FAILED] * 3
     raised, unpaid, gone = (info["failure"] for info in infos["final_info"][1:])
     assert (raised.cause, raised.message) == (FailureCause.ENVIRONMENT, "OSError: the sandbox is gone")
     assert (
@@ -209,13 +209,13 @@ def test_infos_have_the_masks_of_gymnasium_and_suit_its_wrappers() -> None:
     _, _, terminated, _, infos = env.step(["2", "3", "4"])
     assert terminated.tolist() == [True, False, True]
     assert infos[1] == {"turn": 2, "active": True}, "what a slot has nothing to say of is not in its info"
-    assert infos[0]["final_info"] == {"turn": 2, "stop_reason": StopReason.SOLVED}
+    assert infos[0]["final_info"] == {"turn": 2, "stop_reason": TurnStopReason.SOLVED}
     assert len(infos[0]["final_obs"].messages) == 5
     assert (infos[0]["episode"]["r"], infos[2]["episode"]["r"]) == (3, 5)
     bare = TurnVectorEnv(Count, 2)
     bare.reset(seed=0)
     bare.step(["1", "1"])
-    infos = bare.stop({1: StopReason.COST})[4]
+    infos = bare.stop({1: TurnStopReason.COST})[4]
     masks = {name: mask.tolist() for name, mask in infos.items() if name.startswith("_")}
     assert masks == {name: [False, True] for name in ("_turn", "_final_obs", "_final_info")}
 

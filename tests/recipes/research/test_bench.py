@@ -23,7 +23,7 @@ from palaestra.cli.standings import standings_tables
 from palaestra.core.errors import EngineError, RunError, SettingsError, TaskError, TotalSpentError
 from palaestra.core.events import Event
 from palaestra.recipes.research.bench import bench, read_bench, resume
-from palaestra.recipes.research.recipe import ResearchSettings
+from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.report import write_report
 from palaestra.research.standings.scores import BASELINE, Measure
 
@@ -155,7 +155,7 @@ def test_what_all_runs_may_spend_together_stops_the_bench_and_more_of_it_goes_on
         assert after["cost"] == pytest.approx(cost)
         assert after["total_cost"] == 2 * cost
     prices.write_text("{}")
-    with pytest.raises(SettingsError, match="needs to know what https://elsewhere"):
+    with pytest.raises(SettingsError, match="needs the price of https://elsewhere"):
         bench(ResearchSettings(model="https://elsewhere/v1#x"), tasks=[number], agents=["model"], total_cost=1.0, out=tmp_path / "x")  # fmt: skip
     assert not (tmp_path / "x").exists()
 

@@ -17,8 +17,8 @@ from palaestra.core.errors import MissingExtraError, TaskError
 from palaestra.core.events import Event
 from palaestra.recipes.research.mcp_server import serve_research
 from palaestra.recipes.research.recipe import ResearchResult
-from palaestra.research.agents.mcp import Line
-from palaestra.research.workspace.commands import Outcome
+from palaestra.research.agents.mcp import EpisodeChannel
+from palaestra.research.workspace.commands import CommandResult
 from palaestra.research.workspace.step_record import Step
 from palaestra.runs.run import Run
 
@@ -46,14 +46,16 @@ def test_every_call_is_stored_as_it_is_done_and_the_run_has_ended_when_the_clien
 ) -> None:
     folder, heard, ended = tmp_path / "run", [], []
 
-    def client(line: Line, instructions: str) -> None:
+    def client(line: EpisodeChannel, instructions: str) -> None:
         assert "A large number" in instructions
         for name, arguments in (("bash", WRITE), ("validate", {}), ("submit", {})):
             heard.append(line.call(name, arguments))
             assert [step.action for step in stored(folder)][1:] == ["bash " + json.dumps(WRITE), "validate {}", "submit {}"][: len(heard)]  # fmt: skip
             assert len(ended) == (name == "submit")
         assert json.loads((folder / "summary.json").read_text())["stop_reason"] == "submitted"
-        assert line.call("bash", {"command": "ls"}) == Outcome("The episode is over; nothing was run.", False, "error")
+        assert line.call("bash", {"command": "ls"}) == CommandResult(
+            "The episode is over; nothing was run.", False, "error"
+        )
 
     result = serve_research(task=str(number), out=folder, serving=client, ended=ended.append)
     assert ended == [result]
@@ -84,7 +86,7 @@ def test_every_call_is_stored_as_it_is_done_and_the_run_has_ended_when_the_clien
 def test_what_was_not_done_is_told_as_an_error(
     number: Path, tmp_path: Path, name: str, arguments: dict[str, Any], ok: bool
 ) -> None:
-    def client(line: Line, instructions: str) -> None:
+    def client(line: EpisodeChannel, instructions: str) -> None:
         assert line.call(name, arguments).ok is ok
         assert line.call("bash", {"command": "cat answer.txt"}).ok
 
@@ -94,7 +96,7 @@ def test_what_was_not_done_is_told_as_an_error(
 def test_a_validation_or_submission_without_a_score_is_an_error_and_nothing_else_changes(
     number: Path, tmp_path: Path
 ) -> None:
-    def client(line: Line, instructions: str) -> None:
+    def client(line: EpisodeChannel, instructions: str) -> None:
         line.call("bash", {"command": "echo word > answer.txt"})
         for name, said in (("validate", "Nothing was validated"), ("submit", "Nothing was handed in")):
             outcome = line.call(name, {})
@@ -122,7 +124,7 @@ def test_a_validation_or_submission_without_a_score_is_an_error_and_nothing_else
 def test_a_client_that_leaves_or_comes_to_a_limit_hands_in_what_is_there(
     number: Path, tmp_path: Path, command: str, values: dict[str, Any], reason: str, score: float | None
 ) -> None:
-    def client(line: Line, instructions: str) -> None:
+    def client(line: EpisodeChannel, instructions: str) -> None:
         outcome = line.call("bash", {"command": command})
         assert outcome.ok is (reason != "failed")
         assert ("Handed in" in outcome.text) is (reason in ("time", "steps"))
@@ -146,7 +148,7 @@ def killed_after(steps: int) -> Callable[[Event], None]:
 
 
 def test_a_killed_run_is_ended_by_resume_with_what_its_client_had_done(number: Path, tmp_path: Path) -> None:
-    def client(line: Line, instructions: str) -> None:
+    def client(line: EpisodeChannel, instructions: str) -> None:
         assert line.call("bash", WRITE).ok
         outcome = line.call("bash", {"command": "ls"})
         assert (outcome.ok, outcome.text) == (False, "The episode ended: something around you broke. killed")
@@ -164,7 +166,7 @@ def test_a_killed_run_is_ended_by_resume_with_what_its_client_had_done(number: P
 def test_what_cannot_be_served_is_said_before_anything_is_written(
     number: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def client(line: Line, instructions: str) -> None:
+    def client(line: EpisodeChannel, instructions: str) -> None:
         raise AssertionError("nobody is served")
 
     with pytest.raises(TaskError, match="there is none in"):

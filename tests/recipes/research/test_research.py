@@ -20,7 +20,7 @@ from palaestra.cli.research import finish
 from palaestra.core.errors import RunError, SettingsError, TaskError, UnknownNameError
 from palaestra.core.events import Event
 from palaestra.engines.retry import AGAIN
-from palaestra.recipes.research.episode_player import Stopped, read_submission
+from palaestra.recipes.research.episode_player import EpisodeStopped, read_submission
 from palaestra.recipes.research.recipe import ResearchResult, research, resume
 from palaestra.report import write_report
 from palaestra.report.research import FOLDERS
@@ -203,7 +203,7 @@ def test_the_best_of_several_goes_on_after_a_kill(number: Path, tmp_path: Path, 
 
 def test_whoever_stops_a_run_between_steps_can_go_on(number: Path, tmp_path: Path) -> None:
     asked = iter([False, True])
-    with pytest.raises(Stopped):
+    with pytest.raises(EpisodeStopped):
         research(task=str(number), agent="reference", out=tmp_path / "run", stop=lambda: next(asked))
     with Run.open(tmp_path / "run") as run:
         assert resume(run).summary["replayed"] == 1
@@ -344,7 +344,7 @@ def test_a_broken_task_is_said_before_there_is_a_run(
 def test_a_baseline_is_measured_once_and_not_at_all_for_a_folder_that_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from palaestra.research.judge import baseline
+    from palaestra.research.workspace import baseline
 
     task, measured = number_task(tmp_path), 0
     monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / "cache"))

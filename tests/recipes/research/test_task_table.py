@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from palaestra.core.errors import SettingsError
-from palaestra.recipes.research.task_table import BEGIN, END, measure_tasks, put_into, table_of
+from palaestra.recipes.research.task_table import BEGIN, END, format_table, measure_tasks, replace_table
 
 
 def test_the_table_holds_what_was_measured_and_replaces_the_old_one(tmp_path: Path) -> None:
@@ -17,13 +17,13 @@ def test_the_table_holds_what_was_measured_and_replaces_the_old_one(tmp_path: Pa
     assert found[0].reference.test.score > found[0].baseline.test.score
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nan old table\n{END}\nafter\n")
-    put_into(page, table_of(found))
+    replace_table(page, format_table(found))
     text = page.read_text()
     assert "an old table" not in text
     assert f"| `prisoners_dilemma` | points, higher | {found[0].baseline.validation.score:.4g}," in text
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
-    put_into(page, "another")
+    replace_table(page, "another")
     assert page.read_text() == f"before\n{BEGIN}\nanother\n{END}\nafter\n"
 
 
@@ -31,5 +31,5 @@ def test_a_page_without_its_marks_is_left_as_it_is(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("nothing")
     with pytest.raises(SettingsError, match="must hold the lines"):
-        put_into(page, "a table")
+        replace_table(page, "a table")
     assert page.read_text() == "nothing"

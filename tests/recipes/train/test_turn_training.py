@@ -22,7 +22,7 @@ from palaestra.core.errors import EnvError, SettingsError
 from palaestra.core.records import Message
 from palaestra.engines.models import LoadedModel
 from palaestra.envs.factory import detect_kind, turn_options
-from palaestra.envs.turn import Reply, StopReason, TurnEnv
+from palaestra.envs.turn import Reply, TurnEnv, TurnStopReason
 from palaestra.envs.turn.games import CalculatorEnv
 from palaestra.recipes.progress import describe_iteration
 from palaestra.recipes.settings import build
@@ -221,7 +221,7 @@ class Paying(TurnEnv):
     def respond(self, message: Message) -> Reply:
         if self.breaking and self.how == "raise":
             raise OSError("the held-out data\nis gone")
-        return Reply(reward=math.nan if self.breaking else self.pay, stop=StopReason.ATTEMPTS)
+        return Reply(reward=math.nan if self.breaking else self.pay, stop=TurnStopReason.ATTEMPTS)
 
 
 @pytest.fixture
@@ -381,13 +381,13 @@ def test_the_documented_command_trains(tmp_path: Path) -> None:
 MODULE = """
 import gymnasium
 from palaestra.core.records import Message
-from palaestra.envs.turn import Reply, StopReason, TurnEnv
+from palaestra.envs.turn import Reply, TurnStopReason, TurnEnv
 
 class Colours(TurnEnv):
     def opening(self, options):
         return [Message("user", "Which colour?")]
     def respond(self, message):
-        return Reply(reward=1.0, stop=StopReason.SOLVED)
+        return Reply(reward=1.0, stop=TurnStopReason.SOLVED)
 
 gymnasium.register("Colours-v0", Colours)
 """

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from own_tasks import judge_of, judged, measured, part_of
 
-from palaestra.research.tasks.records import Grade, Unusable
+from palaestra.research.tasks.records import Grade, InvalidSubmission
 
 SCORES = {
     "mountain_car": {"baseline": (27.8, 29.1), "reference": (99.57, 99.57)},
@@ -55,7 +55,7 @@ def test_the_reference_is_ahead_of_the_baseline_on_both_splits(name: str) -> Non
 )
 def test_a_policy_that_gives_no_action_is_told_so(name: str, text: str, said: str) -> None:
     outcome = judged(name, text)
-    assert isinstance(outcome, Unusable), outcome
+    assert isinstance(outcome, InvalidSubmission), outcome
     assert said in outcome.reason
 
 
@@ -71,7 +71,7 @@ def test_a_policy_that_gives_no_action_is_told_so(name: str, text: str, said: st
 )
 def test_a_step_of_the_maze_is_an_action_and_a_memory_that_is_not_too_long(answer: str, said: str) -> None:
     outcome = judged("grid_maze", f"def act(observation, memory):\n    return {answer}\n")
-    assert isinstance(outcome, Unusable), outcome
+    assert isinstance(outcome, InvalidSubmission), outcome
     assert said in outcome.reason
 
 

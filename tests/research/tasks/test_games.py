@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from own_tasks import judge_of, judged, measured, part_of
 
-from palaestra.research.judge.evaluation import Judge
-from palaestra.research.tasks.records import Grade, Unusable
+from palaestra.research.judge.evaluation import SubmissionJudge
+from palaestra.research.tasks.records import Grade, InvalidSubmission
 
 SCORES = {
     "prisoners_dilemma": {"baseline": (2.290, 2.215), "reference": (2.656, 2.544)},
@@ -59,21 +59,21 @@ def test_the_reference_is_ahead_of_the_baseline_on_both_splits(name: str) -> Non
 )
 def test_a_broken_player_is_told_why_and_has_no_score(name: str, body: str, before: str, said: str) -> None:
     outcome = judged(name, player(name, body, before))
-    assert isinstance(outcome, Unusable), outcome
+    assert isinstance(outcome, InvalidSubmission), outcome
     assert said in outcome.reason
 
 
 @pytest.mark.parametrize("name", SCORES)
 def test_a_player_without_the_function_is_told_its_name(name: str) -> None:
     outcome = judged(name, "def play():\n    return 'C'\n")
-    assert isinstance(outcome, Unusable), outcome
+    assert isinstance(outcome, InvalidSubmission), outcome
     assert FUNCTION[name] in outcome.reason
 
 
 def test_a_player_that_thinks_for_ever_is_ended() -> None:
     judge = judge_of("prisoners_dilemma", 1.0)
     outcome = judge.judge({"strategy.py": b"def choose(mine, theirs):\n    while True: pass\n"}, "test")
-    assert isinstance(outcome, Unusable), outcome
+    assert isinstance(outcome, InvalidSubmission), outcome
     assert "ended before it answered" in outcome.reason
 
 
@@ -90,7 +90,7 @@ def test_a_player_that_thinks_for_ever_is_ended() -> None:
 )
 def test_only_a_hundred_whole_soldiers_can_be_sent(division: str) -> None:
     outcome = judged("colonel_blotto", player("colonel_blotto", f"return {division}"))
-    assert isinstance(outcome, Unusable), outcome
+    assert isinstance(outcome, InvalidSubmission), outcome
     assert "sum to 100" in outcome.reason
 
 
@@ -157,7 +157,7 @@ def test_the_allocators_always_send_a_hundred_soldiers() -> None:
 
 def alone(name: str, opponent: Callable[..., Any], body: str) -> float:
     """What a player gets from one opponent of ours."""
-    judge = Judge(judge_of(name).task, judge_of(name).sandbox)
+    judge = SubmissionJudge(judge_of(name).task, judge_of(name).sandbox)
     judge._evaluate.__globals__["field"] = lambda rng: [opponent] * 4
     outcome = judge.judge({judge.task.submission.files[0]: player(name, body).encode()}, "test")
     assert isinstance(outcome, Grade), outcome

@@ -8,7 +8,7 @@ import math
 import pytest
 from own_tasks import judge_of, judged, measured
 
-from palaestra.research.tasks.records import Grade, Unusable
+from palaestra.research.tasks.records import Grade, InvalidSubmission
 
 NAME = "tiny_language_model"
 SIZE = 47
@@ -63,7 +63,7 @@ def test_chances_that_sum_to_a_little_more_are_scaled_and_give_no_advantage() ->
 )
 def test_what_are_no_chances_is_unusable(row: str, said: str) -> None:
     outcome = judged(NAME, model(row))
-    assert isinstance(outcome, Unusable)
+    assert isinstance(outcome, InvalidSubmission)
     assert said in outcome.reason
 
 
@@ -80,7 +80,7 @@ def test_what_are_no_chances_is_unusable(row: str, said: str) -> None:
 )
 def test_programs_that_do_something_else_get_no_score(text: str, said: str) -> None:
     outcome = judged(NAME, text)
-    assert isinstance(outcome, Unusable)
+    assert isinstance(outcome, InvalidSubmission)
     assert said in outcome.reason
 
 

@@ -10,7 +10,7 @@ from own_tasks import judge_of, judged, measured, part_of
 
 from palaestra.core.records import Example, Message, Split
 from palaestra.core.seeding import Seeds
-from palaestra.research.tasks.records import Grade, Unusable
+from palaestra.research.tasks.records import Grade, InvalidSubmission
 from palaestra.research.tasks.task import load_task
 from palaestra.tasks.base import make_task
 
@@ -55,7 +55,7 @@ def lessons(*several: Any) -> str:
 )
 def test_lessons_of_another_form_are_unusable(text: str, said: str) -> None:
     outcome = judged("write_lessons", text)
-    assert isinstance(outcome, Unusable)
+    assert isinstance(outcome, InvalidSubmission)
     assert said in outcome.reason
 
 
@@ -72,11 +72,16 @@ def test_lessons_that_ask_the_hidden_problems_are_dropped_in_whatever_words() ->
     outcome = judged("write_lessons", text, "test")
     # It tells that guesses were right, so it counts, and says no more than that.
     none = "every example asks what a hidden problem asks, so that none is left to train on"
-    assert outcome == Unusable(f"on the test split {none}. More is told by validate, and by a trial of your own", True)
+    assert outcome == InvalidSubmission(
+        f"on the test split {none}. More is told by validate, and by a trial of your own", True
+    )
     # What is wrong with an example is said before, whether or not it asks what is hidden.
     too_long = [lessons({"question": question, "response": "%$&" * 190}) for question in (asked[0], "Why?")]
     said = [judged("write_lessons", text, "test") for text in too_long]
-    assert all(isinstance(one, Unusable) and "nano cannot be trained" in one.reason and not one.exposed for one in said)
+    assert all(
+        isinstance(one, InvalidSubmission) and "nano cannot be trained" in one.reason and not one.exposed
+        for one in said
+    )
     without = part_of("write_lessons", "_without")
     own = Example((Message("user", "A basket holds 4441 pears and 4443 apples."),), "Answer: 1")
     several = [word for word in asked if sum(part.strip(".,?%").isdigit() for part in word.split()) >= 2]
@@ -113,7 +118,7 @@ def test_nano_learns_from_one_example_without_a_failure_and_the_score_counts_wha
 )
 def test_settings_beyond_their_bounds_are_unusable(change: dict[str, Any], said: str) -> None:
     outcome = judged("tune_ppo", json.dumps({**SETTINGS, **change}))
-    assert isinstance(outcome, Unusable)
+    assert isinstance(outcome, InvalidSubmission)
     assert said in outcome.reason
 
 
@@ -123,7 +128,7 @@ def test_settings_beyond_their_bounds_are_unusable(change: dict[str, Any], said:
 )
 def test_settings_of_another_form_are_unusable(text: str, said: str) -> None:
     outcome = judged("tune_ppo", text)
-    assert isinstance(outcome, Unusable)
+    assert isinstance(outcome, InvalidSubmission)
     assert said in outcome.reason
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from own_tasks import judge_of, judged, measured
 
-from palaestra.research.judge.baseline import submission_of
 from palaestra.research.judge.evaluation import EvaluationSplit
-from palaestra.research.tasks.records import Grade, Unusable
+from palaestra.research.tasks.records import Grade, InvalidSubmission
+from palaestra.research.workspace.baseline import submission_files
 
 SCORES = {
     "tabular_regression": {"baseline": (0.289, 0.289), "reference": (0.129, 0.132)},
@@ -102,7 +102,7 @@ def test_a_table_of_another_form_is_unusable_and_says_why(name: str) -> None:
     for said, text in cases.items():
         for split in SPLITS:
             outcome = judged(name, text, split)
-            assert isinstance(outcome, Unusable), said
+            assert isinstance(outcome, InvalidSubmission), said
             assert said in outcome.reason
 
 
@@ -111,7 +111,7 @@ def test_files_that_are_no_text_or_too_large_are_unusable(name: str) -> None:
     judge = judge_of(name)
     for content, said in ((b"\xff\xfe\x00", "no text in UTF-8"), (b"9" * 5_000_000, "are the most")):
         outcome = judge.judge({"submission.csv": content}, "test")
-        assert isinstance(outcome, Unusable)
+        assert isinstance(outcome, InvalidSubmission)
         assert said in outcome.reason
 
 
@@ -119,13 +119,13 @@ def test_files_that_are_no_text_or_too_large_are_unusable(name: str) -> None:
 def test_a_rent_is_a_finite_number_within_bounds(value: str) -> None:
     rows = everything("tabular_regression")
     outcome = judged("tabular_regression", table(rows | {next(iter(rows)): value}))
-    assert isinstance(outcome, Unusable)
+    assert isinstance(outcome, InvalidSubmission)
     assert "a number between 1 and 1e+06" in outcome.reason
 
 
 @pytest.mark.parametrize("name", SCORES)
 def test_the_baseline_hands_in_what_the_judge_takes_and_the_public_data_hold_no_labels(name: str) -> None:
-    assert set(submission_of(measured(name, "baseline"))) == {"submission.csv"}
+    assert set(submission_files(measured(name, "baseline"))) == {"submission.csv"}
     public = judge_of(name).data.public
     assert public is not None
     for split in SPLITS:

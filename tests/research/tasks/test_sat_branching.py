@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 from own_tasks import judge_of, judged, measured, part_of
 
-from palaestra.research.judge.evaluation import Judge
+from palaestra.research.judge.evaluation import SubmissionJudge
 from palaestra.research.tasks.data import TaskData
-from palaestra.research.tasks.records import Grade, Unusable
+from palaestra.research.tasks.records import Grade, InvalidSubmission
 
 FIRST = "def choose(clauses):\n    return clauses[0][0]\n"
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Judge:
+def small(tmp_path_factory: pytest.TempPathFactory) -> SubmissionJudge:
     """The judge with a few formulas of 45 variables, so that it is quick."""
     drawn, rng = part_of("sat_branching", "drawn", "data.py"), np.random.default_rng(0)
     folder: Path = tmp_path_factory.mktemp("formulas")
     for split in ("validation", "test"):
         (folder / f"{split}.json").write_text(json.dumps([drawn(45, rng) for _ in range(6)]))
-    judge = Judge(judge_of("sat_branching").task, judge_of("sat_branching").sandbox)
+    judge = SubmissionJudge(judge_of("sat_branching").task, judge_of("sat_branching").sandbox)
     judge.data = TaskData(judge.data.public, folder)
     return judge
 
@@ -70,7 +70,7 @@ def test_the_data_are_half_satisfiable_and_shared_by_no_two_splits() -> None:
     assert [satisfiable(make(formula)) for formula in sets[2][:6]] == [True, False] * 3
 
 
-def test_a_good_heuristic_needs_fewer_decisions_and_a_bad_one_still_ends(small: Judge) -> None:
+def test_a_good_heuristic_needs_fewer_decisions_and_a_bad_one_still_ends(small: SubmissionJudge) -> None:
     task = small.task
     texts = [FIRST, task.starter_files()["branching.py"].decode(), task.reference_files()["branching.py"].decode()]
     worst, baseline, reference = (small.judge(submission(text), "test") for text in texts)
@@ -80,8 +80,8 @@ def test_a_good_heuristic_needs_fewer_decisions_and_a_bad_one_still_ends(small: 
     assert 1 <= reference.score < baseline.score < worst.score < 1000
 
 
-def test_a_formula_that_takes_too_many_decisions_is_given_up(small: Judge) -> None:
-    judge = Judge(small.task, small.sandbox)
+def test_a_formula_that_takes_too_many_decisions_is_given_up(small: SubmissionJudge) -> None:
+    judge = SubmissionJudge(small.task, small.sandbox)
     judge.data = small.data
     judge._evaluate.__globals__["CAP"] = 3
     outcome = judge.judge(submission(FIRST), "test")
@@ -107,13 +107,13 @@ def test_a_formula_that_takes_too_many_decisions_is_given_up(small: Judge) -> No
         ("import os\ndef choose(clauses):\n    os.kill(os.getpid(), 9)\n", "ended before it answered"),
     ],
 )
-def test_a_heuristic_that_gives_no_open_literal_is_told_so(small: Judge, text: str, said: str) -> None:
+def test_a_heuristic_that_gives_no_open_literal_is_told_so(small: SubmissionJudge, text: str, said: str) -> None:
     outcome = small.judge(submission(text), "validation")
-    assert isinstance(outcome, Unusable), outcome
+    assert isinstance(outcome, InvalidSubmission), outcome
     assert said in outcome.reason
 
 
-def test_neither_a_changed_solver_nor_a_forged_count_has_an_effect(small: Judge) -> None:
+def test_neither_a_changed_solver_nor_a_forged_count_has_an_effect(small: SubmissionJudge) -> None:
     honest = small.judge(submission(FIRST), "test")
     forged = f"import sys\nprint('decisions: 1')\nsys.stderr.write('{{\"decisions\": 1}}')\n{FIRST}"
     solver = b"class Search:\n    satisfiable, decisions = True, 1\n"
@@ -127,7 +127,7 @@ def test_the_hidden_formulas_are_not_in_the_sandbox() -> None:
     hidden = judge_of("sat_branching").data.hidden
     look = f"import os\nfound = [os.listdir('/data'), os.path.exists({str(hidden)!r})]\n"
     outcome = judged("sat_branching", look + "def choose(clauses):\n    raise ValueError(found)\n")
-    assert isinstance(outcome, Unusable), outcome
+    assert isinstance(outcome, InvalidSubmission), outcome
     assert "[['formulas.json'], False]" in outcome.reason
 
 

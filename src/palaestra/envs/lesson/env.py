@@ -15,8 +15,7 @@ from palaestra.core.errors import LessonError, SettingsError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Attempt, Example, Lesson, Problem, Report, Split
 from palaestra.core.seeding import Seeds
-from palaestra.core.selection import is_better
-from palaestra.core.statistics import measure_gain, report_on
+from palaestra.core.statistics import is_better, measure_gain, report_on
 from palaestra.engines import models
 from palaestra.engines.base import Engine, Sampling
 from palaestra.envs.lesson.journal import Forgetful, Journal, WeightsOnly

@@ -1,4 +1,4 @@
-"""`CoTEnv-v0`: reasoning with a verifiable reward, on any task of `palaestra.tasks`."""
+"""`CoTEnv-v0`: chain-of-thought responses with a verifiable reward, on any task of `palaestra.tasks`."""
 
 from __future__ import annotations
 
@@ -19,27 +19,29 @@ FORMATS = {
     "answer": r"(?s).*\bAnswer: \S.*",
     "tags": r"(?s)\s*<think>.+?</think>\s*<final_answer>.+?</final_answer>\s*",
 }
-"""What the format reward looks for in the whole response: a last line `Answer: ...`, or the seed's tags."""
+"""Regular expressions of the format reward: a line `Answer: ...`, or tags around reasoning and answer."""
 
 
 class CoTVectorEnv(TokenVectorEnv):
     """Problems of a task; the reward is the task's score of the response, from 0 to 1.
 
-    With a format reward `f` it is `(1 - f) * score + f * (the response has the format and ended)`: still
-    from 0 to 1. A scorer that breaks is a failure of that response and no reward of 0.
+    With a format reward `f` it is `(1 - f) * score + f * (the response has the format and ended)`. If scoring fails,
+    the response has a failure instead of a reward.
 
     Arguments:
         task: a name (`palaestra list tasks`), or a task.
-        split: which problems; the train split is disjoint from those that results are measured on.
-        problems: how many a skill, 0 for all of a published data set; by default 200, or all that a skill has if those
-            are fewer.
-        skills: only these; all if none is given.
-        format_reward: the share `f`, from 0 to 1.
+        split: the split of the problems. Results are measured on the test split, which is disjoint.
+        problems: number of problems per skill, 0 for all of a published data set; by default 200, or all that a skill
+            has if there are fewer.
+        skills: names of skills; all if empty.
+        format_reward: the fraction `f`, from 0 to 1.
         format: `"answer"`, `"tags"`, or a regular expression that the whole response must match.
-        problem_seed: which problems of the task are drawn.
+        problem_seed: seed of the choice of problems.
         task_options: options of a task that is given by its name, for example `{"path": "data"}`.
         arguments: of `TokenVectorEnv`.
     """
+
+    task: Task
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class CoTVectorEnv(TokenVectorEnv):
         **arguments: Any,
     ) -> None:
         if not 0.0 <= format_reward <= 1.0:
-            raise EnvError(f"format_reward is a share from 0 to 1; got {format_reward}")
+            raise EnvError(f"format_reward is from 0 to 1; got {format_reward}")
         self.task = resolve_task(task, task_options)
         get_hooks(self.task).check_scoring()
         drawn = select_problems(self.task, split, problems, skills, problem_seed)
@@ -66,28 +68,28 @@ class CoTVectorEnv(TokenVectorEnv):
         except re.error as error:
             raise EnvError(f"format is answer, tags or a regular expression; got {format!r}: {error}") from error
         super().__init__(drawn, max_tokens=max_tokens, **arguments)
-        # A subclass with a `reward` of its own is asked for each response.
+        # A subclass that overrides `reward` is called once per response.
         self._in_batch = get_hooks(self.task).concurrent_scoring and type(self).reward is CoTVectorEnv.reward
 
     def reward(self, response: Response) -> float:
         outcome = score(self.task, *_answer(response))
         if isinstance(outcome, Failure):
             raise RewardError(f"{outcome.cause}: {outcome.message}")
-        return self._reward_of(response, outcome)
+        return self._add_format(response, outcome)
 
     def rewards(self, responses: Sequence[Response]) -> Sequence[float | RewardError]:
-        """Several responses are scored side by side, if the task allows it."""
+        """Score several responses in parallel, if the task allows it."""
         if len(responses) == 1:
             return [self.reward(responses[0])]
         outcomes = score_all(self.task, [_answer(response) for response in responses])
         return [
             RewardError(f"{outcome.cause}: {outcome.message}")
             if isinstance(outcome, Failure)
-            else self._reward_of(response, outcome)
+            else self._add_format(response, outcome)
             for response, outcome in zip(responses, outcomes, strict=True)
         ]
 
-    def _reward_of(self, response: Response, outcome: Score) -> float:
+    def _add_format(self, response: Response, outcome: Score) -> float:
         if not self.format_reward:
             return outcome.value
         formed = not response.truncated and self._format.fullmatch(response.text) is not None
@@ -97,11 +99,11 @@ class CoTVectorEnv(TokenVectorEnv):
 def _answer(response: Response) -> tuple[Problem, Completion]:
     problem = response.prompt.source
     if not isinstance(problem, Problem):
-        raise EnvError("this prompt is no problem of the task, so its response cannot be scored")
+        raise EnvError("this prompt is not a problem of the task, so its response cannot be scored")
     return problem, Completion(response.text, response.token_ids, stop_reason=response.stop_reason)
 
 
 class CoTEnv(TokenEnv):
-    """The single view of `CoTVectorEnv`, made by `gym.make("CoTEnv-v0", **arguments)`."""
+    """The single-environment view of `CoTVectorEnv`, for `gym.make("CoTEnv-v0", **arguments)`."""
 
     vector_class = CoTVectorEnv

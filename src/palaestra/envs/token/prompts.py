@@ -1,4 +1,4 @@
-"""What a token environment is given and what comes out of it: prompts and responses."""
+"""Prompts and responses of token environments."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ PromptLike = str | Sequence[int] | Sequence[Message] | Problem
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the model continues.
+    """A tokenized prompt.
 
     Arguments:
-        ids: exactly the tokens that it is given.
-        text: the question as a person would read it.
-        source: what the prompt was made from, for example the `Problem`.
+        ids: the exact token ids that the model is given.
+        text: the question as a person reads it.
+        source: the object that the prompt was made from, for example the `Problem`.
     """
 
     ids: tuple[int, ...]
@@ -44,11 +44,11 @@ class Response:
     """A finished response.
 
     Arguments:
-        token_ids: exactly the tokens that were chosen, the end-of-sequence token included.
-        text: decoded, without the end-of-sequence token and from before any stop string.
-        reward: of the whole response; `None` where it failed.
-        failure: why there is no reward, else empty.
-        token_rewards: of each token, where the environment gives them.
+        token_ids: the exact ids that were sampled, including the end-of-sequence token.
+        text: decoded, without the end-of-sequence token, up to a stop string.
+        reward: of the whole response; `None` if computing it failed.
+        failure: why there is no reward; empty otherwise.
+        token_rewards: one per token, if the environment computes them.
     """
 
     prompt: Prompt
@@ -67,7 +67,7 @@ class Response:
 
 
 def load_tokenizer(model: str | PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model by its name, or the one that is given.
+    """Load the tokenizer of a model by its name. A tokenizer object is returned unchanged.
 
     Raises:
         ModelError: the model has no tokenizer that transformers can load.
@@ -82,86 +82,84 @@ def load_tokenizer(model: str | PreTrainedTokenizerBase) -> PreTrainedTokenizerB
         raise ModelError(f"the model '{model}' has no tokenizer: {where} holds none of {', '.join(files)}")
     try:
         return AutoTokenizer.from_pretrained(where, padding_side="left")
-    except Exception as error:  # transformers and tokenizers each raise their own.
+    except Exception as error:  # transformers and tokenizers raise many types.
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ModelError(f"cannot load the tokenizer of '{model}': {reason.strip()}") from error
 
 
 def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
-    """How many ids there are to choose from: one more than the greatest.
-
-    A tokenizer whose ids have holes knows fewer tokens than that.
-    """
+    """Return the number of ids: one more than the greatest, also if the tokenizer leaves some ids unused."""
     return max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=-1))
 
 
 def find_end_ids(tokenizer: PreTrainedTokenizerBase, more: Sequence[int] = ()) -> tuple[int, ...]:
-    """The tokens that end a response."""
+    """Return the ids that end a response: the tokenizer's end-of-sequence token and `more`."""
     if tokenizer.eos_token_id is None and not more:
-        raise ModelError("the tokenizer names no end-of-sequence token; give `end_ids` to the environment")
+        raise ModelError("the tokenizer has no end-of-sequence token; give `end_ids` to the environment")
     own = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
     return tuple(dict.fromkeys((*own, *(int(i) for i in more))))
 
 
 def find_special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """The tokens that are left out when a response is decoded: what they are called, and their ids."""
+    """Return the special tokens and their ids. They are skipped when a response is decoded."""
     added = {str(token): int(i) for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     named = zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True)
     return {**{name: int(i) for name, i in named if i is not None}, **added}
 
 
 def encode_prompt(item: PromptLike | Prompt, tokenizer: PreTrainedTokenizerBase, chat: bool) -> Prompt:
-    """Tokenize one prompt; a text becomes a user's message where the tokenizer has a chat template.
+    """Tokenize one prompt.
 
     Arguments:
-        chat: `False` takes a text as it is, to be continued rather than answered.
+        chat: whether a text becomes a user message, if the tokenizer has a chat template. Otherwise it is tokenized as
+            plain text.
 
     Raises:
-        EnvError: it is none of these, or the chat template refuses it.
+        EnvError: the type of the prompt is unknown, or the chat template rejects it.
     """
     from jinja2 import TemplateError
 
     try:
-        return _encoded(item, tokenizer, chat)
+        return _tokenize(item, tokenizer, chat)
     except TemplateError as error:
         reason = " ".join(str(error).split())
-        raise EnvError(f"the tokenizer's chat template refuses it: {reason}") from error
+        raise EnvError(f"the tokenizer's chat template rejects it: {reason}") from error
 
 
-def _encoded(item: PromptLike | Prompt, tokenizer: PreTrainedTokenizerBase, chat: bool) -> Prompt:
+def _tokenize(item: PromptLike | Prompt, tokenizer: PreTrainedTokenizerBase, chat: bool) -> Prompt:
     if isinstance(item, Prompt):
         return item
     if isinstance(item, Problem):
-        return Prompt(_ids_of(item.messages, tokenizer), item.messages[-1].text, item)
+        return Prompt(_encode_messages(item.messages, tokenizer), item.messages[-1].text, item)
     if isinstance(item, str):
         item = clean_text(item)
         if chat and tokenizer.chat_template is not None:
-            # A template makes tokens of nothing as well; there is still nothing asked.
+            # The template of an empty message still has tokens, but an empty prompt must be rejected.
             return Prompt(tuple(prompt_ids(tokenizer, (Message("user", item),))) if item.strip() else (), item, item)
         return Prompt(tuple(tokenizer.encode(item)), item, item)
     values: list[Any] = list(item) if isinstance(item, (Sequence, np.ndarray)) else [None]
     if values and all(isinstance(value, Message) for value in values):
-        return Prompt(_ids_of(values, tokenizer), values[-1].text, item)
+        return Prompt(_encode_messages(values, tokenizer), values[-1].text, item)
     if all(isinstance(value, (int, np.integer)) for value in values):
         ids = tuple(int(value) for value in values)
-        # Whether they are the tokenizer's is for the environment to say; decoding what is no id at all would raise.
-        return Prompt(ids, str(tokenizer.decode([one for one in ids if 0 <= one < 1 << 31])), item)
+        # The environment checks the range later; decoding an impossible id would raise here.
+        return Prompt(ids, str(tokenizer.decode([token for token in ids if 0 <= token < 1 << 31])), item)
     raise EnvError(f"expected a text, token ids, messages or a problem; got {type(item).__name__}: {str(item)[:60]!r}")
 
 
-def _ids_of(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+def _encode_messages(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     if any(message.has_image for message in messages):
-        raise EnvError("it holds an image, and an environment of tokens reads text only")
+        raise EnvError("it has an image; token environments take text only")
     return tuple(prompt_ids(tokenizer, messages))
 
 
 def prompt_order(count: int, seed: int, group: int) -> int:
-    """The index of the prompt of a group: all prompts once, in random order, before any comes again."""
+    """Return the index of a group's prompt. Each pass over all prompts has its own random order."""
     lap, place = divmod(group, count)
     return int(_permutation(count, seed, lap)[place])
 
 
 @lru_cache(maxsize=8)
 def _permutation(count: int, seed: int, lap: int) -> np.ndarray:
-    """The order of one lap, remembered: it is asked for once a group."""
+    """Return the order of one pass over the prompts, cached because every group needs it."""
     return Seeds(seed).derive("prompts", count, lap).generator().permutation(count)

@@ -1,4 +1,4 @@
-"""`RLHFEnv-v0`: responses to prompts, judged by a reward model or a function, held near a reference."""
+"""`RLHFEnv-v0`: responses to prompts, scored by a reward model or a function, with a KL penalty to a reference."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, runtime_checkable
 
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Message, Problem
@@ -14,40 +14,44 @@ from palaestra.envs.token.base import RewardFunction, TokenVectorEnv
 from palaestra.envs.token.prompts import Prompt, PromptLike, Response
 from palaestra.envs.token.single import TokenEnv
 
-if TYPE_CHECKING:
-    from palaestra.learn.reward_model import RewardModel
-
 
 def prefer_brief(response: Response) -> float:
-    """The preference that stands in where none is given: a response that ends, the sooner the better.
+    """The default reward: 0 for a truncated response, otherwise higher for a shorter one.
 
-    From 0 (cut at the limit) to 1, so that `RLHFEnv-v0` can be tried without a reward model.
+    It lets `RLHFEnv-v0` run without a reward model.
     """
     return 0.0 if response.truncated else 1.0 / (1.0 + 0.05 * len(response.token_ids))
 
 
+@runtime_checkable
+class ResponseScorer(Protocol):
+    """Scores responses in a batch, as `palaestra.learn.reward_model.RewardModel` does."""
+
+    def score_responses(self, prompts: Sequence[Any], responses: Sequence[str]) -> list[float]:
+        """Return one score per response. A prompt is a text or a conversation."""
+        ...
+
+
 class RLHFVectorEnv(TokenVectorEnv):
-    """Prompts and a preference.
+    """Prompts with a reward model or reward function.
 
     Arguments:
-        prompts: a sequence of prompts, or a file: JSON lines with a `prompt` (`.jsonl`), or a text with a
-            prompt a line. Without any, the questions of `math-skills`.
-        reward: a function of the `Response` (or of prompt and response, two texts), the folder of a reward
-            model made by `train_reward`, or a loaded `RewardModel` (anything with its `score_responses`). Without
-            any, `prefer_brief`.
-        kl_coefficient: how much a nat of divergence from the reference costs. Whoever trains takes it from here
-            and subtracts it token by token, from the log-probs that the policy *had when it chose the token*
-            (`palaestra.learn.reference`); the environment's own reward is the preference alone.
-        reference: the model that the policy is held to; empty means the policy as it was before training
-            (with an adapter: the same weights, the adapter off).
-        reward_device: where a reward model computes.
+        prompts: a sequence of prompts, or a file: JSON lines with a `prompt` (`.jsonl`), or a text file with one prompt
+            per line. Default: the questions of `math-skills`.
+        reward: a function of the `Response` or of two texts (prompt and response), the folder of a reward model
+            trained by `train_reward`, or a `ResponseScorer` such as a loaded `RewardModel`. Default: `prefer_brief`.
+        kl_coefficient: weight of the KL divergence from the reference model, see `TokenEnvContract`. Training applies
+            it per token (`palaestra.learn.reference`); it is not part of this environment's reward.
+        reference: name of the reference model. Empty means the policy before training; with a LoRA adapter that is the
+            same weights with the adapter disabled.
+        reward_device: device of the reward model.
         arguments: of `TokenVectorEnv`.
     """
 
     def __init__(
         self,
         prompts: Sequence[PromptLike] | str | Path | None = None,
-        reward: RewardFunction | Callable[[str, str], float] | str | Path | RewardModel | None = None,
+        reward: RewardFunction | Callable[[str, str], float] | str | Path | ResponseScorer | None = None,
         *,
         kl_coefficient: float = 0.05,
         reference: str = "",
@@ -58,16 +62,16 @@ class RLHFVectorEnv(TokenVectorEnv):
         if kl_coefficient < 0:
             raise EnvError(f"kl_coefficient is at least 0; got {kl_coefficient}")
         self.kl_coefficient, self.reference = kl_coefficient, reference
-        self._model: RewardModel | None = None
+        self._model: ResponseScorer | None = None
         function: RewardFunction | None = None
         if isinstance(reward, (str, Path)):
             from palaestra.learn.reward_model import load_reward_model
 
             self._model = load_reward_model(str(reward), reward_device)
-        elif hasattr(reward, "score_responses"):
-            self._model = cast("RewardModel", reward)
+        elif isinstance(reward, ResponseScorer):
+            self._model = reward
         elif callable(reward):
-            function = _of_response(reward)
+            function = _to_response_function(reward)
         elif reward is None:
             function = prefer_brief
         else:
@@ -82,32 +86,34 @@ class RLHFVectorEnv(TokenVectorEnv):
     def rewards(self, responses: Sequence[Response]) -> Sequence[float | RewardError]:
         if self._model is None:
             return super().rewards(responses)
-        return self._model.score_responses([_asked(r.prompt) for r in responses], [r.text for r in responses])
+        return self._model.score_responses(
+            [_to_scorer_prompt(r.prompt) for r in responses], [r.text for r in responses]
+        )
 
 
 class RLHFEnv(TokenEnv):
-    """The single view of `RLHFVectorEnv`, made by `gym.make("RLHFEnv-v0", **arguments)`."""
+    """The single-environment view of `RLHFVectorEnv`, for `gym.make("RLHFEnv-v0", **arguments)`."""
 
     vector_class = RLHFVectorEnv
 
 
 def read_prompts(path: Path) -> list[str]:
-    """Prompts of a file: JSON lines with a `prompt` each, or one prompt a line; blank lines are passed over.
+    """Read prompts from a file: JSON lines with a `prompt` each, or one prompt per line. Blank lines are skipped.
 
     Raises:
-        EnvError: the file cannot be read, a line of it cannot (named by its number), or it has no prompt.
+        EnvError: the file or one of its lines cannot be read, or it has no prompts.
     """
     try:
         text = path.expanduser().read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise EnvError(f"cannot read the prompts in {path}: {error}") from error
-    # Not `splitlines`: it also breaks at signs that a JSON string may hold as they are.
+    # `splitlines` would also split at separators that may stand unescaped inside a JSON string.
     lines = [(number, line.strip("\r")) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if not lines:
         raise EnvError(f"{path} has no prompts: expected at least one line")
     if path.suffix not in (".jsonl", ".ndjson", ".json"):
         return [line for _, line in lines]
-    found = []
+    prompts = []
     for number, line in lines:
         try:
             row = json.loads(line)
@@ -115,20 +121,20 @@ def read_prompts(path: Path) -> list[str]:
             raise EnvError(f"{path}, line {number}: expected JSON with a 'prompt'; got {line[:40]!r}") from error
         if not isinstance(row, dict) or not isinstance(row.get("prompt"), str) or not row["prompt"].strip():
             raise EnvError(f"{path}, line {number}: expected an object with a text 'prompt'; got {line[:40]!r}")
-        found.append(row["prompt"])
-    return found
+        prompts.append(row["prompt"])
+    return prompts
 
 
-def _asked(prompt: Prompt) -> str | tuple[Message, ...]:
-    """What a reward model reads as the prompt: the whole conversation, where it is more than one question."""
+def _to_scorer_prompt(prompt: Prompt) -> str | tuple[Message, ...]:
+    """Return the prompt for a reward model: a text, or the conversation if it is more than one user message."""
     source = prompt.source.messages if isinstance(prompt.source, Problem) else prompt.source
-    if not isinstance(source, Sequence) or not all(isinstance(one, Message) for one in source):
+    if not isinstance(source, Sequence) or not all(isinstance(message, Message) for message in source):
         return prompt.text
     return prompt.text if len(source) == 1 and source[0].role == "user" else tuple(source)
 
 
-def _of_response(function: Callable[..., float]) -> RewardFunction:
-    """A function of two texts as a function of the response; one of the response as it is."""
+def _to_response_function(function: Callable[..., float]) -> RewardFunction:
+    """Wrap a function of two texts as a function of the response. Other functions are returned unchanged."""
     import inspect
 
     try:
@@ -142,11 +148,11 @@ def _of_response(function: Callable[..., float]) -> RewardFunction:
     if len(needed) != 2:
         return function
 
-    @functools.wraps(function)  # So that errors name the user's file and line.
-    def of_response(response: Response) -> float:
+    @functools.wraps(function)  # Errors then have the user's file and line.
+    def score_response(response: Response) -> float:
         return function(response.prompt.text, response.text)
 
-    return of_response
+    return score_response
 
 
 def _questions() -> Sequence[PromptLike]:

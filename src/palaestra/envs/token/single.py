@@ -7,14 +7,16 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 
-from palaestra.envs.token.base import Observation, TokenVectorEnv
+from palaestra.envs.token.base import TokenVectorEnv
+from palaestra.envs.token.contract import Observation
 
 
 class TokenEnv(gymnasium.Env[Observation, Any]):
-    """One slot of a `TokenVectorEnv`, seen as an ordinary environment: the same code, step by step.
+    """A `TokenVectorEnv` with one slot and no autoreset, as an ordinary environment.
 
-    Takes the arguments of its vector environment, of which there is one slot and no autoreset. To make one of
-    your own, name your vector environment in `vector_class`, or hand prompts and reward to `super().__init__`.
+    Takes the arguments of its vector environment. To write your own, set `vector_class` to your vector environment, or
+    pass prompts and reward to `super().__init__`. Attributes that Gymnasium does not define, such as `tokenizer`, are
+    those of the vector environment.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
@@ -43,12 +45,11 @@ class TokenEnv(gymnasium.Env[Observation, Any]):
         return None if rendered is None else rendered[0]
 
     def in_slots(self, num_envs: int, **changes: Any) -> TokenVectorEnv:
-        """The same environment with `num_envs` slots; `changes` are arguments that are to be others."""
+        """Return the same environment with `num_envs` slots. `changes` override arguments."""
         args, arguments = self._given
         return self.vector_class(*args, **{**arguments, **changes}, num_envs=num_envs)
 
     def __getattr__(self, name: str) -> Any:
-        # What the environment adds to Gymnasium's contract (tokenizer, max_tokens, ...) is found here as well.
         if name.startswith("_") or name == "vector":
             raise AttributeError(name)
         return getattr(self.vector, name)
@@ -59,7 +60,7 @@ def _first(observation: Observation) -> Observation:
 
 
 def _single(infos: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {name: infos[name][0] for name in ("episode", "group", "action_mask") if name in infos}
+    info: dict[str, Any] = {name: infos[name][0] for name in ("episode", "group", "action_mask") if name in infos}
     if "responses" in infos:
-        found["response"] = infos["responses"][0]
-    return found
+        info["response"] = infos["responses"][0]
+    return info

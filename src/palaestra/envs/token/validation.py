@@ -1,4 +1,4 @@
-"""What `reset` of a token environment may be given."""
+"""Checks of the arguments of `reset` and `step` of token environments."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from palaestra.core.errors import EnvError
 
 
 def check_seed(seed: int | list[int | None] | None, name: str) -> int | None:
-    """The one seed for all slots.
+    """Return the one seed for all slots. Episodes are numbered over all slots and share one order.
 
     Raises:
-        EnvError: a list with different seeds; episodes are numbered over all slots and share one order.
+        EnvError: a list with different seeds.
     """
     if isinstance(seed, (list, tuple)):
-        if any(one != seed[0] for one in seed):
+        if any(value != seed[0] for value in seed):
             raise EnvError(f"{name} takes one seed for all slots; got {seed}")
         seed = seed[0] if seed else None
     return None if seed is None else int(seed)
 
 
 def check_count(options: Mapping[str, Any], name: str) -> int | None:
-    """An option that is a whole number from 0, or `None` where it is not given."""
+    """Return a reset option that is a non-negative integer; `None` if it is missing."""
     value = options.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
-        raise EnvError(f"the reset option {name} is a whole number from 0; got {value!r}")
+        raise EnvError(f"the reset option {name} is an integer of at least 0; got {value!r}")
     return int(value)
 
 
 def check_tokens(actions: Any, active: np.ndarray, vocabulary: int) -> np.ndarray:
-    """The actions of a step as an array of tokens.
+    """Return the actions of a step as an array of tokens.
 
     Raises:
-        EnvError: nothing is to be done, the shape is another, or an active slot has no token of the vocabulary.
+        EnvError: no slot is active, the shape is wrong, or the action of an active slot is not in the vocabulary.
     """
     tokens: np.ndarray = np.asarray(actions)
     if tokens.shape != active.shape:
-        raise EnvError(f"step needs one token a slot, shape {active.shape}; got shape {tokens.shape}")
+        raise EnvError(f"step needs one token per slot, shape {active.shape}; got shape {tokens.shape}")
     if not np.issubdtype(tokens.dtype, np.integer):
-        raise EnvError(f"a token is a whole number; got actions of the type {tokens.dtype}")
+        raise EnvError(f"tokens are integers; got actions of the type {tokens.dtype}")
     if not active.any():
         raise EnvError("no slot is active: all episodes are done; call reset")
     chosen = tokens[active]
     wrong = chosen[(chosen < 0) | (chosen >= vocabulary)]
     if len(wrong):
-        raise EnvError(f"a token is from 0 to {vocabulary - 1}; got {wrong[0]}")
+        raise EnvError(f"tokens are from 0 to {vocabulary - 1}; got {wrong[0]}")
     return tokens

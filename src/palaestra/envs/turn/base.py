@@ -15,8 +15,15 @@ from palaestra.core.errors import EnvError
 from palaestra.core.records import Failure, FailureCause, Message
 from palaestra.core.user_code import describe_location
 from palaestra.engines.openai_format import assistant_message
-from palaestra.envs.turn.records import AssistantSpace, Conversation, Reply, Said, StopReason, observation_space
-from palaestra.envs.turn.replies import Checked, checked_mapping, checked_messages, checked_reply
+from palaestra.envs.turn.records import (
+    AssistantSpace,
+    Conversation,
+    MessageLike,
+    Reply,
+    TurnStopReason,
+    observation_space,
+)
+from palaestra.envs.turn.replies import CheckedReply, check_mapping, check_messages, check_reply
 
 Action = str | Message | Mapping[str, Any]
 _NOTES = "_notes_the_end"
@@ -24,29 +31,29 @@ T = TypeVar("T")
 
 
 class TurnEnv(gymnasium.Env[Conversation, Action]):
-    """An environment of conversations. Say what opens one and what answers a message; that is all.
+    """Base class of conversation environments. Subclasses define the opening messages and the reply to each message.
 
-    An action is an assistant's text, or its whole `Message` where it calls tools; OpenAI's dictionary of one will do. The
-    observation is a `Conversation`: the messages so far (`openai()` gives them as dictionaries), which only ever grow at
-    their end, and the environment's `state`. `step` returns the reward of this turn in this very step. `terminated` and
-    `truncated` follow from the `StopReason` in `info["stop_reason"]`. A closed environment stays closed.
+    An action is an assistant's text, or its whole `Message` if it calls tools; an OpenAI message dictionary is accepted
+    too. The observation is a `Conversation`: the messages so far (`openai()` returns them as dictionaries), which only
+    grow at the end, and the environment's `state`. `step` returns the reward of this turn. `terminated` and `truncated`
+    follow from the `TurnStopReason` in `info["stop_reason"]`. A closed environment cannot be reopened.
 
-    `info` holds `turn` (assistant messages so far), at the end `stop_reason`, and `failure` where something around the
-    agent broke: then the reward is 0 because there is none, and nobody should learn from it.
+    `info` holds `turn` (the number of assistant messages), at the end `stop_reason`, and `failure` if something around
+    the agent failed. The reward of a failed episode is 0 and must not be learned from.
 
     Arguments:
-        max_turns: the most assistant messages of an episode; 0 means no limit.
-        max_seconds: the most wall time of an episode, looked at between turns; 0 means no limit.
+        max_turns: the maximum number of assistant messages in an episode; 0 for no limit.
+        max_seconds: the maximum wall time of an episode, checked between turns; 0 for no limit.
 
     Raises:
-        EnvError: what `opening`, `respond`, `cut` or `state` gives back is not what was asked of them; says what it is.
+        EnvError: `opening`, `respond`, `truncate` or `state` returned a value of the wrong type.
 
     Example:
         >>> class Echo(TurnEnv):
         ...     def opening(self, options):
         ...         return [Message("user", "Say a word.")]
         ...     def respond(self, message):
-        ...         return Reply(reward=float(len(message.text) == 5), stop=StopReason.SOLVED)
+        ...         return Reply(reward=float(len(message.text) == 5), stop=TurnStopReason.SOLVED)
         >>> env = Echo()
         >>> observation, info = env.reset(seed=0)
         >>> env.step("seven")[1:4]
@@ -55,9 +62,9 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  (as Gymnasium declares it)
     held_out: ClassVar[Mapping[str, Any]] = {}
-    """Arguments that make an environment of episodes which nobody learns from, for example `{"split": "test"}`."""
+    """Arguments that select held-out episodes, for example `{"split": "test"}`."""
     learned_from: ClassVar[Mapping[str, Any]] = {}
-    """Arguments that it is trained with where the user gives no others, where its defaults are those of `held_out`."""
+    """Default arguments for training, if the class defaults are those of `held_out`."""
 
     def __init__(self, *, max_turns: int = 0, max_seconds: float = 0.0, render_mode: str | None = None) -> None:
         self.max_turns = check_integer("max_turns", max_turns, minimum=0)
@@ -70,27 +77,29 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
         self._over, self._closed = True, False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Note the end of an environment whose own `close` does not call ours: Gymnasium's does nothing, so few do."""
+        """Mark an environment as closed even if its `close` does not call ours, as is common with Gymnasium."""
         super().__init_subclass__(**kwargs)
         if cls.close is not TurnEnv.close and not hasattr(cls.close, _NOTES):
-            cls.close = _noted(cls.close)  # type: ignore[method-assign]
+            cls.close = _mark_closed(cls.close)  # type: ignore[method-assign]
 
-    # What an environment of one's own says
+    # Defined by subclasses
 
-    def opening(self, options: Mapping[str, Any]) -> Sequence[Said]:
-        """The first messages of an episode, as those of a `Reply`. Random choices come from `self.np_random`."""
+    def opening(self, options: Mapping[str, Any]) -> Sequence[MessageLike]:
+        """Return the first messages of an episode, in the forms that `Reply` accepts. Use `self.np_random` for random
+        choices.
+        """
         raise NotImplementedError(f"{type(self).__name__} needs `opening`: the messages that an episode starts with")
 
     def respond(self, message: Message) -> Reply:
-        """The answer to an assistant's message."""
+        """Return the reply to an assistant's message."""
         raise NotImplementedError(f"{type(self).__name__} needs `respond`: what answers an assistant's message")
 
-    def cut(self, reason: StopReason) -> Reply:
-        """The end of an episode that a limit cuts, for example a submission of what is there."""
+    def truncate(self, reason: TurnStopReason) -> Reply:
+        """Return the last reply of an episode that a limit ends, for example a submission of the current state."""
         return Reply(stop=reason)
 
     def state(self) -> Mapping[str, Any]:
-        """What the observation holds beside the messages."""
+        """Return what the observation holds besides the messages."""
         return {}
 
     # Gymnasium's contract
@@ -104,34 +113,34 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
         try:
             opened = self.opening(options or {})
         finally:
-            self._closed = False  # Some begin by closing what the last episode left.
-        self._messages = self._check("opening", checked_messages, opened)
+            self._closed = False  # Some environments begin by closing the last episode.
+        self._messages = self._check("opening", check_messages, opened)
         self._started, self._over = time.monotonic(), False
         return self.conversation(), {
             "turn": 0,
-            **self._check("opening_info", checked_mapping, self.opening_info()),
+            **self._check("opening_info", check_mapping, self.opening_info()),
         }
 
     def step(self, action: Action) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
         self._check_open()
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over; call reset() before step()")
-        said = self.read(action)
+        message = self.read(action)
         self._turn += 1
-        self._messages.append(said)
-        self._over = True  # Until the answer is there: an environment that raises has to be reset.
-        reply = self._check("respond", checked_reply, self.respond(said))
+        self._messages.append(message)
+        self._over = True  # Until the reply is complete: an environment that raises has to be reset.
+        reply = self._check("respond", check_reply, self.respond(message))
         if reply.stop is None and reply.failure is None:
             limit = self._limit()
             if limit is not None:
-                reply = reply.before(self._check("cut", checked_reply, self.cut(limit)))
-        return self._ended(reply)
+                reply = reply.before(self._check("truncate", check_reply, self.truncate(limit)))
+        return self._finish(reply)
 
     def read(self, action: Action) -> Message:
-        """The message that an action is. Nothing happens in the environment.
+        """Convert an action to a message, without any effect on the environment.
 
         Raises:
-            EnvError: it is none.
+            EnvError: the action is not an assistant's message.
         """
         if isinstance(action, Mapping):
             try:
@@ -141,58 +150,58 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
         if isinstance(action, str):
             action = Message("assistant", action)
         if action not in self.action_space:
-            got = f"a message of role '{action.role}'" if isinstance(action, Message) else type(action).__name__
-            raise EnvError(f"an action is an assistant's text or message; got {got}")
+            received = f"a message of role '{action.role}'" if isinstance(action, Message) else type(action).__name__
+            raise EnvError(f"an action is an assistant's text or message; got {received}")
         return action if action.content is not None else replace(action, content="")
 
-    def stop(self, reason: StopReason) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
-        """End the episode from outside: the agent's model has no money or room left, or somebody wants it to stop.
+    def stop(self, reason: TurnStopReason) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
+        """End the episode from outside, for example because the model's budget or context is exhausted.
 
-        The same five values as of `step`; there is a submission where the environment makes one.
+        Returns the same five values as `step`. The environment may make a submission.
         """
         self._check_open()
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over; call reset() before stop()")
         self._over = True
-        return self._ended(self._check("cut", checked_reply, self.cut(reason)))
+        return self._finish(self._check("truncate", check_reply, self.truncate(reason)))
 
     def close(self) -> None:
-        """End what the environment keeps running. It cannot be used after that."""
+        """Release the environment's resources. It cannot be used afterwards."""
         self._closed = True
 
     def render(self) -> str | None:
-        """The conversation as text."""
+        """Return the conversation as text."""
         if self.render_mode != "ansi" or not self._messages:
             return None
         return "\n".join(f"[{message.role}]\n{transcript(message)}" for message in self._messages)
 
     def conversation(self) -> Conversation:
-        """The observation as it is now."""
-        return Conversation(tuple(self._messages), self._check("state", checked_mapping, self.state()))
+        """Return the current observation."""
+        return Conversation(tuple(self._messages), self._check("state", check_mapping, self.state()))
 
     def opening_info(self) -> Mapping[str, Any]:
-        """What the `info` of `reset` holds beside the turn."""
+        """Return what the `info` of `reset` holds besides the turn."""
         return {}
 
     @property
     def turn(self) -> int:
-        """Assistant messages so far."""
+        """The number of assistant messages so far."""
         return self._turn
 
     @property
     def over(self) -> bool:
-        """Whether the episode has ended, or none has begun."""
+        """Whether no episode is in progress."""
         return self._over
 
-    def _limit(self) -> StopReason | None:
+    def _limit(self) -> TurnStopReason | None:
         if self.max_turns and self._turn >= self.max_turns:
-            return StopReason.STEPS
+            return TurnStopReason.STEPS
         if self.max_seconds and time.monotonic() - self._started >= self.max_seconds:
-            return StopReason.TIME
+            return TurnStopReason.TIME
         return None
 
     def _check(self, method: str, check: Callable[[str, Any], T], given: Any) -> T:
-        """Check what a method gave; an error names the method, its file and its line."""
+        """Check the return value of a method. An error names the method with its file and line."""
         try:
             return check(f"{type(self).__name__}.{method}", given)
         except EnvError as error:
@@ -202,9 +211,9 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
         if self._closed:
             raise EnvError(f"this {type(self).__name__} is closed; make another")
 
-    def _ended(self, reply: Checked) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
+    def _finish(self, reply: CheckedReply) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
         self._messages.extend(reply.messages)
-        stop = StopReason.FAILED if reply.failure is not None else reply.stop
+        stop = TurnStopReason.FAILED if reply.failure is not None else reply.stop
         reward = 0.0 if reply.failure is not None else reply.reward
         info: dict[str, Any] = {"turn": self._turn, **reply.info}
         self._over = stop is not None
@@ -217,18 +226,18 @@ class TurnEnv(gymnasium.Env[Conversation, Action]):
 
 
 def transcript(message: Message) -> str:
-    """A message as a person reads it: its text, and its calls of tools."""
+    """Return a message as readable text, with its tool calls."""
     calls = [f"{call.name}({call.arguments})" for call in message.tool_calls]
     return "\n".join(part for part in (message.text, *calls) if part)
 
 
-def failed(error: Exception, cause: FailureCause) -> Failure:
-    """What broke, as a record."""
+def to_failure(error: Exception, cause: FailureCause) -> Failure:
+    """Convert an exception to a failure record."""
     return Failure(cause, f"{type(error).__name__}: {error}")
 
 
-def _noted(close: Callable[..., None]) -> Callable[..., None]:
-    """A `close` after which its environment knows that it is closed."""
+def _mark_closed(close: Callable[..., None]) -> Callable[..., None]:
+    """Wrap `close` so that the environment knows that it is closed."""
 
     @wraps(close)
     def closing(self: TurnEnv, *arguments: Any, **named: Any) -> None:

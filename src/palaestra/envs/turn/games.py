@@ -1,4 +1,4 @@
-"""Small games of several turns that the smallest model can play: `palaestra/Guess-v0` and `palaestra/Calculator-v0`."""
+"""Multi-turn games that the smallest model can play: `palaestra/Guess-v0` and `palaestra/Calculator-v0`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from palaestra.core.errors import EnvError
 from palaestra.core.records import Example, Message, Split
 from palaestra.core.seeding import Seeds
 from palaestra.envs.turn.base import TurnEnv
-from palaestra.envs.turn.records import Reply, StopReason
+from palaestra.envs.turn.records import Reply, TurnStopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
 from palaestra.tasks.base import get_split
 
@@ -23,22 +23,22 @@ _NUMBER = re.compile(r"-?\d+")
 _CALL = re.compile(r"^\s*calc:(.*)$", re.MULTILINE)
 LONGEST_EXPRESSION = 64
 LARGEST = 10**9
-"""The calculator gives no number beyond this one."""
+"""The largest number that the calculator returns."""
 FARTHEST = 10**18
-"""No number beyond this one is to be guessed."""
+"""The largest number that can be guessed."""
 
 
 class GuessEnv(TurnEnv):
-    """Find a number: every guess is answered with "Higher." or "Lower.".
+    """Guess a number. Every guess is answered with "Higher." or "Lower.".
 
-    A guess is the last whole number of a message. A message without one costs an attempt as well. Finding the number
-    ends the episode with reward 1 (`StopReason.SOLVED`), using up the attempts with 0 (`StopReason.ATTEMPTS`). Whoever
-    halves the range finds `2**attempts - 1` numbers; whoever does not listen finds `attempts` of them.
+    A guess is the last whole number of a message. A message without one uses up an attempt too. Finding the number ends
+    the episode with reward 1 (`TurnStopReason.SOLVED`), using up the attempts with 0 (`TurnStopReason.LOST`). Binary
+    search finds any of `2**attempts - 1` numbers; a player that ignores the answers finds `attempts` of them.
 
     Arguments:
         low, high: the range, both ends included.
-        attempts: how many guesses there are.
-        format_penalty: taken from the reward of a message without a number.
+        attempts: the number of guesses.
+        format_penalty: subtracted from the reward of a message without a number.
 
     Example:
         >>> env = GuessEnv(high=8)
@@ -72,30 +72,30 @@ class GuessEnv(TurnEnv):
         return [Message("user", f"Guess a number from {self.low} to {self.high}.")]
 
     def respond(self, message: Message) -> Reply:
-        found = _NUMBER.findall(message.text)
-        guess = int(found[-1][:20]) if found else None
+        numbers = _NUMBER.findall(message.text)
+        guess = int(numbers[-1][:20]) if numbers else None
         if guess == self._secret:
-            return Reply(reward=1.0, stop=StopReason.SOLVED)
+            return Reply(reward=1.0, stop=TurnStopReason.SOLVED)
         penalty = -self.format_penalty if guess is None else 0.0
         if self.turn >= self.attempts:
-            return Reply(reward=penalty, stop=StopReason.ATTEMPTS)
-        told = "Say a number." if guess is None else "Higher." if guess < self._secret else "Lower."
-        return Reply((Message("user", told),), penalty)
+            return Reply(reward=penalty, stop=TurnStopReason.LOST)
+        answer = "Say a number." if guess is None else "Higher." if guess < self._secret else "Lower."
+        return Reply((Message("user", answer),), penalty)
 
 
 class CalculatorEnv(TurnEnv):
-    """A product of two numbers, with a calculator at hand: the message `calc: 37*48` is answered by the tool.
+    """A product of two numbers, with a calculator as a tool: the message `calc: 37*48` is answered by the tool.
 
-    A line `calc: EXPRESSION` (numbers, `+ - * /`, brackets) calls the tool, whose result, or what is wrong with the
-    expression, comes back as a message of the role `tool`. Any other message is the answer, of which the last whole
-    number counts: it ends the episode with reward 1 if it is right (`StopReason.SOLVED`) and 0 if not
-    (`StopReason.ATTEMPTS`). An episode that still calls in its last turn is cut (`StopReason.STEPS`).
+    A line `calc: EXPRESSION` (numbers, `+ - * /`, brackets) calls the tool. Its result, or an error, comes back as a
+    message of the role `tool`. Any other message is the answer, of which the last whole number counts. It ends the
+    episode with reward 1 if it is right (`TurnStopReason.SOLVED`) and 0 otherwise (`TurnStopReason.LOST`). An episode
+    that still calls the tool in its last turn is truncated (`TurnStopReason.STEPS`).
 
     Arguments:
-        digits: of both factors.
-        split: which pairs of factors; the train split is disjoint from those that results are measured on.
-        max_turns: the most messages; one of them is the answer.
-        offer: say in the question how the tool is called.
+        digits: the digits of both factors.
+        split: the pairs of factors; the train split is disjoint from the held-out splits.
+        max_turns: the maximum number of messages, including the answer.
+        offer: mention the tool in the question.
 
     Example:
         >>> env = CalculatorEnv()
@@ -127,7 +127,7 @@ class CalculatorEnv(TurnEnv):
     def opening(self, options: Mapping[str, Any]) -> Sequence[Message]:
         while True:
             first, second = (int(n) for n in self.np_random.integers(10 ** (self.digits - 1), 10**self.digits, size=2))
-            # The order is no difference: 37*48 and 48*37 belong to the same split.
+            # Order does not matter: 37*48 and 48*37 belong to the same split.
             if get_split(f"calculator|{min(first, second)}*{max(first, second)}") is self.split:
                 break
         self.factors = first, second
@@ -137,37 +137,37 @@ class CalculatorEnv(TurnEnv):
     def respond(self, message: Message) -> Reply:
         calls = _CALL.findall(message.text)
         if calls:
-            return Reply((Message("tool", calculated(calls[-1])),), info={"called": True})
-        found = _NUMBER.findall(message.text)
+            return Reply((Message("tool", calculate(calls[-1])),), info={"called": True})
+        numbers = _NUMBER.findall(message.text)
         first, second = self.factors
-        right = bool(found) and found[-1] == str(first * second)
-        return Reply(reward=float(right), stop=StopReason.SOLVED if right else StopReason.ATTEMPTS)
+        right = bool(numbers) and numbers[-1] == str(first * second)
+        return Reply(reward=float(right), stop=TurnStopReason.SOLVED if right else TurnStopReason.LOST)
 
 
 def calculator_examples(count: int, seed: int, **arguments: Any) -> list[Example]:
-    """Turns of episodes in which the tool is called and its result is answered, for a supervised warm-up.
+    """Generate turns of episodes that call the tool and answer with its result, for a supervised warm-up.
 
-    A model that never writes `calc:` by itself never finds out that it pays.
+    A model that never writes `calc:` cannot discover that it is rewarded.
 
     Arguments:
-        count: how many examples, calls and answers in turn.
-        arguments: of `CalculatorEnv`.
+        count: the number of examples, alternating calls and answers.
+        arguments: arguments of `CalculatorEnv`.
 
     >>> [example.response for example in calculator_examples(2, seed=0)]
     ['calc: 66*33', 'Answer: 2178']
     """
-    env, seeds, found = CalculatorEnv(**arguments), Seeds(seed).derive("calculator"), list[Example]()
+    env, seeds, examples = CalculatorEnv(**arguments), Seeds(seed).derive("calculator"), list[Example]()
     for episode in range(-(-count // 2)):
         observation, _ = env.reset(seed=seeds.derive(episode).integer() % 2**31)
         first, second = env.factors
         called = f"calc: {first}*{second}"
-        found.append(Example(observation.messages, called))
-        found.append(Example(env.step(called)[0].messages, f"Answer: {first * second}"))
-    return found[:count]
+        examples.append(Example(observation.messages, called))
+        examples.append(Example(env.step(called)[0].messages, f"Answer: {first * second}"))
+    return examples[:count]
 
 
 class _GameVectorEnv(TurnVectorEnv):
-    """A game in slots; the arguments are the game's, and those of `TurnVectorEnv`."""
+    """A game in slots, with the game's arguments and those of `TurnVectorEnv`."""
 
     game: ClassVar[type[TurnEnv]]
 
@@ -204,10 +204,10 @@ _OPERATIONS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
 }
 
 
-def calculated(expression: str) -> str:
-    """What a calculator shows for an expression of numbers, `+ - * /` and brackets; or what is wrong with it.
+def calculate(expression: str) -> str:
+    """Evaluate an expression of numbers, `+ - * /` and brackets; returns an error message if it is invalid.
 
-    >>> calculated("12*7"), calculated("(1+2)/4"), calculated("1/0"), calculated("x")
+    >>> calculate("12*7"), calculate("(1+2)/4"), calculate("1/0"), calculate("x")
     ('84', '0.75', 'error: division by zero', 'error: not an expression')
     """
     text = expression.strip().removesuffix("=")
@@ -225,12 +225,12 @@ def calculated(expression: str) -> str:
 
 
 def _value(node: ast.AST) -> Fraction:
-    """The exact value of an expression; only what is named here is computed."""
+    """Compute the exact value of an expression."""
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return Fraction(str(node.value))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_value(node.operand)
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-        found: Fraction = _OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
-        return found
+        value: Fraction = _OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
+        return value
     raise ValueError(type(node).__name__)

@@ -1,4 +1,4 @@
-"""What passes between an agent and a turn environment: typed records, and their Gymnasium spaces."""
+"""Records that agents and turn environments exchange, and their Gymnasium spaces."""
 
 from __future__ import annotations
 
@@ -14,42 +14,50 @@ from palaestra.core.spaces import Choice, RecordSpace, Several, UnicodeText
 from palaestra.engines.openai_format import chat_messages
 
 TEXT_LIMIT = 1 << 24
-"""The most characters of one message, an assistant's or the environment's."""
+"""The maximum number of characters in one message."""
 
-Said = Message | Mapping[str, Any] | str
-"""A message as an environment may give it: OpenAI's dictionary of one will do, and a text is a user's."""
+MessageLike = Message | Mapping[str, Any] | str
+"""A message as an environment may return it: a `Message`, an OpenAI message dictionary, or a text from the user."""
 
 
-class StopReason(StrEnum):
-    """Why an episode of turns ended. (Why a single completion ended is `palaestra.core.records.StopReason`.)"""
+class TurnStopReason(StrEnum):
+    """Why a turn episode ended. `palaestra.core.records.StopReason` is why a single completion ended."""
 
     SUBMITTED = "submitted"
-    """The agent handed in its work."""
+    """The agent submitted its work."""
     SOLVED = "solved"
-    """What was asked for is there; nothing is left to do."""
+    """The goal was reached."""
+    LOST = "lost"
+    """The game is over and was not won."""
     ATTEMPTS = "attempts"
-    """The last attempt was used, and was not right."""
+    """The last attempt was used and was not right."""
     GAVE_UP = "gave_up"
-    """The agent said that it stops, without handing anything in."""
+    """The agent stopped without submitting anything."""
     STEPS = "steps"
-    """The limit of turns was reached."""
+    """The turn limit was reached."""
     TIME = "time"
-    """The limit of wall time was reached."""
+    """The time limit was reached."""
     COST = "cost"
-    """The agent's model has spent what it may."""
+    """The budget of the agent's model is spent."""
     CONTEXT = "context"
-    """The conversation no longer fits the agent's model."""
+    """The conversation no longer fits the context of the agent's model."""
     FORMAT = "format"
-    """Too many messages in a row held no action that can be read."""
+    """Too many consecutive messages contained no readable action."""
     FAILED = "failed"
-    """Something around the agent broke: its model, the sandbox, the evaluator. There is no score."""
+    """Something around the agent failed: its model, the sandbox or the evaluator. There is no score."""
     INTERRUPTED = "interrupted"
-    """Somebody stopped it from outside."""
+    """The episode was stopped from outside."""
 
     @property
     def terminal(self) -> bool:
-        """Whether the episode is over for good (`terminated`), rather than cut (`truncated`)."""
-        return self in (StopReason.SUBMITTED, StopReason.SOLVED, StopReason.ATTEMPTS, StopReason.GAVE_UP)
+        """Whether the episode ended by itself (`terminated`) rather than at a limit (`truncated`)."""
+        return self in (
+            TurnStopReason.SUBMITTED,
+            TurnStopReason.SOLVED,
+            TurnStopReason.LOST,
+            TurnStopReason.ATTEMPTS,
+            TurnStopReason.GAVE_UP,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,45 +65,45 @@ class Conversation:
     """The observation at the turn scale.
 
     Arguments:
-        messages: everything that was said, in the OpenAI chat format. It only ever grows at its end.
-        state: what else an agent may know of where it stands; what is in it is the environment's to say.
+        messages: all messages so far, in the OpenAI chat format. They only grow at the end.
+        state: further information for the agent, defined by the environment.
     """
 
     messages: tuple[Message, ...]
     state: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def openai(self) -> list[dict[str, Any]]:
-        """The messages as plain dictionaries, as a client of OpenAI's format takes them; images as `data:` addresses."""
+        """Return the messages as dictionaries for an OpenAI client; images become `data:` URLs."""
         return chat_messages(self.messages)
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What an environment answers to an assistant's message.
+    """The reply of an environment to an assistant's message.
 
     Arguments:
-        messages: what is appended to the conversation: `Message`s, or OpenAI's dictionaries of them; a text is one message, a
-            user's.
-        reward: of this turn, a finite number.
-        stop: why the episode is over with it, a `StopReason` or its name; `None` goes on.
-        failure: what broke around the agent; the episode then ends as `StopReason.FAILED` and its reward says nothing.
-        info: what else the step's `info` is to hold.
+        messages: messages to append: `Message` objects, OpenAI message dictionaries or texts. A single text is one user
+            message.
+        reward: the reward of this turn, a finite number.
+        stop: why the episode ends, a `TurnStopReason` or its value; `None` to go on.
+        failure: what failed around the agent. The episode ends as `TurnStopReason.FAILED`, and its reward is ignored.
+        info: further entries of the step's `info`.
     """
 
-    messages: Sequence[Said] = ()
+    messages: Sequence[MessageLike] = ()
     reward: float = 0.0
-    stop: StopReason | str | None = None
+    stop: TurnStopReason | str | None = None
     failure: Failure | None = None
     info: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 def observation_space() -> RecordSpace:
-    """The space of `Conversation`."""
+    """Return the space of `Conversation`."""
     return RecordSpace(Conversation, {"messages": Several(message_space())})
 
 
 def message_space() -> RecordSpace:
-    """The space of the messages of a conversation."""
+    """Return the space of the messages of a conversation."""
     roles = Choice(("system", "user", "assistant", "tool"))
     return RecordSpace(Message, {"role": roles, "content": Content()})
 
@@ -116,9 +124,9 @@ class Content(UnicodeText):
 
 
 class AssistantSpace(UnicodeText):
-    """Actions at the turn scale: an assistant's text, or its whole message where it calls tools. Samples are texts.
+    """Actions at the turn scale: an assistant's text, or its whole message if it calls tools. Samples are texts.
 
-    A message without content, as servers give it beside calls of tools, is one with the empty text.
+    A message without content, as servers return it with tool calls, counts as an empty text.
     """
 
     def __init__(self, seed: int | np.random.Generator | None = None) -> None:

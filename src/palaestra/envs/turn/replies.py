@@ -1,4 +1,4 @@
-"""What an environment of somebody's own gives back, checked before anything is made of it."""
+"""Checks of the values that user-defined environments return."""
 
 from __future__ import annotations
 
@@ -11,69 +11,71 @@ from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Failure, Message
 from palaestra.engines.openai_format import message_of
-from palaestra.envs.turn.records import Reply, StopReason, message_space
+from palaestra.envs.turn.records import Reply, TurnStopReason, message_space
 
 _MESSAGES = message_space()
 
 
 class NoRewardError(EnvError, RewardError):
-    """A reward that is not a finite number. It may be so in this one episode: a break of it, and no wrong use."""
+    """A reward is not a finite number. It may happen in a single episode, so it counts as a failure and not as wrong
+    use.
+    """
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """A `Reply` whose fields are what they should be."""
+class CheckedReply:
+    """A `Reply` with validated fields."""
 
     messages: tuple[Message, ...]
     reward: float
-    stop: StopReason | None
+    stop: TurnStopReason | None
     failure: Failure | None
     info: Mapping[str, Any]
 
-    def before(self, then: Checked) -> Checked:
-        """Two replies of one turn."""
-        return Checked(
+    def before(self, then: CheckedReply) -> CheckedReply:
+        """Combine two replies of the same turn."""
+        return CheckedReply(
             (*self.messages, *then.messages), self.reward + then.reward, then.stop, then.failure, {**self.info, **then.info}
         )  # fmt: skip
 
 
-def checked_messages(where: str, given: Any) -> list[Message]:
-    """The messages that an environment said: `Message`s, OpenAI's dictionaries of them, or texts, which are a user's.
+def check_messages(where: str, given: Any) -> list[Message]:
+    """Validate the messages of an environment: `Message` objects, OpenAI message dictionaries, or texts from the user.
 
     Arguments:
-        where: who gave them, for the error: the class and its method.
-        given: one, or several.
+        where: the class and method that returned them, for the error.
+        given: one message or several.
 
     Raises:
-        EnvError: it is something else.
+        EnvError: a value is something else.
     """
     if isinstance(given, (str, Message, Mapping)):
         given = (given,)
     if not isinstance(given, Iterable) or isinstance(given, (bytes, bytearray)):
         raise EnvError(f"{where} gave {short_repr(given)}; expected messages")
-    return [_message(where, one) for one in given]
+    return [_message(where, message) for message in given]
 
 
-def checked_reply(where: str, given: Any) -> Checked:
-    """What an environment answered, by the same rules for its messages.
+def check_reply(where: str, given: Any) -> CheckedReply:
+    """Validate the reply of an environment.
 
     Raises:
-        EnvError: it is none, or one of its fields is something else.
-        NoRewardError: its reward is not a finite number.
+        EnvError: it is not a `Reply`, or a field has the wrong type.
+        NoRewardError: the reward is not a finite number.
     """
     if not isinstance(given, Reply):
         raise EnvError(f"{where} gave {short_repr(given)}; expected a Reply")
     if not isinstance(given.failure, Failure | None):
         raise EnvError(f"{where} gave the failure {short_repr(given.failure)}; expected a Failure, or None")
-    messages = tuple(checked_messages(where, given.messages))
-    # What failed has no reward, whatever stands there.
+    messages = tuple(check_messages(where, given.messages))
+    # The reward of a failed turn is ignored.
     reward = 0.0 if given.failure is not None else _reward(where, given.reward)
-    info = checked_mapping(where, given.info, "info ")
-    return Checked(messages, reward, _stop(where, given.stop), given.failure, info)
+    info = check_mapping(where, given.info, "info ")
+    return CheckedReply(messages, reward, _stop(where, given.stop), given.failure, info)
 
 
-def checked_mapping(where: str, given: Any, what: str = "") -> dict[str, Any]:
-    """A copy of names and values.
+def check_mapping(where: str, given: Any, what: str = "") -> dict[str, Any]:
+    """Validate and copy a mapping.
 
     Raises:
         EnvError: it is something else.
@@ -98,17 +100,19 @@ def _message(where: str, given: Any) -> Message:
     return given
 
 
-def _stop(where: str, given: Any) -> StopReason | None:
+def _stop(where: str, given: Any) -> TurnStopReason | None:
     if given is None:
         return None
     try:
-        return StopReason(given)
+        return TurnStopReason(given)
     except ValueError as error:
-        raise EnvError(f"{where} gave the stop {short_repr(given)}; expected one of {', '.join(StopReason)}") from error
+        raise EnvError(
+            f"{where} gave the stop {short_repr(given)}; expected one of {', '.join(TurnStopReason)}"
+        ) from error
 
 
 def _reward(where: str, given: Any) -> float:
-    # A text may read like a number, and is none. Arrays and tensors of one number are.
+    # A text is never a number. Arrays and tensors with one element are.
     wrong = isinstance(given, (str, bytes, bytearray))
     try:
         reward = math.nan if wrong else float(given)

@@ -1,4 +1,4 @@
-"""`palaestra/Task-v0`: the problems of any task, with several attempts and what the scorer says between them."""
+"""`palaestra/Task-v0`: the problems of any task, with several attempts and feedback of the scorer between them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from palaestra.core.checks import check_integer
 from palaestra.core.records import Completion, Failure, Message, Problem, Score
 from palaestra.envs.problems import resolve_task, select_problems
 from palaestra.envs.turn.base import TurnEnv
-from palaestra.envs.turn.records import Reply, StopReason
+from palaestra.envs.turn.records import Reply, TurnStopReason
 from palaestra.envs.turn.vector import TurnVectorEnv
 from palaestra.tasks.base import Task, get_hooks
 from palaestra.tasks.scoring import score, scoring_slots
@@ -19,16 +19,16 @@ TOLD = 200
 
 
 class ProblemSet:
-    """Problems of a task, and its scorer: what many environments share.
+    """The problems and the scorer of a task, shared by many environments.
 
     Arguments:
-        task: a name (`palaestra list tasks`), or a task.
-        split: which problems; the train split is disjoint from those that results are measured on.
-        problems: how many a skill, 0 for all of a published data set; by default 200, or all that a skill has if those
-            are fewer.
-        skills: only these; all if none is given.
-        problem_seed: which problems of the task are drawn.
-        task_options: options of a task that is given by its name.
+        task: a task, or its name (`palaestra list tasks`).
+        split: the problems to use; the train split is disjoint from the held-out splits.
+        problems: the number of problems per skill, 0 for all of a published data set; by default 200, or fewer if a
+            skill has fewer.
+        skills: restrict to these skills; all if empty.
+        problem_seed: the seed of the problem sample.
+        task_options: options of a task that is given by name.
     """
 
     def __init__(
@@ -46,28 +46,28 @@ class ProblemSet:
         self._slots = scoring_slots(self.task)
 
     def score(self, problem: Problem, text: str) -> Score | Failure:
-        """Score an answer. Several threads may call this; as many as the task allows score at once."""
+        """Score an answer. Thread-safe; the task limits how many answers are scored at once."""
         with self._slots:
             return score(self.task, problem, Completion(text))
 
     def close(self) -> None:
-        """End what the task keeps running, such as a sandbox."""
+        """Release the task's resources, such as a sandbox."""
         get_hooks(self.task).close()
 
 
 class TaskEnv(TurnEnv):
-    """A problem of a task an episode, with one or more attempts.
+    """One problem of a task per episode, with one or more attempts.
 
-    A right answer ends the episode (`StopReason.SOLVED`), the last attempt as well (`StopReason.ATTEMPTS`). The reward
-    is the score of the attempt that ends it, from 0 to 1, in the step of that attempt; before it is 0. Between attempts the scorer
-    says what it made of the answer, and never what it expected: no reference, no test. A scorer that breaks ends the
-    episode as a failure and not with a score of 0.
+    A right answer ends the episode (`TurnStopReason.SOLVED`), and so does the last attempt (`TurnStopReason.ATTEMPTS`).
+    The reward is the score of the final attempt, from 0 to 1; earlier steps have 0. Between attempts the environment
+    reports how the answer was read, but never the reference or the tests. A failing scorer ends the episode as a
+    failure, not with a score of 0.
 
     `info` holds the `problem`'s id and its `skill`; after an attempt its `score` as well.
 
     Arguments:
-        task, split, problems, skills, problem_seed, task_options: as of `ProblemSet`; or a `ProblemSet` as `task`.
-        attempts: how many there are.
+        task, split, problems, skills, problem_seed, task_options: as for `ProblemSet`; `task` may be a `ProblemSet`.
+        attempts: the number of attempts.
 
     Example:
         >>> env = TaskEnv("math-skills", skills="addition", problems=20, attempts=2)
@@ -118,9 +118,9 @@ class TaskEnv(TurnEnv):
             return Reply(failure=outcome, info=about)
         about = {**about, "score": outcome.value}
         if outcome.value >= 1.0:
-            return Reply(reward=outcome.value, stop=StopReason.SOLVED, info=about)
+            return Reply(reward=outcome.value, stop=TurnStopReason.SOLVED, info=about)
         if self.turn >= self.attempts:
-            return Reply(reward=outcome.value, stop=StopReason.ATTEMPTS, info=about)
+            return Reply(reward=outcome.value, stop=TurnStopReason.ATTEMPTS, info=about)
         return Reply((Message("user", feedback(outcome)),), info=about)
 
     def close(self) -> None:
@@ -132,8 +132,8 @@ class TaskVectorEnv(TurnVectorEnv):
     """`TaskEnv` in slots that share one set of problems and one scorer.
 
     Arguments:
-        num_envs: how many slots.
-        group_size, autoreset, failures: as of `TurnVectorEnv`; the rest as of `TaskEnv`.
+        num_envs: the number of slots.
+        group_size, autoreset, failures: as for `TurnVectorEnv`; the others as for `TaskEnv`.
     """
 
     def __init__(
@@ -174,10 +174,10 @@ class TaskVectorEnv(TurnVectorEnv):
 
 
 def feedback(score: Score) -> str:
-    """What a model is told of a wrong answer.
+    """Describe a wrong answer to the model.
 
-    Only what follows from its own answer: how it was read, what became of its program, how many tests passed. What a
-    scorer writes down beside that (`expected`, `detail`, `note`) holds references and hidden tests.
+    The text contains only what follows from the answer itself: how it was read, what its program did, how many tests
+    passed. Other evidence of the scorer (`expected`, `detail`, `note`) contains references and hidden tests.
 
     >>> feedback(Score(0.0, {"outcome": "wrong_answer", "passed": "2 of 5", "detail": "f(3) is 9"}))
     'That is not right: wrong answer, 2 of 5 tests passed. Try again.'

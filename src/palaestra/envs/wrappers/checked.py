@@ -13,8 +13,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from palaestra.core.errors import EnvError
-from palaestra.core.user_code import describe_location
-from palaestra.envs.token.rewards import describe_error
+from palaestra.core.user_code import describe_error, describe_location
 
 STEP = ("observation", "reward", "terminated", "truncated", "info")
 RESET = ("observation", "info")

@@ -1,7 +1,7 @@
-"""Research tasks as TorchRL environments: `make_mlgym`, and what it is made of.
+"""Research tasks as TorchRL environments: `make_mlgym`, its transforms and a pool.
 
-TorchRL is an extra. Importing this module does not load it; the first use of a name does, and says how to install it
-where it is missing.
+TorchRL is an optional extra. It is loaded when a name of this package is first used; without it that raises
+`MissingExtraError` with the install command.
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ from typing import TYPE_CHECKING, Any
 from palaestra.core.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from palaestra.integrations.torchrl.base import MLGymWrapper
-    from palaestra.integrations.torchrl.code_block import IsolateCodeBlock
-    from palaestra.integrations.torchrl.environment import ConditionalSkip, MLGymEnv
-    from palaestra.integrations.torchrl.history import MessageToHistory
+    from torchrl.envs import ConditionalSkip
+
+    from palaestra.integrations.torchrl.base import MLGymEnv, MLGymWrapper
+    from palaestra.integrations.torchrl.chat_template import TemplateTransform
     from palaestra.integrations.torchrl.make import make_mlgym
-    from palaestra.integrations.torchrl.message import StateToMessage
     from palaestra.integrations.torchrl.pool import MLGymPool
-    from palaestra.integrations.torchrl.reset import ResetModule
-    from palaestra.integrations.torchrl.reward import MLGymRewardAssignment
-    from palaestra.integrations.torchrl.sampler import TaskSampler
-    from palaestra.integrations.torchrl.state import ReadState
-    from palaestra.integrations.torchrl.template import TemplateTransform
+    from palaestra.integrations.torchrl.transforms import (
+        IsolateCodeBlock,
+        MessageToHistory,
+        MLGymRewardAssignment,
+        ReadState,
+        ResetModule,
+        StateToMessage,
+        TaskSampler,
+    )
 
 __all__ = [
     "ConditionalSkip",
@@ -42,30 +45,30 @@ __all__ = [
     "make_mlgym",
 ]
 
-_HOMES = {
-    "ConditionalSkip": "environment",
-    "IsolateCodeBlock": "code_block",
-    "MLGymEnv": "environment",
-    "MLGymPool": "pool",
-    "MLGymRewardAssignment": "reward",
+_MODULES = {
+    "MLGymEnv": "base",
     "MLGymWrapper": "base",
-    "MessageToHistory": "history",
-    "ReadState": "state",
-    "ResetModule": "reset",
-    "StateToMessage": "message",
-    "TaskSampler": "sampler",
-    "TemplateTransform": "template",
+    "TemplateTransform": "chat_template",
+    "ConditionalSkip": "make",
     "make_mlgym": "make",
+    "MLGymPool": "pool",
+    "IsolateCodeBlock": "transforms",
+    "MLGymRewardAssignment": "transforms",
+    "MessageToHistory": "transforms",
+    "ReadState": "transforms",
+    "ResetModule": "transforms",
+    "StateToMessage": "transforms",
+    "TaskSampler": "transforms",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     for package in ("torchrl", "tensordict"):
         if find_spec(package) is None:
             raise MissingExtraError(package, "torchrl", "a TorchRL environment")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

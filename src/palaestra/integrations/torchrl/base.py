@@ -1,56 +1,269 @@
-"""The base environment: research tasks as TorchRL sees them, before any transform."""
+"""The base environment: research tasks as a TorchRL environment of commands, before any transform."""
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Categorical, Composite, Unbounded
-from torchrl.envs import EnvBase
+from torchrl.envs import EnvBase, TransformedEnv
 
 from palaestra.core.checks import check_integer, short_repr
-from palaestra.core.errors import EnvError
+from palaestra.core.errors import EnvError, SettingsError, UnknownNameError
+from palaestra.core.records import Message
 from palaestra.core.seeding import Seeds
-from palaestra.envs.turn.records import StopReason
-from palaestra.integrations.torchrl.commands import check_arguments
-from palaestra.integrations.torchrl.entries import put, text_spec, texts
-from palaestra.integrations.torchrl.slots import Slot, Told
-from palaestra.integrations.torchrl.tasks import TaskName, load_tasks
+from palaestra.envs.turn.records import Conversation, TurnStopReason
+from palaestra.integrations.torchrl.entries import ASSISTANT, set_texts, text_spec, texts
+from palaestra.research.mlgym import load_mlgym
+from palaestra.research.tasks.task import ResearchTask, load_task
+from palaestra.research.workspace.commands import CommandResult
+from palaestra.research.workspace.env import ResearchEnv
+from palaestra.research.workspace.parsing import Action
+
+TaskName = str | Path | ResearchTask
+"""A research task: its name, its folder or the task itself."""
+
+
+def load_tasks(
+    tasks: TaskName | Iterable[TaskName] | Mapping[str, TaskName], mlgym: str | Path | None = None
+) -> dict[str, ResearchTask]:
+    """Load research tasks.
+
+    Arguments:
+        tasks: one task, several, or a mapping from names of your own to tasks.
+        mlgym: an MLGym checkout that the names refer to.
+
+    Returns:
+        the tasks by name.
+
+    Raises:
+        EnvError: a value is not a task, or there is no task.
+        SettingsError: a task is given twice.
+        UnknownNameError: no task has that name.
+    """
+    if isinstance(tasks, Mapping):
+        by_name = {str(name): _task(given, mlgym)[1] for name, given in tasks.items()}
+    else:
+        by_name = {}
+        for given in _several(tasks):
+            name, task = _task(given, mlgym)
+            if name in by_name:
+                raise SettingsError(f"each task may be named only once; got '{name}' twice")
+            by_name[name] = task
+    if not by_name:
+        raise EnvError("at least one task is needed; got none")
+    return by_name
+
+
+def _several(tasks: Any) -> list[Any]:
+    if isinstance(tasks, TaskName):
+        return [tasks]
+    if not isinstance(tasks, Iterable):
+        raise EnvError(f"tasks are names, folders or ResearchTasks; got {short_repr(tasks)}")
+    return list(tasks)
+
+
+def _task(given: Any, mlgym: str | Path | None) -> tuple[str, ResearchTask]:
+    if isinstance(given, ResearchTask):
+        return given.name, given
+    if not isinstance(given, (str, Path)) or not str(given).strip():
+        raise EnvError(f"a task is the name of one, its folder or a ResearchTask; got {short_repr(given)}")
+    if mlgym is not None:
+        return str(given), load_mlgym(mlgym, str(given))
+    task = load_task(given)
+    return task.name, task
+
+
+class CommandEnv(ResearchEnv):
+    """A `ResearchEnv` whose action is a bare command and whose observation is the bare output.
+
+    `IsolateCodeBlock` extracts the command from a message, and `StateToMessage` renders the output. The system message
+    still explains the message format of `parser`.
+    """
+
+    def __init__(self, task: ResearchTask | str | Path, *, parser: str = "last_block", **arguments: Any) -> None:
+        super().__init__(task, parser=parser, **arguments)
+        self._parser = CommandParser(self._parser.instructions)
+
+    def leave(self) -> None:
+        """Close the workspace. The next reset opens another one."""
+        self.close()
+        self._closed = False
+
+    @property
+    def limit(self) -> TurnStopReason | None:
+        """The limit that the episode has reached since its last command, if any. Messages without a command take time
+        as well.
+        """
+        return None if self.over else self._limit()
+
+    def _render_result(self, outcome: CommandResult) -> str:
+        note = f"[{outcome.note}]" if outcome.note else ""
+        return "\n".join(part for part in (outcome.text.rstrip("\n"), note) if part.strip())
+
+
+class CommandParser:
+    """An output parser for messages that are bare commands, with the instructions of another parser."""
+
+    def __init__(self, instructions: str) -> None:
+        self.instructions = instructions
+
+    def __call__(self, message: Message) -> Action:
+        return Action(message.text)
+
+
+def check_arguments(name: str, maker: Callable[..., Any], given: Iterable[str]) -> None:
+    """Check that `maker` or `ResearchEnv` takes each argument.
+
+    Arguments:
+        name: the name of the maker, for the error.
+
+    Raises:
+        UnknownNameError: an argument is unknown; suggests the nearest one.
+    """
+    parameters = [
+        parameter for init in (maker, ResearchEnv.__init__) for parameter in signature(init).parameters.values()
+    ]
+    known = {parameter.name for parameter in parameters if parameter.kind is Parameter.KEYWORD_ONLY}
+    for argument in given:
+        if argument not in known:
+            raise UnknownNameError(f"argument of {name}", argument, known)
+
+
+Step = tuple[Conversation, float, bool, bool, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStep:
+    """The result of one step of a slot.
+
+    Arguments:
+        observation: the output of the command; after a reset, the task.
+        gain: the improvement over the baseline in this step, in units of the metric's scale.
+        score: the score of the submission; NaN without one.
+        baseline: the baseline's score.
+        stop_reason: why the episode ended; empty while it goes on.
+        failure: what failed around the agent. There is no score then, and the reward must not be learned from.
+    """
+
+    observation: str = ""
+    gain: float = 0.0
+    score: float = math.nan
+    baseline: float = math.nan
+    terminated: bool = False
+    truncated: bool = False
+    stop_reason: str = ""
+    failure: str = ""
+
+
+class Slot:
+    """Episodes in sequence, each in a fresh workspace.
+
+    Arguments:
+        tasks: the tasks to choose from, by name.
+        arguments: arguments of `CommandEnv`.
+    """
+
+    def __init__(self, tasks: Mapping[str, ResearchTask], arguments: Mapping[str, Any]) -> None:
+        self.tasks, self.arguments = tasks, arguments
+        self.name = next(iter(tasks))
+        self.system = ""
+        self._envs: dict[str, CommandEnv] = {}
+        self._heard, self._baseline = 0, math.nan
+
+    @property
+    def env(self) -> CommandEnv:
+        """The environment of the current task."""
+        if self.name not in self._envs:
+            self._envs[self.name] = CommandEnv(self.tasks[self.name], **self.arguments)
+        return self._envs[self.name]
+
+    def choose(self, name: str) -> None:
+        """Select the task of the next episode."""
+        if name not in self.tasks:
+            raise UnknownNameError("task of this environment", name, self.tasks)
+        if name != self.name:
+            self.close()
+        self.name = name
+
+    def reset(self, seed: int) -> SlotStep:
+        """Begin an episode in a fresh workspace."""
+        observation, info = self.env.reset(seed=seed)
+        first, *rest = observation.messages
+        self.system, self._heard, self._baseline = first.text, len(observation.messages), info["baseline"]
+        return SlotStep("\n\n".join(message.text for message in rest), baseline=self._baseline)
+
+    def step(self, command: str) -> SlotStep:
+        """Run a command."""
+        return self._record(self.env.step(command), spoken=1)
+
+    def stop(self, reason: TurnStopReason) -> SlotStep:
+        """End the episode from outside and submit the current workspace."""
+        return self._record(self.env.stop(reason), spoken=0)
+
+    @property
+    def limit(self) -> TurnStopReason | None:
+        """The limit that ends the episode now even if no command runs; `None` if it may go on."""
+        return self.env.limit
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of the workspace."""
+        return dict(self.env.state())
+
+    def close(self) -> None:
+        """Close the workspace, if one is open."""
+        if self.name in self._envs:
+            self._envs[self.name].leave()
+
+    def _record(self, step: Step, spoken: int) -> SlotStep:
+        observation, reward, terminated, truncated, info = step
+        new = observation.messages[self._heard + spoken :]
+        self._heard = len(observation.messages)
+        score, failure = info.get("score"), info.get("failure")
+        return SlotStep(
+            "\n\n".join(message.text for message in new), reward, math.nan if score is None else float(score), self._baseline,
+            terminated, truncated, str(info.get("stop_reason", "")),
+            "" if failure is None else f"{failure.cause}: {failure.message}",
+        )  # fmt: skip
+
 
 NUMBERS = ("gain", "score", "baseline")
 FLAGS = ("terminated", "truncated")
 TEXTS = ("observation", "stop_reason", "failure")
 HARMLESS = "ls -la"
-"""What a random action is."""
+"""The command of a random action."""
 
 
 class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
     """Research tasks in slots, as a TorchRL environment of commands and their output.
 
-    `action` is a command a slot; `observation` what came of it, in the same step. `score` is that of what was handed
-    in, `gain` how far it is ahead of `baseline`, the metric's direction respected, in units of its scale: both come from
-    the evaluator, never from a text. `stop_reason` says why an episode is over. Where `failure` is not empty, something
-    around the agent broke, and nobody should learn from the step. The reward is 0: `MLGymRewardAssignment` pays.
+    `action` is one command per slot and `observation` its output, in the same step. `score` is the score of the
+    submission, `gain` its improvement over `baseline` in units of the metric's scale, with the metric's direction taken
+    into account. Both come from the evaluator, never from text. `stop_reason` says why an episode ended. If `failure`
+    is not empty, something around the agent failed and the step must not be learned from. The reward is 0;
+    `MLGymRewardAssignment` adds the gain.
 
     Arguments:
-        tasks: one task (its name, its folder or a `ResearchTask`), several, or a mapping of names to them; an episode is of the
-            first unless another is chosen.
-        mlgym: a checkout of MLGym, whose tasks the names are.
-        num_envs: workspaces side by side, each in a thread; the batch size.
-        device: of the tensors.
-        seed: of the environment's random choices, until `set_seed`; `None` draws a fresh one, so that the members of a pool
-            that are made alike do not choose alike. It is `seeds.root`.
-        arguments: of `ResearchEnv`.
+        tasks: one task (its name, its folder or a `ResearchTask`), several, or a mapping of names to tasks. An episode
+            uses the first unless another is chosen.
+        mlgym: an MLGym checkout that the names refer to.
+        num_envs: the number of parallel workspaces, one thread each; the batch size.
+        device: the device of the tensors.
+        seed: the seed of the environment's random choices until `set_seed` is called. `None` draws a fresh one, so that
+            the members of a pool differ. It is stored as `seeds.root`.
+        arguments: arguments of `ResearchEnv`.
 
     Raises:
-        EnvError: no slot, no task, or an argument with a value that makes no sense.
-        UnknownNameError: a task that does not exist, or an argument that `ResearchEnv` does not have.
+        EnvError: there is no slot or no task, or an argument has an invalid value.
+        UnknownNameError: a task does not exist, or `ResearchEnv` does not take an argument.
     """
 
     def __init__(
@@ -66,55 +279,55 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         num_envs = check_integer("num_envs", num_envs, minimum=1)
         check_arguments("MLGymWrapper", MLGymWrapper.__init__, arguments)
         loaded = load_tasks(tasks, mlgym)
-        super().__init__(device=_known(device), batch_size=torch.Size((num_envs,)))
+        super().__init__(device=_check_device(device), batch_size=torch.Size((num_envs,)))
         self._set_seed(seed)
         self._ended = False
         self.slots = [Slot(loaded, arguments) for _ in range(num_envs)]
-        _ = self.slots[0].env  # Says now, and not at the first reset, what is wrong with the arguments.
+        _ = self.slots[0].env  # Reports invalid arguments now instead of at the first reset.
         self._threads: ThreadPoolExecutor | None = None
         self._make_specs()
 
-    # What transforms ask
+    # For the transforms
 
-    def marked(self, mask: torch.Tensor | None) -> list[int]:
-        """The slots of a mask; all without one."""
+    def slots_in_mask(self, mask: torch.Tensor | None) -> list[int]:
+        """Return the slots that a mask selects; all without a mask."""
         if mask is None:
             return list(range(len(self.slots)))
-        found: list[int] = mask.reshape(len(self.slots), -1).any(-1).nonzero().flatten().tolist()
-        return found
+        slots: list[int] = mask.reshape(len(self.slots), -1).any(-1).nonzero().flatten().tolist()
+        return slots
 
     def choose(self, slot: int, task: str) -> None:
-        """Take a task for the next episode of a slot."""
+        """Select the task of a slot's next episode."""
         self.slots[slot].choose(task)
 
-    def end(self, next_tensordict: TensorDictBase, slots: Iterable[int], reason: StopReason) -> None:
-        """End the episodes of some slots now, and write what comes of it over what was said of them."""
-        told = self._all(slots, lambda slot: self.slots[slot].stop(reason))
-        rows = [told.get(slot) or self._row(next_tensordict, slot) for slot in range(len(self.slots))]
+    def end(self, next_tensordict: TensorDictBase, slots: Iterable[int], reason: TurnStopReason) -> None:
+        """End the episodes of some slots now and overwrite their rows with the result."""
+        results = self._all(slots, lambda slot: self.slots[slot].stop(reason))
+        rows = [results.get(slot) or self._row(next_tensordict, slot) for slot in range(len(self.slots))]
         next_tensordict.update(self._tensordict(rows).exclude("reward"))
 
     # TorchRL's contract
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         self._check_open()
-        self.is_closed = False  # From the first workspace on; TorchRL closes what is not when it is thrown away.
+        self.is_closed = False  # TorchRL closes an environment on deletion only if this is False.
         mask = None if tensordict is None else tensordict.get("_reset", None)
-        chosen = self.marked(mask)
+        chosen = self.slots_in_mask(mask)
         seeds = {slot: self.seeds.derive("episode", self._episodes + n).integer() for n, slot in enumerate(chosen)}
         self._episodes += len(chosen)
-        told = self._all(chosen, lambda slot: self.slots[slot].reset(seeds[slot]))
-        # TorchRL keeps the rows of the other slots as they were.
-        return self._tensordict([told.get(slot, Told()) for slot in range(len(self.slots))]).exclude("reward")
+        results = self._all(chosen, lambda slot: self.slots[slot].reset(seeds[slot]))
+        # TorchRL keeps the rows of the other slots.
+        return self._tensordict([results.get(slot, SlotStep()) for slot in range(len(self.slots))]).exclude("reward")
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         self._check_open()
-        chosen = self.marked(tensordict.get("_step", None))
+        chosen = self.slots_in_mask(tensordict.get("_step", None))
         commands = texts(tensordict, "action", len(self.slots)) if chosen else []
         if commands is None:
-            raise EnvError("a command a slot is expected under 'action'; there is none")
-        told = self._all(chosen, lambda slot: self.slots[slot].step(commands[slot]))
-        # A slot that does not step says what it said before, and is paid nothing.
-        rows = [told.get(n) or replace(self._row(tensordict, n), gain=0.0) for n in range(len(self.slots))]
+            raise EnvError("one command per slot is expected under 'action'; there is none")
+        results = self._all(chosen, lambda slot: self.slots[slot].step(commands[slot]))
+        # A slot that does not step repeats its row, without a gain.
+        rows = [results.get(n) or replace(self._row(tensordict, n), gain=0.0) for n in range(len(self.slots))]
         return self._tensordict(rows)
 
     def _set_seed(self, seed: int | None) -> None:
@@ -122,7 +335,7 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
         self.seeds, self._episodes = Seeds(root), 0
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """Close every workspace. The environment cannot be used after that."""
+        """Close every workspace. The environment cannot be used afterwards."""
         self._ended = True
         for slot in self.slots:
             slot.close()
@@ -131,7 +344,7 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
             self._threads = None
         super().close(raise_if_closed=raise_if_closed)
 
-    # Inside
+    # Implementation
 
     def _check_open(self) -> None:
         if self._ended:
@@ -139,22 +352,22 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
 
     @property
     def _precision(self) -> torch.dtype:
-        """Of scores, which may be larger, or finer, than a float32 can say. Apple's devices know no other."""
+        """Scores are float64, because they may exceed float32. Apple's devices only have float32."""
         return torch.float32 if self.device is not None and self.device.type == "mps" else torch.float64
 
     def _make_specs(self) -> None:
         shape, device = self.batch_size, self.device
-        one = (*shape, 1)
+        column = (*shape, 1)
         words = {name: text_spec(shape[0], device) for name in TEXTS}
-        numbers = {name: Unbounded(shape=one, device=device, dtype=self._precision) for name in NUMBERS}
-        flags = {name: Categorical(2, shape=one, device=device, dtype=torch.bool) for name in ("done", *FLAGS)}
+        numbers = {name: Unbounded(shape=column, device=device, dtype=self._precision) for name in NUMBERS}
+        flags = {name: Categorical(2, shape=column, device=device, dtype=torch.bool) for name in ("done", *FLAGS)}
         self.full_observation_spec = Composite({**words, **numbers}, shape=shape, device=device)
         self.full_action_spec = Composite(action=text_spec(shape[0], device, HARMLESS), shape=shape, device=device)
-        self.full_reward_spec = Composite(reward=Unbounded(shape=one, device=device), shape=shape, device=device)
+        self.full_reward_spec = Composite(reward=Unbounded(shape=column, device=device), shape=shape, device=device)
         self.full_done_spec = Composite(flags, shape=shape, device=device)
 
-    def _all(self, slots: Iterable[int], work: Callable[[int], Told]) -> dict[int, Told]:
-        """The work of some slots, side by side. Where one raises, the others are done before it is raised."""
+    def _all(self, slots: Iterable[int], work: Callable[[int], SlotStep]) -> dict[int, SlotStep]:
+        """Run the work of some slots in parallel. If one raises, the others finish first."""
         chosen = list(slots)
         if len(chosen) < 2:
             return {slot: work(slot) for slot in chosen}
@@ -164,29 +377,31 @@ class MLGymWrapper(EnvBase):  # type: ignore[misc]  # TorchRL has no types.
             future.exception()
         return {slot: future.result() for slot, future in started.items()}
 
-    def _row(self, tensordict: TensorDictBase, slot: int) -> Told:
-        """What a tensordict says of a slot; for one that does not step."""
-        row, said = tensordict[slot], dict[str, Any]()
+    def _row(self, tensordict: TensorDictBase, slot: int) -> SlotStep:
+        """Read the row of a slot from a tensordict, for a slot that does not step."""
+        row, fields = tensordict[slot], dict[str, Any]()
         for name in (*TEXTS, *NUMBERS, *FLAGS):
-            found = row.get(name, None)
-            if found is not None:
-                said[name] = row[name] if name in TEXTS else found.reshape(-1)[0].item()
-        return Told(**said)
+            entry = row.get(name, None)
+            if entry is not None:
+                fields[name] = row[name] if name in TEXTS else entry.reshape(-1)[0].item()
+        return SlotStep(**fields)
 
-    def _tensordict(self, rows: Sequence[Told]) -> TensorDictBase:
-        made = TensorDict(batch_size=self.batch_size, device=self.device)
+    def _tensordict(self, rows: Sequence[SlotStep]) -> TensorDictBase:
+        tensordict = TensorDict(batch_size=self.batch_size, device=self.device)
         for name in TEXTS:
-            put(made, name, [getattr(row, name) for row in rows])
+            set_texts(tensordict, name, [getattr(row, name) for row in rows])
         for names, dtype in ((NUMBERS, self._precision), (FLAGS, torch.bool)):
             for name in names:
-                made.set(name, torch.tensor([[getattr(row, name)] for row in rows], dtype=dtype, device=self.device))
-        made.set("done", made.get("terminated") | made.get("truncated"))
-        made.set("reward", torch.zeros((*self.batch_size, 1), device=self.device))
-        return made
+                tensordict.set(
+                    name, torch.tensor([[getattr(row, name)] for row in rows], dtype=dtype, device=self.device)
+                )
+        tensordict.set("done", tensordict.get("terminated") | tensordict.get("truncated"))
+        tensordict.set("reward", torch.zeros((*self.batch_size, 1), device=self.device))
+        return tensordict
 
 
-def _known(device: torch.device | str | None) -> torch.device | str | None:
-    """A device that there is."""
+def _check_device(device: torch.device | str | None) -> torch.device | str | None:
+    """Check that torch has this device."""
     try:
         torch.empty(0, device=device)
     except (
@@ -194,6 +409,42 @@ def _known(device: torch.device | str | None) -> torch.device | str | None:
         TypeError,
         AssertionError,
         NotImplementedError,
-    ) as error:  # Torch has a different one for each.
-        raise EnvError(f"device is one that torch has here, such as 'cpu'; got {short_repr(device)}") from error
+    ) as error:  # torch raises a different type for each problem.
+        raise EnvError(f"device must be one that torch has here, such as 'cpu'; got {short_repr(device)}") from error
     return device
+
+
+class MLGymEnv(TransformedEnv):  # type: ignore[misc]  # TorchRL has no types.
+    """A `TransformedEnv` over an environment that knows which of its slots step (`_step`).
+
+    TorchRL's own class skips the transforms if every slot is skipped, so no transform could penalise or answer an
+    unreadable message. Here the base environment performs a step in which no slot moves, and the transforms see it like
+    any other. Several slots are stacked lazily, as in TorchRL's chat environments: conversations of different lengths
+    cannot be stacked otherwise.
+    """
+
+    def _skip_tensordict(self, tensordict: TensorDictBase) -> TensorDictBase:
+        tensordict.set("_step", torch.zeros(self.batch_size, dtype=torch.bool, device=self.device))
+        next_tensordict = self.transform._step(tensordict, self.base_env._step(tensordict))
+        tensordict.pop("_step")
+        return next_tensordict
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self._stack(super()._step(tensordict))
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        return self._stack(super()._reset(tensordict, **kwargs))
+
+    def _reset_proc_data(self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        # TorchRL writes the new conversation into the old one and keeps the old shape, unless the entry is missing.
+        if tensordict is not None and self.batch_size.numel() == 1:
+            mask = tensordict.get("_reset", None)
+            if mask is None or mask.all():
+                tensordict.pop("history", None)
+                tensordict.pop(ASSISTANT, None)
+        return super()._reset_proc_data(tensordict, tensordict_reset)
+
+    def _stack(self, tensordict: TensorDictBase) -> TensorDictBase:
+        # Not for a single slot: `SerialEnv` and `ParallelEnv` stack lazy stacks along their inner dimension, where they
+        # cannot reset one environment alone.
+        return tensordict if self.batch_size.numel() == 1 else tensordict.to_lazystack(0)

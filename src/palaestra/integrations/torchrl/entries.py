@@ -1,4 +1,4 @@
-"""How texts and conversations lie in tensordicts: one a slot."""
+"""Texts and conversations as entries of tensordicts, one per slot."""
 
 from __future__ import annotations
 
@@ -15,94 +15,95 @@ from palaestra.core.text import clean_text
 
 Key = str | tuple[str, ...]
 Chat = list[dict[str, str]]
-"""The messages of a conversation: `role` and `content`."""
+"""The messages of a conversation, each with `role` and `content`."""
 
 HISTORY: Key = ("history", "prompt")
 FULL: Key = ("history", "full")
 PROMPT: Key = ("text", "prompt")
 RESPONSE: Key = ("text", "response")
 ASSISTANT = "assistant_mask"
-"""Which messages of the conversation the policy wrote, of the shape (1, messages); only where there is one slot."""
+"""Which messages the policy wrote, of shape (1, messages). Present only with a single slot."""
 
 
-def put(tensordict: TensorDictBase, key: Key, texts: Sequence[str]) -> None:
-    """Write a text a slot."""
-    # Stacked by hand: what a plain list becomes is a setting of tensordict's.
+def set_texts(tensordict: TensorDictBase, key: Key, texts: Sequence[str]) -> None:
+    """Set one text per slot."""
+    # Stacked explicitly: what a plain list becomes is a setting of tensordict.
     tensordict.set(key, NonTensorStack(*(NonTensorData(text, device=tensordict.device) for text in texts)))
 
 
 def texts(tensordict: TensorDictBase, key: Key, slots: int) -> list[str] | None:
-    """The texts under a key, one a slot; `None` where there are none.
+    """Return the texts under a key, one per slot; `None` if the key is missing.
 
-    A batch of one may hold its text bare, as scripts write it. Lone surrogates are replaced.
+    A batch of one may hold a bare text, as scripts write it. Lone surrogates are replaced.
     """
-    found: Any = tensordict.get(key, None)
-    if found is None:
+    entry: Any = tensordict.get(key, None)
+    if entry is None:
         return None
-    if hasattr(found, "tolist"):
-        found = found.tolist()
-    if isinstance(found, str):
-        found = [found] * slots
-    return [clean_text(str(text)) for text in found]
+    if hasattr(entry, "tolist"):
+        entry = entry.tolist()
+    if isinstance(entry, str):
+        entry = [entry] * slots
+    return [clean_text(str(text)) for text in entry]
 
 
-def put_prompts(tensordict: TensorDictBase, prompts: Sequence[str]) -> None:
-    """Write a text a slot, under `("text", "prompt")`."""
+def set_prompts(tensordict: TensorDictBase, prompts: Sequence[str]) -> None:
+    """Set one text per slot under `("text", "prompt")`."""
     held = TensorDict(batch_size=tensordict.batch_size, device=tensordict.device)
-    put(held, "prompt", prompts)
+    set_texts(held, "prompt", prompts)
     tensordict.set("text", Text.from_tensordict(held))
 
 
 def text_spec(slots: int, device: torch.device | None, example: str = "a text") -> NonTensor:
-    """The spec of a text a slot."""
+    """Return the spec of one text per slot."""
     return NonTensor(example_data=example, shape=(slots,), device=device)
 
 
 def chats(tensordict: TensorDictBase, key: Key = HISTORY) -> list[Chat] | None:
-    """The conversations under a key, one a slot, to be read; `None` where there are none."""
-    found = tensordict.get(key, None)
-    if found is None:
+    """Return the conversations under a key, one per slot; `None` if the key is missing."""
+    entry = tensordict.get(key, None)
+    if entry is None:
         return None
-    made = []
-    for history in found.unbind(0):
-        listed = history.tolist(tolist_first=True)
-        # Conversations of other lengths in the same batch are filled up with this role.
-        made.append([{"role": m["role"], "content": m["content"]} for m in listed if m["role"] != "<none>"])
-    return made
+    conversations = []
+    for history in entry.unbind(0):
+        messages = history.tolist(tolist_first=True)
+        # Shorter conversations in the same batch are padded with this role.
+        conversations.append([{"role": m["role"], "content": m["content"]} for m in messages if m["role"] != "<none>"])
+    return conversations
 
 
 def begin(tensordict: TensorDictBase, role: str, texts: Sequence[str]) -> None:
-    """Write a conversation a slot, each of one message."""
-    _put(tensordict, [lazy_stack([_message(role, text, tensordict.device)]) for text in texts])
+    """Set one conversation per slot, each with a single message."""
+    _set_histories(tensordict, [lazy_stack([_message(role, text, tensordict.device)]) for text in texts])
 
 
 def extend(
     tensordict: TensorDictBase, source: TensorDictBase, role: str, texts: Sequence[str], slots: Sequence[bool]
 ) -> None:
-    """Write the conversations of `source`, in some slots with one more message. Those before it are shared, not copied.
+    """Set the conversations of `source`, with one more message in the selected slots. Earlier messages are shared, not
+    copied.
 
-    Where `source` has none, they begin with the message.
+    If `source` has no conversations, they begin with this message.
     """
-    found = source.get(HISTORY, None)
-    if found is None:
+    entry = source.get(HISTORY, None)
+    if entry is None:
         begin(tensordict, role, texts)
         return
-    histories = list(found.unbind(0))
+    histories = list(entry.unbind(0))
     for slot, (text, here) in enumerate(zip(texts, slots, strict=True)):
         if here:
             histories[slot] = histories[slot].append(_message(role, text, tensordict.device), inplace=False)
-    _put(tensordict, histories)
+    _set_histories(tensordict, histories)
 
 
 def _message(role: str, text: str, device: torch.device | None) -> History:
     return History(role=role, content=text, batch_size=(), device=device)
 
 
-def _put(tensordict: TensorDictBase, histories: Sequence[History]) -> None:
+def _set_histories(tensordict: TensorDictBase, histories: Sequence[History]) -> None:
     prompt = lazy_stack(list(histories))
     if len(histories) == 1:
-        # For `ParallelEnv`. It consolidates what its workers send, which no lazy stack survives. And it resets one worker
-        # of several only if the workers' data are stacked lazily, which it does for tensors of different shapes alone.
+        # For `ParallelEnv`: it consolidates what its workers send, which lazy stacks do not survive. It resets a single
+        # worker only if the workers' data are stacked lazily, which it does only for tensors of different shapes.
         prompt = prompt.contiguous()
         spoken = [[role == "assistant" for role in histories[0].role]]
         tensordict.set(ASSISTANT, torch.tensor(spoken, device=tensordict.device))
@@ -111,7 +112,7 @@ def _put(tensordict: TensorDictBase, histories: Sequence[History]) -> None:
 
 
 def add_history_spec(observation_spec: Composite) -> Composite:
-    """Add the specs of what `begin` and `extend` write."""
+    """Add the specs of the entries that `begin` and `extend` set."""
     slots, device = observation_spec.shape[0], observation_spec.device
     if slots == 1:
         observation_spec[ASSISTANT] = Categorical(2, shape=(1, -1), device=device, dtype=torch.bool)
@@ -122,8 +123,7 @@ def add_history_spec(observation_spec: Composite) -> Composite:
 def _history_spec(slots: int, device: torch.device | None) -> Composite:
     shape = torch.Size((slots, -1))
     examples: dict[str, Any] = {"role": "user", "content": "a text", "is_complete": True}
-    # Not by `ChatHistory.default_spec`: it leaves out the dimension of the messages, of which its examples then warn, and it
-    # promises calls of tools, which no message has.
-    fields = {name: NonTensor(example_data=one, shape=shape, device=device) for name, one in examples.items()}
+    # Not `ChatHistory.default_spec`: it lacks the message dimension and declares tool calls, which no message has.
+    fields = {name: NonTensor(example_data=example, shape=shape, device=device) for name, example in examples.items()}
     messages = Composite(fields, shape=shape, device=device, data_cls=History)
     return Composite(prompt=messages, shape=shape[:1], device=device, data_cls=ChatHistory, step_mdp_static=True)

@@ -1,4 +1,4 @@
-"""`make_mlgym`: research tasks as a TorchRL environment, by the call that TorchRL's users know."""
+"""`make_mlgym`: research tasks as a TorchRL environment, with the call that TorchRL users know."""
 
 from __future__ import annotations
 
@@ -7,25 +7,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torchrl.envs import ConditionalSkip, TransformedEnv
 
 from palaestra.core.errors import SettingsError
-from palaestra.integrations.torchrl.base import MLGymWrapper
-from palaestra.integrations.torchrl.code_block import IsolateCodeBlock
-from palaestra.integrations.torchrl.commands import check_arguments
-from palaestra.integrations.torchrl.environment import ConditionalSkip, MLGymEnv
-from palaestra.integrations.torchrl.history import MessageToHistory
-from palaestra.integrations.torchrl.message import StateToMessage
-from palaestra.integrations.torchrl.reset import ResetModule
-from palaestra.integrations.torchrl.reward import MLGymRewardAssignment
-from palaestra.integrations.torchrl.sampler import TaskSampler
-from palaestra.integrations.torchrl.state import ReadState
-from palaestra.integrations.torchrl.tasks import TaskName, load_tasks
-from palaestra.integrations.torchrl.template import TemplateTransform
+from palaestra.integrations.torchrl.base import (
+    MLGymEnv,
+    MLGymWrapper,
+    TaskName,
+    check_arguments,
+    load_tasks,
+)
+from palaestra.integrations.torchrl.chat_template import TemplateTransform
+from palaestra.integrations.torchrl.transforms import (
+    IsolateCodeBlock,
+    MessageToHistory,
+    MLGymRewardAssignment,
+    ReadState,
+    ResetModule,
+    StateToMessage,
+    TaskSampler,
+)
 from palaestra.research.tasks.task import ResearchTask
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
-    from torchrl.envs import TransformedEnv
 
 
 def make_mlgym(
@@ -44,33 +49,33 @@ def make_mlgym(
     prompts: str | Path = "",
     **arguments: Any,
 ) -> TransformedEnv:
-    """A TorchRL environment of research tasks, for TorchRL's own policies, collectors and losses.
+    """Make a TorchRL environment of research tasks for TorchRL's policies, collectors and losses.
 
-    The policy reads `("history", "prompt")`, or `("text", "prompt")` where there is a tokenizer, and writes
-    `("text", "response")` or `("history", "full")`: what TorchRL's wrappers of language models do. The batch size is
-    `(num_envs,)`. The environment must be closed, which closes its workspaces.
+    The policy reads `("history", "prompt")`, or `("text", "prompt")` with a tokenizer, and writes `("text",
+    "response")` or `("history", "full")`, as TorchRL's language model wrappers do. The batch size is `(num_envs,)`.
+    Close the environment to close its workspaces.
 
     Arguments:
-        task: the name of a research task, its folder, or the task itself. Either this or `tasks`.
-        tasks: several, of which every reset draws one; a mapping gives them names of one's own.
-        tokenizer: of transformers, or the name of a model whose tokenizer it is; without one there is the history only.
-        device: of the tensors.
-        reward_wrong_format: added to the reward of a message that cannot be read, so a penalty is negative.
-        mlgym: a checkout of MLGym, whose tasks the names are.
-        num_envs: workspaces side by side.
-        seed: of the random choices, until `env.set_seed`; a fresh one if `None`, so that each member of a pool draws tasks of
-            its own.
-        parser: how a command is found in a message; see `palaestra.research.workspace.parsing`.
-        format_errors: so many messages in a row that cannot be read end the episode; 0 means never.
-        scaled: pay in units of the metric's scale, as `ResearchEnv` does, so that several tasks are worth alike.
-        prompts: a folder of templates that come before ours.
-        arguments: of `ResearchEnv`, for example `split`, `max_turns`, `validation_reward`, `strategy`, `sandbox`.
+        task: a research task: its name, its folder or the task itself. Give either this or `tasks`.
+        tasks: several tasks, of which every reset draws one; a mapping gives them names of your own.
+        tokenizer: a transformers tokenizer, or the name of a model; without one only the history is written.
+        device: the device of the tensors.
+        reward_wrong_format: added to the reward of an unreadable message; a penalty is negative.
+        mlgym: an MLGym checkout that the task names refer to.
+        num_envs: the number of parallel workspaces.
+        seed: the seed of random choices until `env.set_seed` is called. `None` draws a fresh one, so that the members
+            of a pool draw different tasks.
+        parser: how a command is extracted from a message; see `palaestra.research.workspace.parsing`.
+        format_errors: the number of consecutive unreadable messages that end the episode; 0 for no limit.
+        scaled: pay rewards in units of the metric's scale, as `ResearchEnv` does, so that tasks are comparable.
+        prompts: a folder of templates that override the built-in ones.
+        arguments: arguments of `ResearchEnv`, for example `split`, `max_turns`, `validation_reward`, `strategy`,
+            `sandbox`.
 
     Raises:
-        SettingsError: not exactly one of `task` and `tasks`, or an argument that has no place here.
-        UnknownNameError: an argument, or a task, that does not exist.
-        EnvError: an argument with a value that makes no sense, or a tokenizer whose chat template leaves out what somebody
-            says.
+        SettingsError: not exactly one of `task` and `tasks` is given, or an argument does not apply here.
+        UnknownNameError: an argument or a task does not exist.
+        EnvError: an argument has an invalid value, or the chat template drops messages.
         MissingExtraError: TorchRL is not installed.
 
     Example:
@@ -93,7 +98,7 @@ def make_mlgym(
     base = MLGymWrapper(
         loaded, num_envs=num_envs, device=device, seed=seed, parser=parser, prompts=prompts, **arguments
     )
-    # Forward in this order, the other way from the last to the first.
+    # Observations pass the transforms in this order, actions in reverse.
     env = MLGymEnv(base)
     env.append_transform(ConditionalSkip(_to_retry))
     env.append_transform(IsolateCodeBlock(reward_wrong_format, parser=parser, format_errors=format_errors))
@@ -112,9 +117,9 @@ def make_mlgym(
 def _to_retry(tensordict: TensorDictBase) -> torch.Tensor:
     retry: torch.Tensor | None = tensordict.get("retry", None)
     stepped = tensordict.get("_step", None)
-    if retry is None:  # Nobody in this chain reads messages: every command is run.
+    if retry is None:  # No transform reads messages: every command is run.
         return torch.zeros(tensordict.batch_size, dtype=torch.bool, device=tensordict.device)
-    # In the shape of the mask that is there already, which may be without the last dimension.
+    # Use the shape of the existing mask, which may lack the last dimension.
     return retry if stepped is None else retry.reshape(stepped.shape)
 
 

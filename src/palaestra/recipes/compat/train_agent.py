@@ -182,15 +182,13 @@ class _LanguagePlay:
         self.env.reset(seed=self.seeds.derive("environment").integer(), options={"episodes": 0})
         needs = hasattr(config, "lr_critic") and getattr(config, "baseline", "critic") == "critic"
         judge: Any = critic if critic is not None else ("head" if needs else None)
-        self.policy = LanguageModelPolicy(
-            actor.model, judge, vocabulary=int(self.env.single_action_space.n), seeds=self.seeds
-        )
-        self.kl = float(getattr(self.env, "kl_coefficient", 0.0))
+        self.policy = LanguageModelPolicy(actor.model, judge, vocabulary=self.env.vocabulary, seeds=self.seeds)
+        self.kl = self.env.kl_coefficient or 0.0
         self.reference = None
         if self.kl:
             from palaestra.engines import models
 
-            name = str(getattr(self.env, "reference", ""))
+            name = self.env.reference
             self.reference = Reference(self.policy, models.load(name).weights if name else None)
             if hasattr(config, "kl_coefficient") and not config.kl_coefficient:
                 config = dataclasses.replace(config, kl_coefficient=self.kl)

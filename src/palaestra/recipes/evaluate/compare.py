@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from palaestra.core.comparison import Comparison
-from palaestra.core.comparison import compare as compare_attempts
 from palaestra.core.errors import RunError
 from palaestra.core.records import Attempt, Split
+from palaestra.core.statistics import Comparison
+from palaestra.core.statistics import compare as compare_attempts
 from palaestra.runs.run import Run
 
 QUIET = ("device", "engine_batch", "model", "problems", "limit", "skills", "threads")

@@ -1,1 +1,1 @@
-"""Research: an agent works on a task in a workspace; benchmarks of several agents and tasks."""
+"""`palaestra research`: agents work on research tasks."""

@@ -1,13 +1,13 @@
-"""`palaestra research bench`: tasks x agents x seeds, and how the agents compare by performance profiles.
+"""`palaestra research bench`: tasks x agents x seeds, compared by performance profiles.
 
-Every episode is an ordinary run of research in a folder of its own. A bench that was stopped, or killed, goes on where
-it was: runs that have ended are read, those under way are resumed, the others are begun.
+Every episode is an ordinary research run in its own folder. A stopped or killed bench continues where it was: finished
+runs are read, unfinished ones resumed, the others started.
 
-bench.json              the tasks, the agents, the seeds, where they lie, and what all runs have in common
+bench.json              tasks, agents, seeds, their paths and the common settings
 TASK/AGENT-seedN/       a run
 summary.json            the table and the standings, once all runs have ended
-table.csv               a line a run
-report.html             the same to look at
+table.csv               one line per run
+report.html             the report
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from palaestra.core.seeding import Seeds
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, SharedEngines, open_cache
 from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.research import recipe as research
-from palaestra.recipes.research.episode_player import Stopped
-from palaestra.recipes.research.recipe import ResearchSettings
+from palaestra.recipes.research.episode_player import EpisodeStopped
+from palaestra.recipes.research.settings import NOTE, ResearchSettings
+from palaestra.recipes.research.settings import RECIPE as RESEARCH
 from palaestra.recipes.research.summary import is_silent
 from palaestra.recipes.settings import build, require, to_plain
 from palaestra.research.standings.scores import RunScore, Standings, TaskScale
@@ -54,12 +55,12 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
-    """One run of the bench: what its summary says, `None` as long as it has not ended.
+class BenchEpisode:
+    """One run of the bench; `summary` is `None` until it has ended.
 
     Arguments:
-        task: as the task calls itself, wherever it lies.
-        agent: as it was given.
+        task: the name of the task.
+        agent: the agent as given.
     """
 
     task: str
@@ -71,33 +72,33 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """A bench: its folder, its runs, and the standings over those that have ended.
+    """A bench: its folder, its runs and the standings of the finished ones.
 
     Arguments:
-        settings: what all runs have in common.
-        standings: `None` where no run has ended.
+        settings: the settings that all runs share.
+        standings: `None` if no run has ended.
     """
 
     folder: Path
     tasks: tuple[str, ...]
     agents: tuple[str, ...]
     seeds: tuple[int, ...]
-    episodes: tuple[Episode, ...]
+    episodes: tuple[BenchEpisode, ...]
     settings: Mapping[str, Any]
     standings: Standings | None
     workers: int = 1
     total_cost: float = 0.0
     places: Mapping[str, str] = field(default_factory=dict)
-    """What a run is given for tasks and agents that lie somewhere: absolute paths."""
+    """Absolute paths of tasks and agents that are given by path."""
 
     @property
     def ended(self) -> bool:
         return all(episode.summary is not None for episode in self.episodes)
 
     def silent(self, task: str, agent: str) -> bool:
-        """Whether the agent said nothing in any run on the task: a score is then that of what the task begins with."""
-        told = [e.summary for e in self.episodes if (e.task, e.agent) == (task, agent) and e.summary is not None]
-        return bool(told) and all(map(is_silent, told))
+        """Whether the agent wrote nothing in any run on the task; its score is then that of the starter files."""
+        summaries = [e.summary for e in self.episodes if (e.task, e.agent) == (task, agent) and e.summary is not None]
+        return bool(summaries) and all(map(is_silent, summaries))
 
 
 def bench(
@@ -111,19 +112,19 @@ def bench(
     out: str | Path = "",
     listener: Listener = ignore,
 ) -> BenchResult:
-    """Play every task with every agent and with `seeds` seeds, from the settings' own on, and compare the agents.
+    """Play every task with every agent and `seeds` seeds, starting at the settings' seed, and compare the agents.
 
-    The same call with the same `out` goes on where it was stopped. One run that cannot be made (a service that refuses
-    the key) does not stop the others; what it raised is raised at the end, and the bench can be resumed.
+    The same call with the same `out` continues a stopped bench. A run that cannot be made (for example because a
+    service rejects the key) does not stop the others; its exception is raised at the end, and the bench can be resumed.
 
     Arguments:
-        settings: of all runs; `task`, `agent` and `seed` come from the other arguments.
-        workers: runs that go on side by side, each in a thread.
-        total_cost: most dollars of all runs together, where `settings.max_cost` is for each; 0 for no limit. Runs for which
-            nothing is left wait: the same call with more goes on.
+        settings: the settings of all runs; `task`, `agent` and `seed` come from the other arguments.
+        workers: the number of parallel runs, one thread each.
+        total_cost: the maximum dollars of all runs together, where `settings.max_cost` is for each; 0 for no limit.
+            Runs without budget wait: the same call with more continues.
 
     Raises:
-        SettingsError: a value cannot be.
+        SettingsError: a value is invalid.
         TotalSpentError: `total_cost` is spent.
         RunError: the folder holds something else.
     """
@@ -135,7 +136,7 @@ def bench(
     names, places, notes = _places(replace(settings, max_cost=settings.max_cost or total_cost), tasks, agents)
     folder = Path(out) if out else new_folder(RECIPE)
     _check_folder(folder)
-    common = to_plain(research.settled(settings))
+    common = to_plain(research.resolve_paths(settings))
     plan = {
         "recipe": RECIPE, "tasks": names, "agents": list(agents), "seeds": list(every), "workers": workers,
         "total_cost": total_cost, "places": places,
@@ -151,17 +152,17 @@ def bench(
         folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / PLAN, plan)
     for note in notes:
-        listener(Event(research.NOTE, data={"text": note}))
+        listener(Event(NOTE, data={"text": note}))
     return _play(folder, listener)
 
 
 def resume(folder: Path, *, listener: Listener = ignore) -> BenchResult:
-    """Go on with a bench that was stopped; one that has ended just gives its result."""
+    """Continue a stopped bench. A finished one returns its result."""
     return _play(folder, listener)
 
 
 def read_bench(folder: Path) -> BenchResult:
-    """What there is of a bench so far, whether all of its runs have ended or not.
+    """Read a bench, whether or not all of its runs have ended.
 
     Raises:
         RunError: the folder holds no bench, or is damaged.
@@ -174,15 +175,15 @@ def read_bench(folder: Path) -> BenchResult:
         for task in plan["tasks"]:
             for agent in plan["agents"]:
                 where = folder / _name(task) / f"{_name(agent)}-seed{seed}"
-                episodes.append(Episode(task, agent, seed, where, _summary(where)))
+                episodes.append(BenchEpisode(task, agent, seed, where, _summary(where)))
     return BenchResult(
         folder, tuple(plan["tasks"]), tuple(plan["agents"]), tuple(plan["seeds"]), tuple(episodes), plan["settings"],
-        standings_of(episodes), int(plan["workers"]), float(plan.get("total_cost", 0.0)), plan.get("places", {}),
+        compute_standings(episodes), int(plan["workers"]), float(plan.get("total_cost", 0.0)), plan.get("places", {}),
     )  # fmt: skip
 
 
-def standings_of(episodes: Sequence[Episode]) -> Standings | None:
-    """How the agents compare over the tasks on which a run has ended, with the tasks' baselines among them."""
+def compute_standings(episodes: Sequence[BenchEpisode]) -> Standings | None:
+    """Compare the agents, and the baselines, over the tasks with a finished run."""
     ended = [(episode, episode.summary) for episode in episodes if episode.summary is not None]
     if not ended:
         return None
@@ -204,41 +205,41 @@ def standings_of(episodes: Sequence[Episode]) -> Standings | None:
 
 
 def _play(folder: Path, listener: Listener) -> BenchResult:
-    found = read_bench(folder)
-    waiting = deque(episode for episode in found.episodes if episode.summary is None)
-    models = hash_models(str(found.settings.get("model", "")), *map(research.name_model, found.agents))
+    result = read_bench(folder)
+    waiting = deque(episode for episode in result.episodes if episode.summary is None)
+    models = hash_models(str(result.settings.get("model", "")), *map(research.name_model, result.agents))
     record_provenance(folder, models, ended=not waiting)
     if waiting:
         try:
-            _Work(found, waiting, listener).run()
+            _Work(result, waiting, listener).run()
         except KeyboardInterrupt as error:
-            error.add_note(f"palaestra resume {folder}")  # How to go on, for whoever stopped it.
+            error.add_note(f"palaestra resume {folder}")  # How to resume.
             raise
-        found = read_bench(folder)
-    # Written once all runs have ended, and again where only that had not come to be.
-    write_json(folder / "summary.json", _plain(found))
-    write_text(folder / "table.csv", _table(found))
-    return found
+        result = read_bench(folder)
+    # Written when all runs have ended, and again if a kill prevented that.
+    write_json(folder / "summary.json", _plain(result))
+    write_text(folder / "table.csv", _table(result))
+    return result
 
 
 class _Work:
-    """The threads of a bench. Ctrl-C lets commands that are under way end; the runs can be resumed."""
+    """The threads of a bench. Ctrl-C lets running commands finish; the runs can be resumed."""
 
-    def __init__(self, found: BenchResult, waiting: deque[Episode], listener: Listener) -> None:
-        self.found, self.waiting, self.listener = found, waiting, listener
-        self.total, self.errors = len(found.episodes), list[BaseException]()
+    def __init__(self, result: BenchResult, waiting: deque[BenchEpisode], listener: Listener) -> None:
+        self.result, self.waiting, self.listener = result, waiting, listener
+        self.total, self.errors = len(result.episodes), list[BaseException]()
         self.done = self.total - len(waiting)
         self.stopping, self.lock, self.telling = threading.Event(), threading.Lock(), threading.Lock()
         self.engines = SharedEngines(
-            str(found.settings.get("device", "")), self._tell, float(found.settings.get("call_timeout", CALL_TIMEOUT))
+            str(result.settings.get("device", "")), self._tell, float(result.settings.get("call_timeout", CALL_TIMEOUT))
         )
-        self.budget = _budget(found)
+        self.budget = _budget(result)
 
     def run(self) -> None:
-        # Daemons: whoever presses Ctrl-C twice does not wait for them, and the sandboxes die with the process.
+        # Daemon threads: a second Ctrl-C does not wait for them, and the sandboxes die with the process.
         threads = [
             threading.Thread(target=self._work, name=f"bench-{k}", daemon=True)
-            for k in range(min(self.found.workers, len(self.waiting)))
+            for k in range(min(self.result.workers, len(self.waiting)))
         ]
         for thread in threads:
             thread.start()
@@ -265,7 +266,7 @@ class _Work:
                 episode = self.waiting.popleft()
             try:
                 self._episode(episode)
-            except Stopped:
+            except EpisodeStopped:
                 return
             except TotalSpentError as error:
                 with self.lock:
@@ -273,7 +274,7 @@ class _Work:
                         self.errors.append(TotalSpentError(f"{error}. {self.done} of {self.total} runs have ended"))
                     self.stopping.set()
                 return
-            except BaseException as error:  # Raised again by whoever waits for the threads.
+            except BaseException as error:  # Raised again by the waiting thread.
                 with self.lock:
                     self.errors.append(error)
                 if not isinstance(error, PalaestraError):
@@ -281,13 +282,13 @@ class _Work:
                     return
 
     def _tell(self, event: Event) -> None:
-        """Whoever listens is told by one thread at a time."""
+        """Call the listener from one thread at a time."""
         with self.telling:
             self.listener(event)
 
-    def _episode(self, episode: Episode) -> None:
-        task, agent = (self.found.places.get(name, name) for name in (episode.task, episode.agent))
-        values = {**self.found.settings, "task": task, "agent": agent, "seed": episode.seed}
+    def _episode(self, episode: BenchEpisode) -> None:
+        task, agent = (self.result.places.get(name, name) for name in (episode.task, episode.agent))
+        values = {**self.result.settings, "task": task, "agent": agent, "seed": episode.seed}
         own = {"engines": self.engines, "stop": self.stopping.is_set, "within": self.budget}
         if (episode.folder / "settings.json").exists():
             with Run.open(episode.folder) as run:
@@ -300,48 +301,49 @@ class _Work:
             self._tell(Event("bench", self.done, self.total, 0, data))
 
 
-def _budget(found: BenchResult) -> Budget | None:
-    """What all runs may spend together; what those spent that have ended, or are under way, counts."""
+def _budget(result: BenchResult) -> Budget | None:
+    """Return the shared budget, less what finished and unfinished runs have spent."""
     from palaestra.engines.budget import Budget
 
-    if not found.total_cost:
+    if not result.total_cost:
         return None
-    spent = Spending(money=sum(episode.summary["cost"] for episode in found.episodes if episode.summary))
-    with open_cache(str(found.settings.get("cache", ""))) as cache:
-        for episode in found.episodes:
+    spent = Spending(money=sum(episode.summary["cost"] for episode in result.episodes if episode.summary))
+    with open_cache(str(result.settings.get("cache", ""))) as cache:
+        for episode in result.episodes:
             if episode.summary is None and (episode.folder / "settings.json").exists():
                 with Run.open(episode.folder, read_only=True) as run:
                     spent = replace(spent, money=spent.money + cache.spent(run.store.id).money)
     advice = "give the same command again with a larger --total-cost"
-    return Budget(max_cost=found.total_cost, spent=spent, advice=advice, error=TotalSpentError)
+    return Budget(max_cost=result.total_cost, spent=spent, advice=advice, error=TotalSpentError)
 
 
 def _places(
     settings: ResearchSettings, tasks: Sequence[str], agents: Sequence[str]
 ) -> tuple[list[str], dict[str, str], list[str]]:
-    """The names of the tasks, of those and of the agents where they lie, and what the agents have to say before they
-    begin; raises for whatever cannot be played."""
+    """Return the names of the tasks, the paths of tasks and agents given by path, and notes of the agents. Raises if a
+    run cannot be played.
+    """
     names: dict[str, str] = {}
     places: dict[str, str] = {}
     notes: dict[str, None] = {}
     for task in tasks:
         for agent in agents:
-            one = research.settled(replace(settings, task=task, agent=agent))
-            checked = research.check(one)
+            resolved = research.resolve_paths(replace(settings, task=task, agent=agent))
+            checked = research.check(resolved)
             notes |= {checked.note: None} if checked.note else {}
             if checked.interactive:
                 raise SettingsError(f"a bench plays by itself; a person plays with: palaestra research --agent {agent}")
-            if one.agent != agent:
-                places[agent] = one.agent
-        names[task] = research.task_of(one).name
-        if one.task != names[task]:
-            places[names[task]] = one.task
+            if resolved.agent != agent:
+                places[agent] = resolved.agent
+        names[task] = research.make_task(resolved).name
+        if resolved.task != names[task]:
+            places[names[task]] = resolved.task
     _once("task", [names[task] for task in tasks])
     return list(names.values()), places, list(notes)
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise where the folder holds something that is no bench."""
+    """Raise if the folder holds something other than a bench."""
     with storage_errors(folder, "making the bench's folder"):
         if (folder / "settings.json").exists():
             raise RunError(f"{folder} holds a run and no bench; choose another --out")
@@ -359,7 +361,7 @@ def _once(what: str, several: Sequence[str]) -> None:
 
 
 def _name(text: str) -> str:
-    """A task or an agent as the name of a folder."""
+    """Return a task or agent as a folder name."""
     return "".join(sign if sign.isalnum() or sign in "_.-" else "_" for sign in text)
 
 
@@ -367,33 +369,34 @@ def _summary(folder: Path) -> dict[str, Any] | None:
     if not (folder / "summary.json").exists():
         return None
     summary = read_json(folder / "summary.json")
-    if not isinstance(summary, dict) or summary.get("recipe") != research.RECIPE:
+    if not isinstance(summary, dict) or summary.get("recipe") != RESEARCH:
         raise RunError(f"the run folder is damaged: {folder / 'summary.json'} is no summary of a run of research")
     return summary
 
 
 def _failure(summary: Mapping[str, Any]) -> Failure | None:
-    said = summary.get("failure")
-    return Failure(FailureCause(said["cause"]), said["message"]) if said else None
+    failure = summary.get("failure")
+    return Failure(FailureCause(failure["cause"]), failure["message"]) if failure else None
 
 
-def _plain(found: BenchResult) -> dict[str, Any]:
-    ended = [episode.summary for episode in found.episodes if episode.summary is not None]
+def _plain(result: BenchResult) -> dict[str, Any]:
+    ended = [episode.summary for episode in result.episodes if episode.summary is not None]
     failures: Counter[str] = Counter()
     for summary in ended:
         failures.update(summary["failures"])
     return {
         "recipe": RECIPE,
-        "tasks": list(found.tasks),
-        "agents": list(found.agents),
-        "seeds": list(found.seeds),
-        "runs": len(found.episodes),
+        **dict.fromkeys(("before", "after", "gain", "gain_low", "gain_high", "unit")),  # Tasks have different units.
+        "tasks": list(result.tasks),
+        "agents": list(result.agents),
+        "seeds": list(result.seeds),
+        "runs": len(result.episodes),
         "stop_reasons": dict(Counter(summary["stop_reason"] for summary in ended)),
         "failures": dict(sorted(failures.items())),
         "rows": [{**{name: (e.summary or {}).get(name) for name in COLUMNS}, "task": e.task, "agent": e.agent, "seed": e.seed}
-                 for e in found.episodes],
-        "standings": None if found.standings is None else found.standings.model_dump(mode="json"),
-        "total_cost": found.total_cost,
+                 for e in result.episodes],
+        "standings": None if result.standings is None else result.standings.model_dump(mode="json"),
+        "total_cost": result.total_cost,
         "cost": sum(summary["cost"] for summary in ended),
         "unpriced_calls": sum(summary.get("unpriced_calls", 0) for summary in ended),
         "calls": sum(summary["calls"] for summary in ended),
@@ -403,11 +406,11 @@ def _plain(found: BenchResult) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _table(found: BenchResult) -> str:
+def _table(result: BenchResult) -> str:
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for episode in found.episodes:
+    for episode in result.episodes:
         row = {**(episode.summary or {}), "task": episode.task, "agent": episode.agent, "seed": episode.seed}
         writer.writerow([row.get(name, "") for name in COLUMNS])
     return out.getvalue()

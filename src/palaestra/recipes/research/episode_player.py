@@ -1,9 +1,9 @@
-"""Playing an episode of research: an agent and an environment in turn, every step stored as it is done.
+"""Plays research episodes: agent and environment in turn, with every step stored.
 
-An episode whose process was killed can be resumed. Its workspace is gone, so the stored actions are run again in a
-fresh one, without asking the agent; then the agent takes over. The conversation stays as it was stored, even if a command
-prints something else this time: the agent's next request is then the one that it made before the kill, and an answer
-that was already paid for is found in the cache. Steps whose output differs are marked `different` and counted.
+An episode whose process was killed can be resumed. Its workspace is lost, so the stored actions run again in a fresh
+one without asking the agent; then the agent continues. The conversation stays as stored, even if a command prints
+something else this time: the agent's next request is then the same as before the kill, and a paid answer is found in
+the cache. Steps whose output differs are marked `different` and counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from palaestra.core.events import Event, Listener
 from palaestra.core.records import Failure, Message
 from palaestra.core.seeding import Seeds
 from palaestra.envs.turn.base import transcript
-from palaestra.envs.turn.records import Conversation, StopReason
+from palaestra.envs.turn.records import Conversation, TurnStopReason
 from palaestra.research.agents import Agent, Halt
 from palaestra.research.workspace.env import ResearchEnv
 from palaestra.research.workspace.step_record import Step
@@ -28,17 +28,17 @@ from palaestra.runs.ledger import LedgerEntry, Spending
 from palaestra.runs.run import Run
 
 SUBMISSIONS = "submissions"
-"""Below the run folder: what each episode handed in."""
+"""The folder of the submissions below the run folder."""
 AGENT, WORKSPACE, REPLAY = "agent", "workspace", "played again"
 """Phases of the ledger."""
 OWN = ("action", "thought", "stop_reason", "failure", "turn")
-"""What a step has fields of its own for, or can do without."""
+"""Info entries that a step stores in fields of its own, or does not need."""
 
 Moved = tuple[Conversation, float, bool, bool, dict[str, Any]]
 
 
-class Stopped(Exception):
-    """Somebody wants the work to stop; an episode under way is left as it is, to go on later."""
+class EpisodeStopped(Exception):
+    """A stop was requested. The unfinished episode can be resumed."""
 
 
 @dataclass(slots=True)
@@ -46,8 +46,8 @@ class Player:
     """Plays the episodes of a run.
 
     Arguments:
-        spent: what the agent's models have cost so far.
-        stop: whether somebody wants to stop, asked between steps.
+        spent: returns what the agent's models have cost so far.
+        stop: asked between steps whether to stop.
     """
 
     run: Run
@@ -59,16 +59,16 @@ class Player:
     stop: Callable[[], bool] = lambda: False
 
     def play(self, episode: int) -> list[Step]:
-        """The steps of an episode: those that are stored, and the rest of it.
+        """Return the steps of an episode: the stored ones, then the rest.
 
         Raises:
-            Stopped: `stop` said so.
+            EpisodeStopped: `stop` returned true.
         """
         known = self.run.store.steps(Step, episode)
         if known and known[-1].stop_reason:
             return known
         seeds, start = self.seeds.derive("episode", episode), time.perf_counter()
-        # First the agent, which may load a model: the episode's time begins with the environment's.
+        # The agent first, since it may load a model: the episode's time begins with the environment.
         self.agent.begin(seeds.derive("agent").integer(), self.env.tools)
         loaded = time.perf_counter()
         observation, info = self.env.reset(seed=seeds.derive("environment").integer() & 0x7FFFFFFF)
@@ -79,7 +79,7 @@ class Player:
         }  # fmt: skip
         steps = [Step(episode, 0, observation=observation.messages, state=observation.state, info=info)]
         if known:
-            steps[0] = _replayed(known[0], steps[0])
+            steps[0] = _merge_replay(known[0], steps[0])
             observation = replace(self.env.restore_messages(0, known[0].observation), state=known[0].state)
         costs = [
             LedgerEntry(AGENT, seconds=loaded - start), LedgerEntry(WORKSPACE, seconds=time.perf_counter() - loaded),
@@ -88,7 +88,7 @@ class Player:
         observation = self._again(known[1:], steps, observation)
         while not steps[-1].stop_reason:
             if self.stop():
-                raise Stopped
+                raise EpisodeStopped
             observation = self._step(steps, observation)
         return steps
 
@@ -101,14 +101,14 @@ class Player:
         for old in known:
             assert old.message is not None, "an episode that was ended from outside is over"
             if self.stop():
-                raise Stopped
+                raise EpisodeStopped
             start = time.perf_counter()
-            self.env.spend(used)  # The episode's time is what it took the first time.
+            self.env.spend(used)  # Use the time of the first run.
             before = len(observation.messages)
             moved = self.env.step(old.message)
             new = _step(old.episode, old.position, old.message, moved, before)
             new = replace(new, seconds=old.seconds, thinking=old.thinking, agent=old.agent)
-            steps.append(_replayed(old, new))
+            steps.append(_merge_replay(old, new))
             self.run.store.save_step(
                 old.episode, old.position, steps[-1], [LedgerEntry(REPLAY, seconds=time.perf_counter() - start)]
             )
@@ -127,28 +127,28 @@ class Player:
 
     def _step(self, steps: list[Step], observation: Conversation) -> Conversation:
         start, before = time.perf_counter(), len(observation.messages)
-        said: Message | Halt
+        answer: Message | Halt
         try:
-            said = _said(self.agent.act(observation))
+            answer = _check_answer(self.agent.act(observation))
         except KeyboardInterrupt:
-            said = Halt(StopReason.INTERRUPTED, "interrupted at the keyboard")
+            answer = Halt(TurnStopReason.INTERRUPTED, "interrupted at the keyboard")
         thought = time.perf_counter() - start
-        cut = said if isinstance(said, Halt) else None
+        cut = answer if isinstance(answer, Halt) else None
         try:
-            moved = self.env.stop(said.reason) if isinstance(said, Halt) else self.env.step(said)
+            moved = self.env.stop(answer.reason) if isinstance(answer, Halt) else self.env.step(answer)
         except KeyboardInterrupt:
             if self.env.over:
-                raise  # The second time, while what is there was handed in: the run can be resumed.
-            cut = Halt(StopReason.INTERRUPTED, "interrupted at the keyboard, during a command")
+                raise  # The second interrupt, during the submission: the run can be resumed.
+            cut = Halt(TurnStopReason.INTERRUPTED, "interrupted at the keyboard, during a command")
             moved = self.env.stop(cut.reason)
         seconds = time.perf_counter() - start
-        message = None if isinstance(said, Halt) else said
+        message = None if isinstance(answer, Halt) else answer
         step = _step(steps[0].episode, len(steps), message, moved, before)
         step = replace(step, seconds=seconds, thinking=thought, agent=dict(self.agent.state()))
         if cut is not None:
             step = replace(step, note=cut.note, failure=cut.failure or step.failure)
             if message is not None and not step.action:
-                step = replace(step, action=transcript(message))  # The command that was under way.
+                step = replace(step, action=transcript(message))  # The interrupted command.
         self._keep(step)
         steps.append(step)
         costs = [self._cost(thought), LedgerEntry(WORKSPACE, seconds=seconds - thought)]
@@ -157,7 +157,7 @@ class Player:
         return moved[0]
 
     def _keep(self, step: Step) -> None:
-        """Write what was handed in, before the step that says so."""
+        """Write the submission before the step that reports it."""
         files = self.env.handed_in
         if step.stop_reason and files is not None:
 
@@ -169,7 +169,7 @@ class Player:
             write_folder(submission_folder(self.run, step.episode), write)
 
     def _cost(self, seconds: float) -> LedgerEntry:
-        """What the models have cost since the last entry, that of a process that was killed in between included."""
+        """Return the cost of the models since the last entry, including that of a killed process."""
         return self.spent().entry_since(self.run.store.total(), AGENT, seconds=seconds)
 
     def _event(self, step: Step, phase: str) -> Event:
@@ -185,8 +185,8 @@ class Player:
         return Event(phase, self.env.turn, self.env.max_turns, step.episode, info)
 
 
-def _said(answer: Any) -> Message | Halt:
-    """What an agent's `act` gave; a text will do."""
+def _check_answer(answer: Any) -> Message | Halt:
+    """Check the return value of an agent's `act`; a text is accepted too."""
     if isinstance(answer, str):
         return Message("assistant", answer)
     if isinstance(answer, Message | Halt):
@@ -195,22 +195,22 @@ def _said(answer: Any) -> Message | Halt:
 
 
 def submission_folder(run: Run, episode: int) -> Path:
-    """Where the files lie that an episode handed in."""
+    """Return the folder of an episode's submission."""
     return run.folder / SUBMISSIONS / f"episode-{episode}"
 
 
 def read_submission(run: Run, episode: int) -> dict[str, bytes]:
-    """The files that an episode handed in."""
+    """Read the files of an episode's submission."""
     folder = submission_folder(run, episode)
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 def _step(episode: int, position: int, message: Message | None, moved: Moved, before: int) -> Step:
     observation, reward, _, _, info = moved
-    said = observation.messages[before + (message is not None) :]
+    observed = observation.messages[before + (message is not None) :]
     failure: Failure | None = info.get("failure")
     return Step(
-        episode, position, message, str(info.get("action", "")), said, reward, state=observation.state,
+        episode, position, message, str(info.get("action", "")), observed, reward, state=observation.state,
         info={name: _plain(value) for name, value in info.items() if name not in OWN},
         stop_reason=str(info.get("stop_reason", "")), failure=failure,
     )  # fmt: skip
@@ -222,8 +222,8 @@ def _plain(value: Any) -> Any:
     return {str(name): _plain(part) for name, part in value.items()} if isinstance(value, Mapping) else value
 
 
-def _replayed(old: Step, new: Step) -> Step:
-    """The step as it is stored after a replay: the results of the new run, the conversation of the first.
+def _merge_replay(old: Step, new: Step) -> Step:
+    """Merge a replayed step: the results of the new run, the conversation of the first.
 
     A step that ends the episode this time keeps its new messages, because nothing follows it.
     """

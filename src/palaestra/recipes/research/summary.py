@@ -1,4 +1,4 @@
-"""What a run of research has come to: `summary.json`, and the conversation that counts as a file."""
+"""The summary of a research run, and its conversation as a file."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from palaestra.core.events import Event, Listener
 from palaestra.core.records import Failure, Message
 from palaestra.engines.openai_format import chat_call
-from palaestra.envs.turn.records import StopReason
+from palaestra.envs.turn.records import TurnStopReason
 from palaestra.recipes.research.episode_player import WORKSPACE, read_submission
-from palaestra.recipes.research.recipe import RECIPE, ResearchSettings
+from palaestra.recipes.research.settings import RECIPE, ResearchSettings
 from palaestra.research.agents import Agent
 from palaestra.research.tasks.records import Grade
 from palaestra.research.workspace.env import ResearchEnv
@@ -22,12 +22,12 @@ from palaestra.runs.ledger import LedgerEntry, Spending
 from palaestra.runs.run import Run
 
 TRAJECTORY = "trajectory.json"
-"""In the run folder, once the run has ended: the conversation that counts, in OpenAI's format."""
+"""The conversation that counts, in OpenAI's format; in the folder of a finished run."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What counts of a run: which episode, and what its submission is worth on the test split."""
+    """The episode that counts and its score on the test split."""
 
     episode: int
     score: float | None
@@ -35,8 +35,8 @@ class _Result:
     failure: Failure | None = None
 
 
-def _chosen(run: Run, env: ResearchEnv, episodes: Sequence[Sequence[Step]], listener: Listener) -> _Result:
-    """The episode that counts: the only one, or the best by what it handed in, judged on the validation split."""
+def _select_episode(run: Run, env: ResearchEnv, episodes: Sequence[Sequence[Step]], listener: Listener) -> _Result:
+    """Select the episode that counts: the only one, or the one with the best submission on the validation split."""
     ends = [steps[-1] for steps in episodes]
     if env.split == "test":
         return _Result(0, ends[0].info.get("score"), dict(ends[0].info.get("scores") or {}))
@@ -62,18 +62,18 @@ def summarise(
     listener: Listener,
     spent: Spending,
 ) -> dict[str, Any]:
-    """The summary of a run whose episodes have ended; of several the best is judged on the test split now.
+    """Return the summary of a run whose episodes have ended. Of several, the best is judged on the test split now.
 
     Arguments:
-        spent: what the agent's models have cost.
+        spent: the cost of the agent's models.
     """
-    result = _chosen(run, env, episodes, listener)
+    result = _select_episode(run, env, episodes, listener)
     metric, measured = env.task.metric, env.baseline
     steps = [step for several in episodes for step in several]
     ends = [several[-1] for several in episodes]
     attempts = [float(score) for end in ends for score in end.info.get("attempts", ())]
     validations = len(attempts)
-    # What was handed in was validated too: for the choice between several, or as a checkout of MLGym has one set of data.
+    # Submissions count as validations too if several compete, or if an MLGym task has one set of data.
     if env.split == "validation" or settings.mlgym:
         attempts += [float(end.info["score"]) for end in ends if end.info.get("score") is not None]
     failures: Counter[str] = Counter()
@@ -82,7 +82,8 @@ def summarise(
         failures.update([str(end.failure.cause)] if end.failure is not None else [])
     failures.update([str(result.failure.cause)] if result.failure is not None else [])
     end, total = ends[result.episode], run.store.total()
-    played = [step.replayed for step in steps if step.replayed and step.message is not None]  # Not the opening.
+    played = [step.replayed for step in steps if step.replayed and step.message is not None]  # Without the opening.
+    gain = None if result.score is None else metric.scale * metric.gain(result.score, measured.test.score)
     kind = agent.environment()
     failure = result.failure or end.failure
     return {
@@ -93,6 +94,12 @@ def summarise(
         "seed": settings.seed,
         "metric": metric.name,
         "direction": metric.direction.value,
+        "before": measured.test.score,
+        "after": result.score,
+        "gain": gain,
+        "gain_low": None,
+        "gain_high": None,
+        "unit": metric.name,
         "baseline": measured.test.score,
         "baseline_validation": measured.validation.score,
         "best_attempt": metric.best(attempts),
@@ -104,7 +111,7 @@ def summarise(
         "silent": all(step.message is None for step in episodes[result.episode]),
         "validations": validations,
         "format_errors": sum("format_error" in step.info for step in steps),
-        "stop_reason": str(StopReason.FAILED) if result.failure is not None else end.stop_reason,
+        "stop_reason": str(TurnStopReason.FAILED) if result.failure is not None else end.stop_reason,
         "note": end.note,
         "failures": dict(sorted(failures.items())),
         "failure": None if failure is None else {"cause": str(failure.cause), "message": failure.message},
@@ -126,8 +133,9 @@ def summarise(
 
 
 def _reward(env: ResearchEnv, steps: Sequence[Step], score: float | None) -> float:
-    """The sum of an episode's rewards, penalties among them. One of several was paid by the validation split: what it
-    handed in counts by the test split instead, as its score does."""
+    """Return the sum of an episode's rewards including penalties. For one of several episodes, the validation gain is
+    replaced by the test gain.
+    """
     total, metric, paid = math.fsum(step.reward for step in steps), env.task.metric, steps[-1].info.get("score")
     if env.split == "validation" and paid is not None:
         total -= metric.gain(float(paid), env.baseline.validation.score)
@@ -136,24 +144,24 @@ def _reward(env: ResearchEnv, steps: Sequence[Step], score: float | None) -> flo
 
 
 def is_silent(summary: Mapping[str, Any]) -> bool:
-    """Whether the agent said nothing in the episode that counts: a score is then that of what the task begins with."""
+    """Whether the agent wrote nothing in the episode that counts; its score is then that of the starter files."""
     return bool(summary.get("silent", not summary["steps"]))
 
 
-def exported(summary: dict[str, Any], steps: Sequence[Step]) -> dict[str, Any]:
-    """The conversation in OpenAI's format, with the reward of each of the assistant's messages."""
-    said = [m for step in steps for m in (*((step.message,) if step.message else ()), *step.observation)]
+def export_conversation(summary: dict[str, Any], steps: Sequence[Step]) -> dict[str, Any]:
+    """Return the conversation in OpenAI's format with the reward of each assistant message."""
+    messages = [m for step in steps for m in (*((step.message,) if step.message else ()), *step.observation)]
     kept = ("task", "agent", "model", "seed", "metric", "direction", "baseline", "best_submission", "stop_reason")
     return {
         **{name: summary[name] for name in kept},
         "rewards": [step.reward for step in steps if step.message is not None],
-        "messages": [_spoken(message) for message in said],
+        "messages": [_export_message(message) for message in messages],
     }
 
 
-def _spoken(message: Message) -> dict[str, Any]:
-    """As it was said: what goes to a server (`wire.chat_messages`) leaves out calls that nobody answered."""
-    said: dict[str, Any] = {"role": message.role, "content": message.text}
+def _export_message(message: Message) -> dict[str, Any]:
+    """Export a message, including unanswered tool calls, which requests to servers leave out."""
+    exported: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.tool_calls:
-        said["tool_calls"] = [chat_call(call) for call in message.tool_calls]
-    return said | ({"tool_call_id": message.tool_call_id} if message.tool_call_id else {})
+        exported["tool_calls"] = [chat_call(call) for call in message.tool_calls]
+    return exported | ({"tool_call_id": message.tool_call_id} if message.tool_call_id else {})

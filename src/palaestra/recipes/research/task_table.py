@@ -1,4 +1,4 @@
-"""What the baseline and the reference of every research task score on this machine, as a table of Markdown."""
+"""A Markdown table of the baseline and reference scores of research tasks on this machine."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from palaestra.core.errors import SettingsError
-from palaestra.research.judge.baseline import Measured, measure
+from palaestra.research.judge.evaluation import make_judge
 from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.tasks.task import ResearchTask, load_task
+from palaestra.research.workspace.baseline import MeasuredSolution, measure
 from palaestra.runs.guard import storage_errors
 
 BEGIN, END = "<!-- research tasks: begin -->", "<!-- research tasks: end -->"
@@ -17,52 +18,52 @@ BEGIN, END = "<!-- research tasks: begin -->", "<!-- research tasks: end -->"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTask:
-    """A task with its two solutions."""
+    """A task with its two measured solutions."""
 
     task: ResearchTask
-    baseline: Measured
-    reference: Measured
+    baseline: MeasuredSolution
+    reference: MeasuredSolution
 
 
 def measure_tasks(names: Sequence[str], tell: Callable[[MeasuredTask], None] = lambda _: None) -> list[MeasuredTask]:
-    """Make and judge the baseline and the reference of each task, afresh and one after the other.
+    """Measure the baseline and the reference of each task, one after the other.
 
     Raises:
-        TaskError: a solution of a task cannot be made or judged.
+        TaskError: a solution cannot be made or judged.
     """
-    found = []
+    measured = []
     for name in names:
         task = load_task(name)
         sandbox = sandbox_for(task)
-        judge = task.judge(sandbox)
+        judge = make_judge(task, sandbox)
         baseline = measure(task, sandbox, judge, task.baseline, {})
         reference = measure(task, sandbox, judge, task.reference, task.reference_files())
-        found.append(MeasuredTask(task, baseline, reference))
-        tell(found[-1])
-    return found
+        measured.append(MeasuredTask(task, baseline, reference))
+        tell(measured[-1])
+    return measured
 
 
-def table_of(found: Sequence[MeasuredTask]) -> str:
-    """The table: scores on the validation and the test split, and the seconds to make and to judge each solution."""
+def format_table(measured: Sequence[MeasuredTask]) -> str:
+    """Return the table: scores on both splits, and the seconds to make and judge each solution."""
     lines = [
         "| task | metric | baseline: validation, test | make, judge | reference: validation, test | make, judge |",
         "|---|---|---|---|---|---|",
     ]
-    for one in found:
-        metric = one.task.metric
-        cells = [f"`{one.task.name}`", f"{metric.name}, {metric.direction.value}"]
-        for solution in (one.baseline, one.reference):
+    for row in measured:
+        metric = row.task.metric
+        cells = [f"`{row.task.name}`", f"{metric.name}, {metric.direction.value}"]
+        for solution in (row.baseline, row.reference):
             cells.append(f"{solution.validation.score:.4g}, {solution.test.score:.4g}")
             cells.append(f"{solution.seconds:.1f} s, {solution.test.seconds:.1f} s")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def put_into(path: Path, table: str) -> None:
-    """Replace what stands between the two marks of a page.
+def replace_table(path: Path, table: str) -> None:
+    """Replace the text between the two marks of a page.
 
     Raises:
-        SettingsError: the page has no such marks.
+        SettingsError: the page lacks the marks.
     """
     with storage_errors(path, "writing the table of tasks"):
         text = path.read_text(encoding="utf-8")

@@ -20,11 +20,9 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
-from palaestra.core.comparison import sign_flip_test
 from palaestra.core.errors import EngineError, LessonError, RunError, SettingsError
 from palaestra.core.events import Listener, ignore
-from palaestra.core.paired import holm, t_test
-from palaestra.core.statistics import Mean, mean_interval
+from palaestra.core.statistics import Mean, holm, mean_interval, sign_flip_test, t_test
 from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.settings import build, to_plain
 from palaestra.recipes.teach import recipe as teach

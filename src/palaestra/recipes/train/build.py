@@ -52,17 +52,12 @@ def _token_loop(settings: TrainSettings, listener: Listener) -> TokenLoop:
     own = {"tokenizer": loaded.tokenizer, "max_tokens": settings.max_tokens, "context": context, "failures": "mark",
            "end_ids": end_ids(loaded.weights, loaded.tokenizer)}  # fmt: skip
     env = make_token_env(settings.env, settings.slots, settings.options, group_size=group, **own)
-    held_out = None
-    if settings.evaluation and not hasattr(env, "task"):
-        if hasattr(env, "hold_out"):
-            held_out = env.hold_out(settings.evaluation)
-        else:
-            held_out = make_token_env(settings.env, min(settings.slots, settings.evaluation), settings.options, **own)
-    policy = _language_model(settings, loaded.weights, int(env.single_action_space.n), listener)
-    kl = settings.kl if settings.kl != -1 else float(getattr(env, "kl_coefficient", 0.0))
+    held_out = env.hold_out(settings.evaluation) if settings.evaluation and env.task is None else None
+    policy = _language_model(settings, loaded.weights, env.vocabulary, listener)
+    kl = settings.kl if settings.kl != -1 else env.kl_coefficient or 0.0
     reference = None
-    if kl or hasattr(env, "kl_coefficient"):
-        name = str(getattr(env, "reference", ""))
+    if kl or env.kl_coefficient is not None:
+        name = env.reference
         reference = Reference(policy, models.load(name, device=settings.device).weights if name else None)
     settings = replace(settings, kl=kl)
     algorithm = _algorithm(settings, policy, kl)

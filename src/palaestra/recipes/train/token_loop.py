@@ -92,11 +92,11 @@ class TokenLoop(Loop):
         return metrics, trajectories
 
     def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
-        if hasattr(self.env, "task"):
+        if self.env.task is not None:
             return self._evaluate_task(iteration, store, listener), None
         listener(Event("evaluate", 0, 0, iteration))
         env = self.held_out
-        count = len(env) if hasattr(env, "__len__") else self.settings.evaluation
+        count = env.num_prompts if env.num_prompts is not None else self.settings.evaluation
         seeds = self.seeds.derive("evaluation")
         rollout = collect_responses(env, self.policy, count, seeds, seed=seeds.integer(), first=0)
         metrics = self._measured(rollout, rollout.episode_returns, self.broken)
@@ -108,12 +108,10 @@ class TokenLoop(Loop):
         """Ask the held-out problems greedily, as `palaestra evaluate` does; the attempts go to the store."""
         from palaestra.engines.base import Sampling
         from palaestra.engines.transformers import TransformersEngine
-        from palaestra.tasks.checks import draw_problems
         from palaestra.tasks.evaluate import evaluate
 
         settings, task = self.settings, self.env.task
-        skills = sorted({item.skill for item in self.env.items if item.skill in task.skills()})
-        problems = draw_problems(task, Split.TEST, settings.evaluation, settings.seed, skills)
+        problems = self.env.held_out_problems(settings.evaluation, settings.seed)
         phase = f"{iteration}/{Split.TEST}"
         attempts = evaluate(
             task,
@@ -140,7 +138,7 @@ class TokenLoop(Loop):
     def outcome(self, store: Store, iterations: int) -> dict[str, Any]:
         if not self.settings.evaluation:
             return {}
-        if not hasattr(self.env, "task"):
+        if self.env.task is None:
             return before_after(store.metrics(), iterations)
         before, after = store.attempts(f"0/{Split.TEST}"), store.attempts(f"{iterations}/{Split.TEST}")
         first, second, gain = report_on(before), report_on(after), measure_gain(before, after)

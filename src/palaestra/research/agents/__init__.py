@@ -1,6 +1,6 @@
-"""Who works on a research task. An agent of your own is a class in a file of its own, and a line like these."""
+"""Agents that work on research tasks. To add one, write a class in its own file and register it like these."""
 
-from palaestra.research.agents.base import AGENTS, Agent, Halt, Outfit, make_agent, settled_agent, settled_path
+from palaestra.research.agents.base import AGENTS, Agent, AgentContext, Halt, absolute_path, make_agent, resolve_agent
 
 _HERE = "palaestra.research.agents"
 
@@ -20,4 +20,4 @@ AGENTS.register("baseline", f"{_HERE}.solutions:BaselineAgent", "hands the task'
 AGENTS.register("reference", f"{_HERE}.solutions:ReferenceAgent", "hands the good solution in that a task comes with")
 AGENTS.register("best_of", f"{_HERE}.best_of:BestOfAgent", "the best of n episodes by validation: best_of:N:AGENT")
 
-__all__ = ["AGENTS", "Agent", "Halt", "Outfit", "make_agent", "settled_agent", "settled_path"]
+__all__ = ["AGENTS", "Agent", "AgentContext", "Halt", "absolute_path", "make_agent", "resolve_agent"]

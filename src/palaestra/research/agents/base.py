@@ -1,4 +1,4 @@
-"""What an agent is: it is given the conversation, and says the next message, or that it stops."""
+"""The agent interface: an agent receives the conversation and returns the next message, or stops."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from palaestra.core.prompts import Prompts
 from palaestra.core.records import Failure, Message
 from palaestra.core.registry import Registry
 from palaestra.engines.base import Engine, Sampling
-from palaestra.envs.turn.records import Conversation, StopReason
-from palaestra.research.judge.baseline import Measured
+from palaestra.envs.turn.records import Conversation, TurnStopReason
 from palaestra.research.tasks.task import ResearchTask
+from palaestra.research.workspace.baseline import MeasuredSolution
 
 AGENTS = Registry("agent", "palaestra.agents")
 
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """An agent stops, for a reason that is not the environment's: no money, no room, nothing more to say.
+    """An agent stops for a reason of its own: no budget, no room in the context, nothing more to say.
 
     Arguments:
         note: the reason in words.
-        failure: what broke, where the reason is `StopReason.FAILED`.
+        failure: what failed, if the reason is `TurnStopReason.FAILED`.
     """
 
-    reason: StopReason
+    reason: TurnStopReason
     note: str = ""
     failure: Failure | None = None
 
@@ -39,7 +39,7 @@ def no_engine(name: str) -> Engine:
     raise SettingsError(f"this agent was given no way to open the model {name}")
 
 
-def no_baseline() -> Measured:
+def no_baseline() -> MeasuredSolution:
     raise SettingsError("this agent was given no baseline")
 
 
@@ -49,21 +49,21 @@ def write_out(text: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Outfit:
-    """What agents are made with; each takes what it needs.
+class AgentContext:
+    """What agents are made with; each uses what it needs.
 
     Arguments:
-        task: that they work on.
-        model: the name of one, for agents that have one and were not told another; empty for none.
-        engine: opens a model by its name, with its cache and budget.
-        sampling: how a model's messages are drawn.
-        history: history processors, in this order (`palaestra.research.history`).
-        context: the most tokens of a prompt and its answer; 0 leaves it to the model.
-        prompts: the templates.
-        command_docs: the commands as templates may show them.
-        baseline: the task's baseline, measured.
-        ask: reads a line from a person, after a prompt; raises `EOFError` where there is none.
-        show: writes to that person.
+        task: the task.
+        model: the name of the default model; empty for none.
+        engine: opens a model by name, with its cache and budget.
+        sampling: how the model's messages are sampled.
+        history: history processors in order (`palaestra.research.agents.history`).
+        context_tokens: the maximum tokens of a prompt with its answer; 0 for the model's own limit.
+        prompts: the prompt templates.
+        command_docs: documentation of the commands for the templates.
+        baseline: returns the measured baseline.
+        ask: reads a line from the user after a prompt; raises `EOFError` at the end of the input.
+        show: writes to the user.
     """
 
     task: ResearchTask
@@ -71,25 +71,25 @@ class Outfit:
     engine: Callable[[str], Engine] = no_engine
     sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=1024))
     history: tuple[str, ...] = ()
-    context: int = 0
+    context_tokens: int = 0
     prompts: Prompts = field(default_factory=lambda: Prompts(Path(__file__).parents[1] / "workspace" / "prompts"))
     command_docs: str = ""
-    baseline: Callable[[], Measured] = no_baseline
+    baseline: Callable[[], MeasuredSolution] = no_baseline
     ask: Callable[[str], str] = input
     show: Callable[[str], None] = write_out
 
 
 class Agent:
-    """Plays episodes. One of your own has an `act`, and a line of registration:
+    """Plays episodes. To add an agent, implement `act` and register the class:
 
         AGENTS.register("mine", "my_package.agents:Mine", "what it does")
 
-    It is made before the run, where a mistake of the user's is raised, and costs nothing until `begin`. What it knows
-    beyond the conversation is in its `state`, so that a run that was killed can go on.
+    An agent is made before the run starts, so that wrong arguments raise early, and should not use resources until
+    `begin`. Its `state` holds what it knows besides the conversation, so that a killed run can be resumed.
 
     Arguments:
-        argument: what stands behind the colon in `--agent NAME:ARGUMENT`.
-        outfit: what it may use.
+        argument: the text after the colon in `--agent NAME:ARGUMENT`.
+        context: what the agent may use.
 
     Example:
         >>> class Submitter(Agent):
@@ -99,97 +99,97 @@ class Agent:
     """
 
     parser: str = ""
-    """The output parser that reads its messages; empty for the one of the settings."""
+    """The output parser for its messages; empty for the one in the settings."""
     episodes: int = 1
-    """How many episodes it plays, of which the best by validation is the one that counts."""
+    """The number of episodes it plays; the best by validation counts."""
 
     model: str = ""
-    """The name of the model that it asks, if it asks one."""
+    """The name of the model it uses, if any."""
     interactive: bool = False
-    """Whether it asks a person at the keyboard, for whom the terminal is kept free."""
+    """Whether it asks a user at the keyboard; the terminal is then left to it."""
     takes: str | None = None
-    """What stands behind the colon, for errors; `None` for nothing."""
+    """What follows the colon, for error messages; `None` for nothing."""
     note: str = ""
-    """What whoever starts the run is told before it begins."""
+    """A note to the user before the run begins."""
 
-    def __init__(self, argument: str, outfit: Outfit) -> None:
-        self.argument, self.outfit = argument, outfit
+    def __init__(self, argument: str, context: AgentContext) -> None:
+        self.argument, self.context = argument, context
         if argument and type(self).takes is None:
             raise SettingsError(f"this agent takes nothing behind its name; got ':{argument}'")
 
     @classmethod
-    def settled(cls, argument: str) -> str:
-        """The same argument for a process that begins in another folder: the paths in it are absolute."""
+    def resolve_argument(cls, argument: str) -> str:
+        """Return the argument with absolute paths, for a process in another folder."""
         return argument
 
     def environment(self) -> Mapping[str, Any]:
-        """Arguments of `ResearchEnv` that it needs to be other than the settings say."""
+        """Return arguments of `ResearchEnv` that override the settings."""
         return {"parser": self.parser, "tools": False} if self.parser else {}
 
     def begin(self, seed: int, tools: Sequence[Mapping[str, Any]]) -> None:
-        """An episode begins.
+        """Begin an episode.
 
         Arguments:
-            seed: of the agent's own random choices in it.
-            tools: what it may call, as OpenAI tools; empty where actions are text.
+            seed: the seed of the agent's random choices.
+            tools: the OpenAI tools it may call; empty if actions are text.
         """
 
     def act(self, conversation: Conversation) -> Message | Halt:
-        """The next message of the assistant, or why there is none."""
-        raise NotImplementedError(f"{type(self).__name__} needs `act`: what it says next")
+        """Return the next assistant message, or a `Halt`."""
+        raise NotImplementedError(f"{type(self).__name__} must implement `act`")
 
     def state(self) -> Mapping[str, Any]:
-        """What it knows beyond the conversation, as plain data."""
+        """Return what it knows besides the conversation, as plain data."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Know what `state` said; called behind `begin`, before the first `act`."""
+        """Restore a `state`; called after `begin` and before the first `act`."""
 
 
-def make_agent(spec: str, outfit: Outfit) -> Agent:
-    """The agent that a text such as `model`, `script:FILE` or `best_of:4:model:nano` stands for.
+def make_agent(spec: str, context: AgentContext) -> Agent:
+    """Make an agent from a text such as `model`, `script:FILE` or `best_of:4:model:nano`.
 
     Raises:
-        UnknownNameError: there is no such agent; names the nearest one.
-        SettingsError: it cannot be made like this.
+        UnknownNameError: there is no such agent; suggests the nearest one.
+        SettingsError: its argument is invalid.
     """
-    name, argument = divided(spec)
-    agent: Agent = AGENTS.get(name)(argument, outfit)
+    name, argument = split_spec(spec)
+    agent: Agent = AGENTS.get(name)(argument, context)
     return agent
 
 
-def settled_agent(spec: str) -> str:
-    """The same agent for a process that begins in another folder, as `Agent.settled` says it.
+def resolve_agent(spec: str) -> str:
+    """Return the agent's text with absolute paths; see `Agent.resolve_argument`.
 
     Raises:
-        UnknownNameError: there is no such agent; names the nearest one.
+        UnknownNameError: there is no such agent; suggests the nearest one.
     """
-    name, argument = divided(spec)
+    name, argument = split_spec(spec)
     kind = AGENTS.get(name)
     if not argument or not (isinstance(kind, type) and issubclass(kind, Agent)):
         return spec
-    return f"{name}:{kind.settled(argument)}"
+    return f"{name}:{kind.resolve_argument(argument)}"
 
 
-def divided(spec: str) -> tuple[str, str]:
-    """The name of an agent, and what stands behind its colon; a space will do as well.
+def split_spec(spec: str) -> tuple[str, str]:
+    """Split an agent's text into its name and its argument, at a colon or a space.
 
-    >>> divided("script:my actions.txt"), divided("script my:actions.txt"), divided("human")
+    >>> split_spec("script:my actions.txt"), split_spec("script my:actions.txt"), split_spec("human")
     (('script', 'my actions.txt'), ('script', 'my:actions.txt'), ('human', ''))
     """
     name, *rest = re.split(r":|\s+", spec.strip(), maxsplit=1)
     return name, rest[0] if rest else ""
 
 
-def settled_path(path: str) -> str:
-    """A path of the user's that means the same in every folder.
+def absolute_path(path: str) -> str:
+    """Return a path of the user as an absolute path.
 
-    >>> settled_path("/tmp/actions.txt")
+    >>> absolute_path("/tmp/actions.txt")
     '/tmp/actions.txt'
     """
     return str(Path(path).expanduser().absolute())
 
 
-def turns_of(conversation: Conversation) -> int:
-    """Assistant messages so far."""
+def count_turns(conversation: Conversation) -> int:
+    """Count the assistant messages."""
     return sum(message.role == "assistant" for message in conversation.messages)

@@ -1,4 +1,4 @@
-"""The best of several episodes of any agent, chosen without the test split."""
+"""Selects the best of several episodes of any agent by validation."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Message
 from palaestra.envs.turn.records import Conversation
-from palaestra.research.agents.base import Agent, Halt, Outfit, divided, make_agent, settled_agent
+from palaestra.research.agents.base import Agent, AgentContext, Halt, make_agent, resolve_agent, split_spec
 
 
 class BestOfAgent(Agent):
-    """Plays n episodes, each with a seed of its own.
+    """Plays n episodes with different seeds.
 
-    What each of them hands in is judged on the validation split only. The best of these is judged on the test split,
-    and its score is the agent's; the test split has no part in the choice.
+    Each submission is judged on the validation split only. The best one is judged on the test split, and that is the
+    agent's score; the test split plays no part in the selection.
 
     Raises:
         SettingsError: `argument` is not `N:AGENT`.
@@ -23,23 +23,23 @@ class BestOfAgent(Agent):
 
     takes = "N:AGENT"
 
-    def __init__(self, argument: str, outfit: Outfit) -> None:
-        super().__init__(argument, outfit)
+    def __init__(self, argument: str, context: AgentContext) -> None:
+        super().__init__(argument, context)
         count, _, spec = argument.partition(":")
         if not count.isdecimal() or int(count) < 1 or not spec:
             raise SettingsError(
                 f"the best of several episodes is best_of:N:AGENT, for example best_of:4:model; got 'best_of:{argument}'"
             )
-        self.inner = make_agent(spec, outfit)
+        self.inner = make_agent(spec, context)
         self.episodes, self.parser, self.model = int(count) * self.inner.episodes, self.inner.parser, self.inner.model
         self.interactive, self.note = self.inner.interactive, self.inner.note
-        if self.episodes > 1 and divided(spec)[0] == "model" and outfit.sampling.temperature == 0:
+        if self.episodes > 1 and split_spec(spec)[0] == "model" and context.sampling.temperature == 0:
             raise SettingsError(f"{count} episodes at temperature 0 would all be the same; set a temperature")
 
     @classmethod
-    def settled(cls, argument: str) -> str:
+    def resolve_argument(cls, argument: str) -> str:
         count, colon, spec = argument.partition(":")
-        return f"{count}{colon}{settled_agent(spec)}" if spec else argument
+        return f"{count}{colon}{resolve_agent(spec)}" if spec else argument
 
     def environment(self) -> Mapping[str, Any]:
         return self.inner.environment()

@@ -1,8 +1,8 @@
-"""History processors: what of a long conversation a model is shown.
+"""History processors: what a model sees of a long conversation.
 
-The conversation itself only ever grows. A processor gives the model a shorter one: it leaves the beginning (everything
-before the model's first message) as it is, and never parts a call of a tool from its answer. One of your own is a class
-and a line of registration:
+The conversation itself only grows. A processor shortens the view of the model: it keeps the beginning (everything
+before the model's first message) and never separates a tool call from its answer. To add one, write a class and
+register it:
 
     HISTORIES.register("mine", "my_package.history:Mine", "what it leaves out")
 """
@@ -21,7 +21,7 @@ from palaestra.core.registry import Registry
 from palaestra.envs.turn.base import transcript
 from palaestra.research.agents.base import Halt
 from palaestra.research.workspace.commands.window import HEADER
-from palaestra.research.workspace.templates import ToldTask
+from palaestra.research.workspace.templates import TaskText
 
 HISTORIES = Registry("history processor", "palaestra.histories")
 _HERE = __name__
@@ -30,17 +30,17 @@ HISTORIES.register("closed_windows", f"{_HERE}:ClosedWindows", "of every file th
 HISTORIES.register("summary", f"{_HERE}:Summary", "summary:TOKENS: over so many, the model sums the older part up")
 
 
-class Desk(Protocol):
+class HistoryContext(Protocol):
     """What a processor may use."""
 
     prompts: Prompts
 
     def tokens(self, messages: Sequence[Message]) -> int:
-        """How many tokens these messages are to the model, exactly or by an estimate."""
+        """Count the tokens of the messages for the model, exactly or by estimate."""
         ...
 
     def write(self, messages: Sequence[Message]) -> str | Halt:
-        """What the model writes to them, at the agent's cost."""
+        """Return the model's answer to the messages, at the agent's cost."""
         ...
 
 
@@ -48,7 +48,7 @@ class History:
     """A history processor.
 
     Arguments:
-        argument: what stands behind the colon of its name.
+        argument: the text after the colon of its name.
     """
 
     takes: str | None = None
@@ -57,74 +57,74 @@ class History:
         if argument and self.takes is None:
             raise SettingsError(f"this history processor takes nothing behind its name; got ':{argument}'")
 
-    def shorten(self, messages: Sequence[Message], desk: Desk) -> list[Message] | Halt:
-        """The messages that the model is shown; or why it cannot go on."""
-        raise NotImplementedError(f"{type(self).__name__} needs `shorten`: what the model is shown")
+    def shorten(self, messages: Sequence[Message], context: HistoryContext) -> list[Message] | Halt:
+        """Return the messages that the model sees, or why it cannot go on."""
+        raise NotImplementedError(f"{type(self).__name__} must implement `shorten`")
 
     def state(self) -> Mapping[str, Any]:
-        """What it knows beyond the conversation, as plain data."""
+        """Return what it knows besides the conversation, as plain data."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Know what `state` said."""
+        """Restore a `state`."""
 
 
 def make_history(spec: str) -> History:
-    """The processor that a text such as `closed_windows` or `last:5` stands for.
+    """Make a processor from a text such as `closed_windows` or `last:5`.
 
     Raises:
-        UnknownNameError: there is none; names the nearest one.
-        SettingsError: its argument is wrong.
+        UnknownNameError: there is no such processor; suggests the nearest one.
+        SettingsError: its argument is invalid.
     """
     name, _, argument = spec.partition(":")
-    made: History = HISTORIES.get(name)(argument)
-    return made
+    history: History = HISTORIES.get(name)(argument)
+    return history
 
 
 class LastObservations(History):
-    """Shows the last observations; of each one before them only how long it was."""
+    """Shows the last N observations, and only the length of earlier ones."""
 
     takes = "N"
 
     def __init__(self, argument: str = "") -> None:
         self.count = _whole("last", argument, 1)
 
-    def shorten(self, messages: Sequence[Message], desk: Desk) -> list[Message]:
+    def shorten(self, messages: Sequence[Message], context: HistoryContext) -> list[Message]:
         first = opening(messages)
         observed = [k for k, message in enumerate(messages) if k >= first and message.role != "assistant"]
         old = set(observed[: max(0, len(observed) - self.count)])
-        return [_omitted(message, desk) if k in old else message for k, message in enumerate(messages)]
+        return [_omit(message, context) if k in old else message for k, message in enumerate(messages)]
 
 
 class ClosedWindows(History):
-    """Closes the window of a file where a later message shows that file again."""
+    """Closes the window of a file if a later message shows the same file."""
 
-    def shorten(self, messages: Sequence[Message], desk: Desk) -> list[Message]:
+    def shorten(self, messages: Sequence[Message], context: HistoryContext) -> list[Message]:
         shown = list(messages)
         seen: set[str] = set()
         for k in range(len(messages) - 1, opening(messages) - 1, -1):
             if messages[k].role != "assistant":
-                shown[k] = replace(messages[k], content=self._closed(messages[k].text, seen, desk))
+                shown[k] = replace(messages[k], content=self._close(messages[k].text, seen, context))
         return shown
 
-    def _closed(self, text: str, seen: set[str], desk: Desk) -> str:
-        """The text without windows of files in `seen`, to which those of this text are added."""
-        found = [(match, _path(match[0])) for match in HEADER.finditer(text)]
-        for match, path in reversed(found):
+    def _close(self, text: str, seen: set[str], context: HistoryContext) -> str:
+        """Remove windows of files in `seen`, and add this text's files to `seen`."""
+        headers = [(match, _path(match[0])) for match in HEADER.finditer(text)]
+        for match, path in reversed(headers):
             end = match.end() + _length(text[match.end() :])
             if path in seen:
                 lines = text[match.end() : end].count("\n")
-                note = desk.prompts.render("closed_window", path=path, lines=lines, observation=text)
+                note = context.prompts.render("closed_window", path=path, lines=lines, observation=text)
                 text = text[: match.start()] + note + text[end:]
             seen.add(path)
         return text
 
 
 class Summary(History):
-    """Over a budget of tokens, has the model sum the older part up, and shows that in its place.
+    """Replaces the older part of a conversation with a summary by the model if it exceeds a token budget.
 
-    About half of the budget is left for the newest messages. A summary is written once, and the next one begins with
-    it, so that what the model is shown changes only then.
+    About half of the budget is left for the newest messages. A summary is written once, and the next one builds on it,
+    so that the model's view changes only then.
     """
 
     takes = "TOKENS"
@@ -133,21 +133,21 @@ class Summary(History):
         self.budget = _whole("summary", argument, 1)
         self.until, self.text = 0, ""
 
-    def shorten(self, messages: Sequence[Message], desk: Desk) -> list[Message] | Halt:
+    def shorten(self, messages: Sequence[Message], context: HistoryContext) -> list[Message] | Halt:
         first = opening(messages)
         if self.until > len(messages):
-            self.until, self.text = 0, ""  # Another episode.
-        shown = self._shown(messages, first, desk)
-        if desk.tokens(shown) <= self.budget:
+            self.until, self.text = 0, ""  # A new episode.
+        shown = self._view(messages, first, context)
+        if context.tokens(shown) <= self.budget:
             return shown
-        cut = self._cut(messages, max(first, self.until), desk)
+        cut = self._find_cut(messages, max(first, self.until), context)
         if cut is None:
             return shown
-        written = desk.write((Message("user", self._question(messages, first, cut, desk)),))
+        written = context.write((Message("user", self._question(messages, first, cut, context)),))
         if isinstance(written, Halt):
             return written
         self.until, self.text = cut, written.strip()
-        return self._shown(messages, first, desk)
+        return self._view(messages, first, context)
 
     def state(self) -> Mapping[str, Any]:
         return {"until": self.until, "text": self.text}
@@ -155,38 +155,38 @@ class Summary(History):
     def restore(self, state: Mapping[str, Any]) -> None:
         self.until, self.text = int(state.get("until", 0)), str(state.get("text", ""))
 
-    def _shown(self, messages: Sequence[Message], first: int, desk: Desk) -> list[Message]:
+    def _view(self, messages: Sequence[Message], first: int, context: HistoryContext) -> list[Message]:
         if not self.until:
             return list(messages)
-        # Behind the opening, whose last message is a user's: some chat templates refuse two of them in a row.
-        told = desk.prompts.render("summary", summary=self.text)
+        # Appended to the opening, whose last message is the user's: some chat templates reject two in a row.
+        summary = context.prompts.render("summary", summary=self.text)
         last = messages[first - 1]
         return [
-            *messages[: first - 1], replace(last, content=f"{last.text}\n\n{told}"), *messages[self.until :],
+            *messages[: first - 1], replace(last, content=f"{last.text}\n\n{summary}"), *messages[self.until :],
         ]  # fmt: skip
 
-    def _cut(self, messages: Sequence[Message], start: int, desk: Desk) -> int | None:
-        """Where the part that is shown as it is begins: at a message of the model's, so that no answer loses its call."""
+    def _find_cut(self, messages: Sequence[Message], start: int, context: HistoryContext) -> int | None:
+        """Return where the unshortened part begins: at a message of the model, so that no answer loses its call."""
         turns = [k for k in range(start, len(messages)) if messages[k].role == "assistant"]
         for k in turns[1:]:
-            if desk.tokens(messages[k:]) <= self.budget // 2:
+            if context.tokens(messages[k:]) <= self.budget // 2:
                 return k
         return turns[-1] if len(turns) > 1 else None
 
-    def _question(self, messages: Sequence[Message], first: int, cut: int, desk: Desk) -> str:
+    def _question(self, messages: Sequence[Message], first: int, cut: int, context: HistoryContext) -> str:
         old = messages[max(first, self.until) : cut]
-        # A summary has to fit the model as well: of long messages the middle is left out.
+        # The request has to fit the model as well: the middle of long messages is left out.
         most = max(200, 3 * self.budget // max(1, len(old)))
         written = "\n\n".join(f"[{message.role}]\n{_middle(transcript(message), most)}" for message in old)
-        task = desk.prompts.shared("task")
-        return desk.prompts.render(
-            "summarize", task=ToldTask(_middle(messages[first - 1].text, self.budget), task), before=self.text, transcript=written,
+        task = context.prompts.shared("task")
+        return context.prompts.render(
+            "summarize", task=TaskText(_middle(messages[first - 1].text, self.budget), task), before=self.text, transcript=written,
             words=max(50, self.budget // 8),
         )  # fmt: skip
 
 
 def opening(messages: Sequence[Message]) -> int:
-    """How many messages there are before the model's first.
+    """Count the messages before the model's first one.
 
     >>> opening([Message("system", "s"), Message("user", "u"), Message("assistant", "a"), Message("user", "o")])
     2
@@ -194,9 +194,9 @@ def opening(messages: Sequence[Message]) -> int:
     return next((k for k, message in enumerate(messages) if message.role == "assistant"), len(messages))
 
 
-def _omitted(message: Message, desk: Desk) -> Message:
+def _omit(message: Message, context: HistoryContext) -> Message:
     lines = message.text.count("\n") + 1
-    return replace(message, content=desk.prompts.render("omitted", lines=lines, observation=message.text))
+    return replace(message, content=context.prompts.render("omitted", lines=lines, observation=message.text))
 
 
 _PATH = re.compile(r"^\[file (.+), \d+ lines?(?:, .*)?\]$")
@@ -204,15 +204,15 @@ _BODY = re.compile(r"\n(?:\d+\|.*|\(\d+ more lines? (?:above|below)\)|\(the file
 
 
 def _path(header: str) -> str:
-    found = _PATH.match(header)
-    return found[1] if found else header
+    match = _PATH.match(header)
+    return match[1] if match else header
 
 
 def _length(text: str) -> int:
-    """How much of a text, from the end of a window's header on, belongs to the window."""
+    """Return the length of a window's body at the beginning of a text, after the header."""
     at = 0
-    while found := _BODY.match(text, at):
-        at = found.end()
+    while match := _BODY.match(text, at):
+        at = match.end()
     return at
 
 

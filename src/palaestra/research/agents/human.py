@@ -1,4 +1,4 @@
-"""A person at the keyboard."""
+"""A user at the keyboard."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palaestra.core.records import Message
-from palaestra.envs.turn.records import Conversation, StopReason
-from palaestra.research.agents.base import Agent, Halt, Outfit
+from palaestra.envs.turn.records import Conversation, TurnStopReason
+from palaestra.research.agents.base import Agent, AgentContext, Halt
 from palaestra.research.workspace.commands import load_commands
 
 FENCE = "```"
@@ -18,17 +18,17 @@ HELP = (
 
 
 class HumanAgent(Agent):
-    """Shows what is new, and reads a command: a line, or several between two lines of ```.
+    """Shows new messages and reads a command: one line, or several between two lines of ```.
 
-    A line that is `edit ...` or `insert ...` is read on to the line that ends its text. The end of the input (Ctrl-D)
-    gives up: nothing is handed in. Ctrl-C ends the episode as `StopReason.INTERRUPTED`, with what is there handed in.
+    After `edit ...` or `insert ...` it reads on to the line that ends the text. The end of the input (Ctrl-D) gives up
+    without a submission. Ctrl-C ends the episode as `TurnStopReason.INTERRUPTED` and submits the current workspace.
     """
 
     parser = "identity"
     interactive = True
 
-    def __init__(self, argument: str, outfit: Outfit) -> None:
-        super().__init__(argument, outfit)
+    def __init__(self, argument: str, context: AgentContext) -> None:
+        super().__init__(argument, context)
         self._shown = 0
         self._ends = {
             name: command.end
@@ -43,13 +43,13 @@ class HumanAgent(Agent):
         fresh = conversation.messages[self._shown :]
         for message in fresh:
             if message.role != "assistant":
-                self.outfit.show(f"\n{message.text}\n")
+                self.context.show(f"\n{message.text}\n")
         if not self._shown:
-            self.outfit.show(HELP)
+            self.context.show(HELP)
         try:
             command = self._command()
         except EOFError:
-            return Halt(StopReason.GAVE_UP, "the input ended")
+            return Halt(TurnStopReason.GAVE_UP, "the input ended")
         self._shown = len(conversation.messages)
         return Message("assistant", command)
 
@@ -62,7 +62,7 @@ class HumanAgent(Agent):
     def _command(self) -> str:
         line = ""
         while not line.strip():
-            line = self.outfit.ask("> ")
+            line = self.context.ask("> ")
         words = line.split(None, 1)
         if line.strip() == FENCE:
             return "\n".join(self._until(FENCE))
@@ -73,6 +73,6 @@ class HumanAgent(Agent):
 
     def _until(self, end: str) -> list[str]:
         lines: list[str] = []
-        while (line := self.outfit.ask("  ")).strip() != end:
+        while (line := self.context.ask("  ")).strip() != end:
             lines.append(line)
         return lines

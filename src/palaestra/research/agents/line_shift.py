@@ -1,7 +1,7 @@
-"""Line numbers of a published trajectory, fitted to files that have changed since.
+"""Adapts the line numbers of a published trajectory to files that have changed since.
 
-MLGym's checkout has a copyright notice at the head of its starter files that they did not have when its trajectories were
-recorded. An edit goes by line numbers, so each is moved by as many lines as the file has more than it had then.
+MLGym's starter files now begin with a copyright notice that they lacked when its trajectories were recorded. Edits use
+line numbers, so each is shifted by the growth of its file.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ _RANGE = re.compile(r"(?P<word>edit|insert|goto)(?P<space>\s+)(?P<first>\d+)(?::
 
 
 def shift_lines(text: str, published: Sequence[str], conversation: Sequence[Message]) -> str:
-    """Move the line numbers of an edit, insertion or jump in a message's last block.
+    """Shift the line numbers of an edit, insert or goto in a message's last block.
 
     Arguments:
-        text: the message, as it was published.
-        published: what its environment answered to each message before it.
-        conversation: the messages so far, here.
+        text: the published message.
+        published: the published answers to earlier messages.
+        conversation: our messages so far.
     """
     shift = _find_shift(published, _read_answers(conversation))
     blocks = list(_BLOCK.finditer(text))
     if not shift or not blocks:
         return text
-    found = _RANGE.match(text, blocks[-1].start(1))
-    if found is None:
+    command = _RANGE.match(text, blocks[-1].start(1))
+    if command is None:
         return text
-    numbers = [str(int(number) + shift) for number in (found["first"], found["last"]) if number is not None]
-    return text[: found.start()] + found["word"] + found["space"] + ":".join(numbers) + text[found.end() :]
+    numbers = [str(int(number) + shift) for number in (command["first"], command["last"]) if number is not None]
+    return text[: command.start()] + command["word"] + command["space"] + ":".join(numbers) + text[command.end() :]
 
 
 def _find_shift(published: Sequence[str], ours: Sequence[str]) -> int:
-    """How many lines the open file has more than it had: as it was when both showed it for the first time."""
+    """Return by how many lines the open file has grown, from the first time that both sides showed it."""
     shifts: dict[str, int] = {}
     file = ""
     for then, now in zip(published, ours, strict=False):
@@ -49,7 +49,7 @@ def _find_shift(published: Sequence[str], ours: Sequence[str]) -> int:
 
 
 def _read_answers(conversation: Sequence[Message]) -> list[str]:
-    """What the environment answered to each of the agent's messages."""
+    """Return the environment's answer to each of the agent's messages."""
     answers: list[str] = []
     for message in conversation:
         if message.role == "assistant":

@@ -1,7 +1,7 @@
-"""The agent's commands over the Model Context Protocol: any client that speaks it can be the agent.
+"""The agent's commands over the Model Context Protocol, so that any MCP client can be the agent.
 
-`serve` offers commands over stdin and stdout: those of a `Session` as they are, or those of an episode, whose limits hold, by
-a `Line` to the `ClientAgent` that plays it. `palaestra.recipes.research.mcp_server` makes a run of such an episode.
+`serve` offers commands over stdin and stdout: those of a `Session`, or those of an episode with its limits, through an
+`EpisodeChannel` to the `ClientAgent` that plays it. `palaestra.recipes.research.mcp_server` runs such an episode.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from palaestra.core.errors import MissingExtraError, PalaestraError
 from palaestra.core.records import Message, ToolCall
 from palaestra.core.text import clean_text
-from palaestra.envs.turn.records import Conversation, StopReason
-from palaestra.research.agents import AGENTS, Agent, Halt, Outfit
-from palaestra.research.workspace.commands import Command, Outcome, load_commands, tool_schemas
+from palaestra.envs.turn.records import Conversation, TurnStopReason
+from palaestra.research.agents import AGENTS, Agent, AgentContext, Halt
+from palaestra.research.workspace.commands import Command, CommandResult, load_commands, tool_schemas
 from palaestra.research.workspace.step_record import Step
 from palaestra.version import __version__
 
@@ -26,64 +26,64 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
 AGENT = "mcp"
-"""The name under which a client plays."""
+"""The agent name of an MCP client."""
 AGENTS.register(AGENT, "palaestra.research.agents.mcp:ClientAgent", "a client of MCP: palaestra research mcp")
 
 
-class Served(Protocol):
-    """What can be served: a `Session`, or a `Line`."""
+class CommandProvider(Protocol):
+    """What can be served: a `Session` or an `EpisodeChannel`."""
 
     @property
-    def commands(self) -> Mapping[str, Command]: ...
+    def commands(self) -> Mapping[str, Command[Any]]: ...
 
-    def call(self, name: str, arguments: Mapping[str, Any] | str) -> Outcome: ...
+    def call(self, name: str, arguments: Mapping[str, Any] | str) -> CommandResult: ...
 
 
-class Line:
-    """Between a client and the episode that it plays in another thread: a call goes in, and what came of it comes out.
+class EpisodeChannel:
+    """Connects a client with the episode that it plays in another thread: calls go in, results come out.
 
     Arguments:
-        commands: the names of those that the client has; all if empty.
+        commands: the names of the client's commands; all if empty.
     """
 
     def __init__(self, commands: Iterable[str] = ()) -> None:
-        self.commands: Mapping[str, Command] = load_commands(commands)
+        self.commands: Mapping[str, Command[Any]] = load_commands(commands)
         self.opening, self.over = "", False
         self.opened = threading.Event()
-        """Set once the episode has begun, with its first messages in `opening`, or is over before it could."""
+        """Set once the episode has begun, with its first messages in `opening`, or has ended before that."""
         self._calls: SimpleQueue[ToolCall | None] = SimpleQueue()
-        self._answers: SimpleQueue[Outcome] = SimpleQueue()
+        self._answers: SimpleQueue[CommandResult] = SimpleQueue()
         self._lock, self._count, self._asked = threading.Lock(), 0, False
 
-    # The client's end
+    # For the client
 
-    def call(self, name: str, arguments: Mapping[str, Any] | str) -> Outcome:
-        """One step of the episode. Calls are made one at a time."""
+    def call(self, name: str, arguments: Mapping[str, Any] | str) -> CommandResult:
+        """Perform one step of the episode. Calls are serialised."""
         with self._lock:
             if self.over:
-                return Outcome("The episode is over; nothing was run.", ok=False, kind="error")
+                return CommandResult("The episode is over; nothing was run.", ok=False, kind="error")
             self._asked, self._count = True, self._count + 1
         asked = arguments if isinstance(arguments, str) else json.dumps(arguments)
         self._calls.put(ToolCall(clean_text(name), clean_text(asked), f"call_{self._count}"))
         return self._answers.get()
 
     def hang_up(self) -> None:
-        """The client is gone: the episode ends, and what is there is handed in."""
+        """End the episode because the client has left; the current workspace is submitted."""
         self._calls.put(None)
 
-    # The episode's end
+    # For the episode
 
     def open(self, messages: Sequence[Message]) -> None:
-        """The episode has begun, with these."""
+        """Report that the episode has begun with these messages."""
         self.opening = "\n\n".join(message.text for message in messages)
         self.opened.set()
 
     def next(self) -> ToolCall | None:
-        """Wait for the next call; `None` when there will be none."""
+        """Wait for the next call; `None` if the client has left."""
         return self._calls.get()
 
-    def answer(self, outcome: Outcome, over: bool = False) -> None:
-        """What came of the last call, if one is waiting; `over`, there is nothing more to call."""
+    def answer(self, outcome: CommandResult, over: bool = False) -> None:
+        """Answer the pending call, if any; `over` ends the episode."""
         with self._lock:
             asked, self._asked, self.over = self._asked, False, self.over or over
         if asked:
@@ -92,47 +92,49 @@ class Line:
             self.opened.set()
 
     def close(self, last: Step) -> None:
-        """The episode is over with this step."""
-        said = [message.text for message in last.observation]
+        """Report that the episode has ended with this step."""
+        texts = [message.text for message in last.observation]
         if last.failure is not None:
-            said.append(f"The episode ended: something around you broke ({last.failure.cause}).")
-        self.answer(Outcome("\n\n".join(said), ok=last.failure is None and bool(last.state.get("ok", True))), over=True)
+            texts.append(f"The episode ended: something around you broke ({last.failure.cause}).")
+        self.answer(
+            CommandResult("\n\n".join(texts), ok=last.failure is None and bool(last.state.get("ok", True))), over=True
+        )
 
 
-LINE: ContextVar[Line | None] = ContextVar("line", default=None)
-"""The line to the client for whom an episode is played in this context."""
+CHANNEL: ContextVar[EpisodeChannel | None] = ContextVar("line", default=None)
+"""The channel of the client whose episode is played in this context."""
 
 
 class ClientAgent(Agent):
-    """Whoever is at the other end of the line. Without one, as in a killed run that goes on, it hands in what is there."""
+    """The client at the other end of the channel. Without one, as in a resumed run, it submits the current workspace."""
 
     interactive = True
 
-    def __init__(self, argument: str, outfit: Outfit) -> None:
-        super().__init__(argument, outfit)
-        self._line, self._known = LINE.get(), 0
+    def __init__(self, argument: str, context: AgentContext) -> None:
+        super().__init__(argument, context)
+        self._line, self._known = CHANNEL.get(), 0
 
     def environment(self) -> Mapping[str, Any]:
         return {"parser": "tool_call", "tools": True}
 
     def act(self, conversation: Conversation) -> Message | Halt:
         if self._line is None:
-            return Halt(StopReason.INTERRUPTED, "there is no client; one begins with: palaestra research mcp")
+            return Halt(TurnStopReason.INTERRUPTED, "there is no client; one begins with: palaestra research mcp")
         fresh = conversation.messages[self._known :]
         if not self._known:
             self._line.open(fresh)
         else:
-            said = "\n\n".join(message.text for message in fresh)
-            self._line.answer(Outcome(said, ok=bool(conversation.state.get("ok", True))))
-        self._known = len(conversation.messages) + 1  # The message that follows is the client's own.
+            text = "\n\n".join(message.text for message in fresh)
+            self._line.answer(CommandResult(text, ok=bool(conversation.state.get("ok", True))))
+        self._known = len(conversation.messages) + 1  # The next message is the client's own.
         call = self._line.next()
         if call is None:
-            return Halt(StopReason.INTERRUPTED, "the client left")
+            return Halt(TurnStopReason.INTERRUPTED, "the client left")
         return Message("assistant", "", (call,))
 
 
-def make_server(served: Served, instructions: str = "") -> Server[Any]:
-    """An MCP server whose tools are commands. Calls are done one at a time, each in a thread of its own.
+def make_server(served: CommandProvider, instructions: str = "") -> Server[Any]:
+    """Make an MCP server whose tools are commands. Calls are serialised, each in its own thread.
 
     Raises:
         MissingExtraError: the package `mcp` is not installed.
@@ -150,11 +152,11 @@ def make_server(served: Served, instructions: str = "") -> Server[Any]:
         for tool in (schema["function"] for schema in tool_schemas(served.commands))
     ]
 
-    def perform(name: str, arguments: Mapping[str, Any]) -> Outcome:
+    def perform(name: str, arguments: Mapping[str, Any]) -> CommandResult:
         try:
             return served.call(name, arguments)
         except PalaestraError as error:  # of the sandbox, or of a command
-            return Outcome(f"{type(error).__name__}: {error}", ok=False, kind="error")
+            return CommandResult(f"{type(error).__name__}: {error}", ok=False, kind="error")
 
     async def list_tools(context: Any, parameters: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=tools)
@@ -174,7 +176,7 @@ def make_server(served: Served, instructions: str = "") -> Server[Any]:
     )
 
 
-def serve(served: Served, instructions: str = "") -> None:
+def serve(served: CommandProvider, instructions: str = "") -> None:
     """Serve commands over stdin and stdout until the client leaves.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The actions of a run that was played before."""
+"""Replays the actions of an earlier run."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ from typing import Any
 
 from palaestra.core.errors import RunError, SettingsError
 from palaestra.core.records import Message
-from palaestra.envs.turn.records import Conversation, StopReason
-from palaestra.research.agents.base import Agent, Halt, Outfit, settled_path, turns_of
+from palaestra.envs.turn.records import Conversation, TurnStopReason
+from palaestra.research.agents.base import Agent, AgentContext, Halt, absolute_path, count_turns
 from palaestra.research.agents.line_shift import shift_lines
 from palaestra.research.workspace.step_record import Step
 from palaestra.runs.run import Run
 
-INTERRUPTED = str(StopReason.INTERRUPTED)
+INTERRUPTED = str(TurnStopReason.INTERRUPTED)
 TRAJECTORY = ".traj"
-LIMITS = {"context": StopReason.CONTEXT, "format": StopReason.FORMAT, "cost": StopReason.COST}
-"""By a word of MLGym's exit status: the limit at which it handed in by itself."""
+LIMITS = {"context": TurnStopReason.CONTEXT, "format": TurnStopReason.FORMAT, "cost": TurnStopReason.COST}
+"""The limit at which MLGym submitted, by a word of its exit status."""
 KEPT = ("format_errors", "format_penalty")
-"""Settings of the run that are the environment's too."""
+"""Settings of the run that are also arguments of the environment."""
 
 
 class ReplayAgent(Agent):
-    """Says what the assistant of a stored run said, message by message, and stops where it stopped.
+    """Repeats the assistant's messages of a stored run and stops where it stopped.
 
-    The environment is made as it was for that run, so that with the same task the result is the same. Of a run of
-    several episodes the one is played that counted. A command that somebody interrupted is not begun again.
+    The environment is configured as in that run, so that the same task gives the same result. Of several episodes the
+    one that counted is replayed. A command that was interrupted is not started again.
 
-    A file `.traj` is a trajectory of MLGym: the responses of its model are said one after the other, and read as that
-    project reads them, by their last fenced block. Line numbers are fitted to starter files that have changed since (see
-    `line_shift`). Where it handed in by itself at some limit, so does this.
+    A `.traj` file is an MLGym trajectory: its responses are repeated and parsed by their last fenced block, as MLGym
+    does. Line numbers are adapted to changed starter files (see `line_shift`). If MLGym submitted at a limit, so does
+    this agent.
 
     Arguments:
-        argument: the folder of the run, or a file in it such as its `trajectory.json`; or a file `.traj`.
+        argument: the run folder, a file in it such as `trajectory.json`, or a `.traj` file.
 
     Raises:
         SettingsError: no folder is named.
-        RunError: there is no run of research in it, or one that has not ended.
+        RunError: the folder holds no finished research run.
     """
 
     takes = "FOLDER"
 
-    def __init__(self, argument: str, outfit: Outfit) -> None:
-        super().__init__(argument, outfit)
+    def __init__(self, argument: str, context: AgentContext) -> None:
+        super().__init__(argument, context)
         if not argument:
             raise SettingsError("the agent 'replay' plays a run; name its folder as replay:FOLDER")
-        folder = Path(argument.replace("{task}", outfit.task.name)).expanduser()
+        folder = Path(argument.replace("{task}", context.task.name)).expanduser()
         self._end: Halt | None = None
         self._published: list[str] = []
         if folder.suffix == TRAJECTORY:
@@ -64,24 +64,24 @@ class ReplayAgent(Agent):
             self._tools = bool(summary.get("tools", False))
             self._commands = summary.get("commands", run.settings.get("commands", ()))
             steps = run.store.steps(Step, int(summary.get("kept_episode", 0)))
-        if summary["task"] != outfit.task.name:
+        if summary["task"] != context.task.name:
             raise SettingsError(
-                f"{folder} is of the task '{summary['task']}'; its actions say nothing of '{outfit.task.name}'"
+                f"{folder} is of the task '{summary['task']}'; its actions say nothing of '{context.task.name}'"
             )
-        # Who stopped it from outside: the agent itself, or a person, perhaps during a command.
+        # Steps that ended from outside: by the agent itself, or by a user, perhaps during a command.
         outside = [
             step for step in steps if step.stop_reason and (step.message is None or step.stop_reason == INTERRUPTED)
         ][:1]
         for step in outside:
-            self._end = Halt(StopReason(step.stop_reason), step.note, step.failure)
+            self._end = Halt(TurnStopReason(step.stop_reason), step.note, step.failure)
         self.messages = [step.message for step in steps if step.message is not None and step not in outside]
 
     def _read_trajectory(self, path: Path) -> None:
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            responses = [step["response"] for step in found["trajectory"]]
-            self._published = [str(step.get("observation")) for step in found["trajectory"]]
-            status = str(found["info"].get("exit_status"))
+            data = json.loads(path.read_text(encoding="utf-8"))
+            responses = [step["response"] for step in data["trajectory"]]
+            self._published = [str(step.get("observation")) for step in data["trajectory"]]
+            status = str(data["info"].get("exit_status"))
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise RunError(
                 f"{path} cannot be read as a trajectory of MLGym: {type(error).__name__}: {error}"
@@ -91,12 +91,12 @@ class ReplayAgent(Agent):
         self._tools, self._commands = False, ()
         self.messages = [Message("assistant", str(text)) for text in responses]
         if status.startswith("autosubmission"):
-            reason = next((one for word, one in LIMITS.items() if word in status), StopReason.STEPS)
+            reason = next((limit for word, limit in LIMITS.items() if word in status), TurnStopReason.STEPS)
             self._end = Halt(reason, f"the trajectory ended with: {status}")
 
     @classmethod
-    def settled(cls, argument: str) -> str:
-        return settled_path(argument)
+    def resolve_argument(cls, argument: str) -> str:
+        return absolute_path(argument)
 
     def environment(self) -> Mapping[str, Any]:
         kept = {name: self._settings[name] for name in KEPT if name in self._settings}
@@ -110,7 +110,7 @@ class ReplayAgent(Agent):
         }
 
     def act(self, conversation: Conversation) -> Message | Halt:
-        turn = turns_of(conversation)
+        turn = count_turns(conversation)
         if turn < len(self.messages):
             message = self.messages[turn]
             if not self._published:
@@ -118,4 +118,4 @@ class ReplayAgent(Agent):
             return Message("assistant", shift_lines(message.text, self._published[:turn], conversation.messages))
         if self._end is not None:
             return self._end
-        return Halt(StopReason.GAVE_UP, "the run that is replayed has no further action")
+        return Halt(TurnStopReason.GAVE_UP, "the run that is replayed has no further action")

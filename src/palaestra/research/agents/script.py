@@ -1,4 +1,4 @@
-"""The actions of a file, one after the other, whatever comes back."""
+"""Plays the actions of a file in order, regardless of the output."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Message, ToolCall
-from palaestra.envs.turn.records import Conversation, StopReason
-from palaestra.research.agents.base import Agent, Halt, Outfit, settled_path, turns_of
+from palaestra.envs.turn.records import Conversation, TurnStopReason
+from palaestra.research.agents.base import Agent, AgentContext, Halt, absolute_path, count_turns
 
 MARK = "%%"
-"""A line that is only this stands between two actions."""
+"""The line between two actions."""
 ALONE = ("validate", "submit")
-"""Commands that are a whole line wherever they are meant."""
+"""Commands that always fill a whole line."""
 
 
 class ScriptAgent(Agent):
-    """Plays a file of actions; behind the last one it gives up.
+    """Plays a file of actions and gives up after the last one.
 
-    An action is a command as it would be typed. A line `%%` stands between two of them:
+    An action is a command as it would be typed. A line `%%` separates two actions:
 
         cat strategy.py
         %%
@@ -30,64 +30,66 @@ class ScriptAgent(Agent):
         %%
         submit
 
-    A file that ends in `.jsonl` has one JSON value a line: a text, or a call of a tool as
-    `{"name": "bash", "arguments": {"command": "ls"}}`. `{task}` in the file's name stands for the name of the task.
+    A `.jsonl` file has one JSON value per line: a text, or a tool call such as `{"name": "bash", "arguments":
+    {"command": "ls"}}`. `{task}` in the file's name is replaced by the name of the task.
 
     Raises:
-        SettingsError: there is no such file, or it cannot be read.
+        SettingsError: the file does not exist or cannot be read.
     """
 
     takes = "FILE"
     parser = "identity"
 
-    def __init__(self, argument: str, outfit: Outfit) -> None:
-        super().__init__(argument, outfit)
+    def __init__(self, argument: str, context: AgentContext) -> None:
+        super().__init__(argument, context)
         if not argument:
             raise SettingsError("the agent 'script' plays a file; name it as script:FILE")
-        self.messages = read_script(Path(argument.replace("{task}", outfit.task.name)).expanduser())
+        self.messages = read_script(Path(argument.replace("{task}", context.task.name)).expanduser())
         self._calls = any(message.tool_calls for message in self.messages)
         if self._calls and not all(message.tool_calls for message in self.messages):
             raise SettingsError(f"the script {argument} has texts and calls of tools; it can have the one or the other")
-        if len(self.messages) == 1 and (found := _undivided(self.messages[0].text)):
+        if len(self.messages) == 1 and (line := _find_separate(self.messages[0].text)):
             self.note = (
-                f"the script {argument} is one action, with '{found}' in a line of its own; actions are separated by "
+                f"the script {argument} is one action, with '{line}' in a line of its own; actions are separated by "
                 f"a line {MARK}"
             )
 
     @classmethod
-    def settled(cls, argument: str) -> str:
-        return settled_path(argument)
+    def resolve_argument(cls, argument: str) -> str:
+        return absolute_path(argument)
 
     def environment(self) -> dict[str, Any]:
         return {"tools": True} if self._calls else {"parser": self.parser, "tools": False}
 
     def act(self, conversation: Conversation) -> Message | Halt:
-        turn = turns_of(conversation)
+        turn = count_turns(conversation)
         if turn >= len(self.messages):
-            return Halt(StopReason.GAVE_UP, f"the script has {len(self.messages)} actions, and none of them handed in")
+            return Halt(
+                TurnStopReason.GAVE_UP, f"the script has {len(self.messages)} actions, and none of them handed in"
+            )
         return self.messages[turn]
 
 
 def read_script(path: Path) -> list[Message]:
-    """The actions of a file, as messages.
+    """Read the actions of a file as messages.
 
     Raises:
-        SettingsError: there is no such file, it holds no action, or a line of JSON is none.
+        SettingsError: the file does not exist, holds no action, or has an invalid JSON line.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"the script {path} cannot be read: {error}") from error
     if path.suffix == ".jsonl":
-        messages = [_said(path, number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        messages = [_parse_line(path, number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     else:
-        messages = [Message("assistant", action) for action in _divided(text)]
+        messages = [Message("assistant", action) for action in _split_actions(text)]
     if not messages:
         raise SettingsError(f"the script {path} holds no action; a line {MARK} stands between two of them")
     return messages
 
 
-def _divided(text: str) -> list[str]:
+def _split_actions(text: str) -> list[str]:
     pieces: list[list[str]] = [[]]
     for line in text.splitlines():
         if line.strip() == MARK:
@@ -97,13 +99,13 @@ def _divided(text: str) -> list[str]:
     return [action for piece in pieces if (action := "\n".join(piece).strip("\n")).strip()]
 
 
-def _undivided(action: str) -> str:
-    """What of an action looks like another one, as whoever knows nothing of the mark would write it."""
+def _find_separate(action: str) -> str:
+    """Return a line of an action that looks like another action, as written by a user who does not know the separator."""
     lines = [line.strip() for line in action.splitlines() if line.strip()]
     return next((line for line in lines if len(lines) > 1 and line in ALONE), "")
 
 
-def _said(path: Path, number: int, line: str) -> Message:
+def _parse_line(path: Path, number: int, line: str) -> Message:
     try:
         value = json.loads(line)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Agents that need no thought: the task's baseline, and the good solution that it comes with."""
+"""Agents that submit a known solution: the task's baseline or its reference."""
 
 from __future__ import annotations
 
@@ -11,73 +11,73 @@ from typing import Any
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Message
-from palaestra.envs.turn.records import Conversation, StopReason
-from palaestra.research.agents.base import Agent, Halt, Outfit, turns_of
-from palaestra.research.judge.baseline import submission_of
+from palaestra.envs.turn.records import Conversation, TurnStopReason
+from palaestra.research.agents.base import Agent, AgentContext, Halt, count_turns
+from palaestra.research.workspace.baseline import submission_files
 
 LARGEST = 1 << 20
-"""Bytes of files that are written by commands; larger ones are made anew by the task's own command."""
+"""The maximum bytes of files that are written by commands; larger ones are created by the task's own command."""
 
 
 class Solution(Agent):
-    """Plays a list of commands that is known from the beginning."""
+    """Plays a fixed list of commands."""
 
     parser = "identity"
 
-    def __init__(self, argument: str, outfit: Outfit) -> None:
-        super().__init__(argument, outfit)
+    def __init__(self, argument: str, context: AgentContext) -> None:
+        super().__init__(argument, context)
         self.actions: list[str] = []
 
     def plan(self) -> list[str]:
-        """The commands."""
+        """Return the commands."""
         raise NotImplementedError(f"{type(self).__name__} needs `plan`: its commands")
 
     def environment(self) -> Mapping[str, Any]:
-        return {**super().environment(), "commands": ()}  # Its files are written by bash, whatever others have.
+        return {**super().environment(), "commands": ()}  # Files are written by bash, whatever commands others have.
 
     def begin(self, seed: int, tools: Sequence[Mapping[str, Any]]) -> None:
         self.actions = self.plan()
 
     def act(self, conversation: Conversation) -> Message | Halt:
-        turn = turns_of(conversation)
+        turn = count_turns(conversation)
         if turn >= len(self.actions):
-            return Halt(StopReason.GAVE_UP, "the solution could not be handed in")
+            return Halt(TurnStopReason.GAVE_UP, "the solution could not be handed in")
         return Message("assistant", self.actions[turn])
 
 
 class BaselineAgent(Solution):
-    """Puts the baseline's submission in place, as it was when the baseline was measured, validates it, and hands it in."""
+    """Writes the measured baseline's submission, validates it and submits it."""
 
     def plan(self) -> list[str]:
-        task, measured = self.outfit.task, self.outfit.baseline()
-        files = submission_of(measured)
+        task, measured = self.context.task, self.context.baseline()
+        files = submission_files(measured)
         starter = task.starter_files()
         changed = {name: content for name, content in files.items() if starter.get(name) != content}
         if files and sum(map(len, changed.values())) <= LARGEST:
-            return [*writing(changed), "validate", "submit"]
+            return [*write_command(changed), "validate", "submit"]
         return [*([task.baseline] if task.baseline else []), "validate", "submit"]
 
 
 class ReferenceAgent(Solution):
-    """Puts the good solution of the task's `reference` folder in place, runs it, validates it, and hands it in.
+    """Writes the task's `reference` solution, runs it, validates it and submits it.
 
     Raises:
-        SettingsError: the task comes with none.
+        SettingsError: the task has no reference solution.
     """
 
-    def __init__(self, argument: str, outfit: Outfit) -> None:
-        super().__init__(argument, outfit)
-        if not outfit.task.reference_files():
-            raise SettingsError(f"task '{outfit.task.name}' comes with no good solution to hand in")
+    def __init__(self, argument: str, context: AgentContext) -> None:
+        super().__init__(argument, context)
+        if not context.task.reference_files():
+            raise SettingsError(f"task '{context.task.name}' comes with no good solution to hand in")
 
     def plan(self) -> list[str]:
-        task = self.outfit.task
-        made = [task.reference] if task.reference not in ("", "true") else []
-        return [*writing(task.reference_files()), *made, "validate", "submit"]
+        task = self.context.task
+        commands = [task.reference] if task.reference not in ("", "true") else []
+        return [*write_command(task.reference_files()), *commands, "validate", "submit"]
 
 
-def writing(files: Mapping[str, bytes]) -> list[str]:
-    """The command that writes these files, whatever bytes they hold; none of no files."""
+def write_command(files: Mapping[str, bytes]) -> list[str]:
+    """Return the command that writes these files, whatever bytes they contain; empty for no files."""
     lines = []
     for name, content in files.items():
         coded = base64.b64encode(gzip.compress(content, mtime=0)).decode()

@@ -1,4 +1,4 @@
-"""Work that may never end: done in a thread of its own, which is waited for, and interrupted when its time is over."""
+"""Run work with a time limit, in a thread that is interrupted when the time is over."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import TypeVar
 T = TypeVar("T")
 
 GRACE = 4.0
-"""Seconds that interrupted work has to end its own; then it is left to itself, as a thread that keeps no process alive."""
+"""Seconds that interrupted work has to clean up. After that its daemon thread is abandoned."""
 
 
 class Interrupted(BaseException):
-    """Raised in work whose time is over. No `Exception`, so that nothing takes it for an error of its own."""
+    """Raised in work whose time is over. It is not an `Exception`, so that ordinary handlers do not catch it."""
 
 
 class OverdueError(Exception):
-    """Work took longer than it may."""
+    """Work exceeded its time limit."""
 
 
 def within(seconds: float, work: Callable[[], T], release: Callable[[], None] = lambda: None) -> T:
-    """What `work` gives, or whatever it raises, if it ends in time.
+    """Run `work` with a time limit and return its result. Exceptions of the work are raised again.
 
-    Ctrl-C while it is waited for interrupts it, and is raised again.
+    Ctrl-C interrupts the work and is raised again.
 
     Arguments:
-        release: called where the work does not end at once, to end what it may be waiting for.
+        release: called if the work does not stop at once, to unblock what it waits for.
 
     Raises:
-        OverdueError: it did not end in time, and was interrupted.
+        OverdueError: the work did not end in time and was interrupted.
 
     Example:
         >>> within(5.0, lambda: 6 * 7)
@@ -45,10 +45,10 @@ def within(seconds: float, work: Callable[[], T], release: Callable[[], None] = 
         try:
             try:
                 given.append(work())
-            except BaseException as error:  # Raised again by whoever waits for it.
+            except BaseException as error:  # Raised again in the waiting thread.
                 raised.append(error)
         except Interrupted:
-            pass  # It came when the work was over already.
+            pass  # It arrived after the work had ended.
         finally:
             over.set()
 
@@ -68,7 +68,7 @@ def within(seconds: float, work: Callable[[], T], release: Callable[[], None] = 
 
 
 def interrupt(thread: threading.Thread) -> None:
-    """Raise `Interrupted` in a thread, as soon as it is not in a call of the system."""
+    """Raise `Interrupted` in a thread as soon as it leaves a system call."""
     if thread.ident is not None and thread.is_alive():
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Interrupted))
 
@@ -77,5 +77,5 @@ def _stop(thread: threading.Thread, over: threading.Event, release: Callable[[],
     interrupt(thread)
     if not over.wait(GRACE / 2):
         release()
-        interrupt(thread)  # It may have caught the first one, and gone on.
+        interrupt(thread)  # It may have caught the first one and continued.
         over.wait(GRACE / 2)

@@ -1,4 +1,4 @@
-"""A submitted program at work: its functions, called from outside its sandbox."""
+"""Calls of a submitted program's functions from outside its sandbox."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from palaestra.sandbox.lines import Channel
 from palaestra.sandbox.rpc import last_words
 
 LONGEST = 8 * MIB
-"""Bytes of the largest answer of a submission."""
+"""Maximum bytes of a submission's answer."""
 CALLER = "_palaestra_caller.py"
 
 
@@ -27,18 +27,18 @@ def _caller() -> str:
 
 
 class Program:
-    """A module of a submission in a sandbox of its own; a context that ends it.
+    """A module of a submission in its own sandbox. Use it as a context manager.
 
-    Every call of a function goes in as JSON and comes back as JSON: the module sees its arguments and nothing else. What
-    it returns is as hostile as its maker, and to be checked. `called` says whether it was given anything yet.
+    Function calls and results are JSON: the module sees only its arguments. Results are untrusted and must be checked.
+    `called` says whether the module has received anything yet.
 
     Arguments:
         files: the submission.
-        module: which of the files, without `.py`.
+        module: the file to import, without `.py`.
 
     Raises:
         SubmissionError: the module cannot be imported.
-        SandboxError: the sandbox broke.
+        SandboxError: the sandbox failed.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Program:
                     ["python3", "-B", CALLER], {**files, CALLER: _caller()}, stdin=self._line.theirs, limits=limits,
                     read_only=read_only, env=env,
                 )  # fmt: skip
-            except BaseException as error:  # Raised again by whoever waits for it.
+            except BaseException as error:  # Raised again in the waiting thread.
                 self._outcome = error
             finally:
                 self._line.theirs.close()
@@ -77,35 +77,34 @@ class Program:
             raise
 
     def call(self, function: str, *arguments: Any, **named: Any) -> Any:
-        """The value of a function of the module.
+        """Call a function of the module and return its value.
 
         Raises:
-            SubmissionError: there is no such function, it raised, ran out of time or memory, or returned what is no
-                JSON.
-            SandboxError: the sandbox broke.
+            SubmissionError: the function is missing, raised, exceeded a limit or returned something other than JSON.
+            SandboxError: the sandbox failed.
         """
         return self._ask({"function": function, "arguments": arguments, "named": named})
 
     def map(self, function: str, many: Sequence[Sequence[Any]]) -> list[Any]:
-        """The values of a function for many tuples of arguments, in one message; raises as `call` does."""
-        found = self._ask({"function": function, "many": many})
-        if not isinstance(found, list) or len(found) != len(many):
+        """Call a function for many tuples of arguments in one message; raises like `call`."""
+        values = self._ask({"function": function, "many": many})
+        if not isinstance(values, list) or len(values) != len(many):
             raise SubmissionError(
                 f"{self.module}.py did not give one value for each of {len(many)} calls of {function}"
             )
-        return found
+        return values
 
-    def make(self, function: str, *arguments: Any, **named: Any) -> Made:
-        """Call a function or class, and keep what it gives inside, for its methods to be called."""
+    def make(self, function: str, *arguments: Any, **named: Any) -> RemoteObject:
+        """Call a function or class and keep the result in the sandbox, to call its methods."""
         self._kept += 1
         self._ask({"function": function, "arguments": arguments, "named": named, "keep": str(self._kept)})
-        return Made(self, str(self._kept))
+        return RemoteObject(self, str(self._kept))
 
     def _ask(self, message: dict[str, Any]) -> Any:
         self.called = self.called or "function" in message
         self._line.send(message)
         reply = self._line.receive()
-        # Nothing but a value or an error is an answer, whatever else a submission writes to the line.
+        # Only a value or an error is an answer, whatever else the submission writes to the pipe.
         if reply is None or reply.keys() not in ({"value"}, {"error"}):
             self._line.close()
             self._thread.join()
@@ -125,12 +124,12 @@ class Program:
         return reply["value"]
 
     def close(self) -> None:
-        """End it."""
+        """End the program."""
         self._line.close()
         self._thread.join()
 
     def kill(self) -> None:
-        """End it from another thread, at once, also where it is busy; whoever waits for it finds it ended."""
+        """End the program at once from another thread. Waiting calls fail."""
         interrupt(self._thread)
 
     def __enter__(self) -> Self:
@@ -142,12 +141,12 @@ class Program:
         self.close()
 
 
-class Made:
-    """Something that a program made and keeps."""
+class RemoteObject:
+    """An object that a program keeps in its sandbox."""
 
     def __init__(self, program: Program, number: str) -> None:
         self._program, self._number = program, number
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """The value of one of its methods; raises as `Program.call` does."""
+        """Call a method and return its value; raises like `Program.call`."""
         return self._program._ask({"object": self._number, "function": method, "arguments": arguments, "named": named})

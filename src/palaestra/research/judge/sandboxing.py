@@ -1,4 +1,4 @@
-"""Where things are in the sandboxes of a task: its data, and what of this package it may import."""
+"""The sandboxes of a task: options, read-only mounts and environment variables."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import TaskError
-from palaestra.research.tasks.data import TaskData
 from palaestra.research.tasks.plugins import is_installed, missing_package
+from palaestra.research.tasks.records import TaskData
 from palaestra.research.tasks.task import ResearchTask
 from palaestra.sandbox.base import Sandbox, make_sandbox
 
 LIBRARY = "/opt/palaestra"
-"""Where the package lies for tasks that may use it."""
+"""Where this package lies for tasks that may import it."""
 
 
 def sandbox_for(task: ResearchTask, name: str = "bubblewrap", **options: Any) -> Sandbox:
-    """The sandbox that a task's agents and submissions run in: without the files that would give answers away.
+    """Make the sandbox of a task's agents and submissions, without files that would reveal answers.
 
     Raises:
         TaskError: a package that the task needs is not installed.
@@ -27,7 +27,7 @@ def sandbox_for(task: ResearchTask, name: str = "bubblewrap", **options: Any) ->
     for package in task.dependencies:
         if not is_installed(package):
             raise missing_package(f"task '{task.name}'", package)
-    hide = [path for name_ in task.hide if (path := _installed(name_)) is not None]
+    hide = [path for name_ in task.hide if (path := _find_installed(name_)) is not None]
     if name == "bubblewrap":
         if hide:
             options = {**options, "hide": (*options.get("hide", ()), *hide)}
@@ -41,26 +41,28 @@ def sandbox_for(task: ResearchTask, name: str = "bubblewrap", **options: Any) ->
     return make_sandbox(name, **options)
 
 
-def read_only_of(task: ResearchTask, data: TaskData, judging: bool = False) -> Mapping[str, str]:
-    """What a sandbox of the task shows beside the system; `judging`, the one in which a submission is judged."""
-    found = dict(task.shown(data, judging))
+def read_only_mounts(task: ResearchTask, data: TaskData, judging: bool = False) -> Mapping[str, str]:
+    """Return what a sandbox of the task shows besides the system; `judging` selects the sandbox that judges a
+    submission.
+    """
+    mounts = dict(task.mounts(data, judging))
     if task.palaestra:
         here = Path(__file__).parents[2]
         for path in sorted(here.iterdir()):
             if path.name not in ("research", "__pycache__") and (path.is_dir() or path.suffix in (".py", ".typed")):
-                found[f"{LIBRARY}/palaestra/{path.name}"] = str(path)
-    return found
+                mounts[f"{LIBRARY}/palaestra/{path.name}"] = str(path)
+    return mounts
 
 
-def environment_of(task: ResearchTask) -> dict[str, str]:
-    """Variables of a task's sandboxes."""
+def sandbox_environment(task: ResearchTask) -> dict[str, str]:
+    """Return the environment variables of a task's sandboxes."""
     own = {"PYTHONPATH": LIBRARY, "HF_HUB_OFFLINE": "1"} if task.palaestra else {}
-    # Several workspaces share the cores: a thread for each of them in each would slow all down.
+    # Workspaces share the cores; a thread per core in each would slow all of them down.
     return {"OMP_NUM_THREADS": "1", **own, **task.variables()}
 
 
-def _installed(name: str) -> Path | None:
-    """A path below an installed package, if it is there."""
+def _find_installed(name: str) -> Path | None:
+    """Return a path below an installed package if it exists."""
     package, _, rest = name.partition("/")
     spec = importlib.util.find_spec(package) if is_installed(package) else None
     if spec is None or spec.origin is None:

@@ -1,7 +1,7 @@
-"""Tables as CSV: the data of tasks, and the predictions that are handed in.
+"""CSV tables: task data and submitted predictions.
 
-A task of this kind shows its agent the rows of both splits without what is right for them, and the agent hands in a
-prediction for each of them. The evaluator looks at those of the split that it is asked for.
+A table task shows the rows of both splits without their targets, and the agent submits a prediction for each row. The
+evaluator scores the rows of one split.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Value = TypeVar("Value")
 
 
 def write_table(path: Path, columns: Mapping[str, Sequence[object]]) -> None:
-    """Write columns of the same length, with their names above them; `None` becomes an empty field."""
+    """Write named columns of equal length as CSV; `None` becomes an empty field."""
     with path.open("w", encoding="utf-8", newline="") as out:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(columns)
@@ -31,7 +31,7 @@ def write_table(path: Path, columns: Mapping[str, Sequence[object]]) -> None:
 
 
 def write_right(hidden: Path, split: str, ids: Sequence[str], right: Sequence[object]) -> None:
-    """Write what `read_predictions` compares with."""
+    """Write the targets that `read_predictions` compares with."""
     write_table(hidden / f"{split}.csv", dict(zip(HEADER, (ids, right), strict=True)))
 
 
@@ -45,12 +45,12 @@ def write_splits(
     right: Sequence[object],
     taught: Callable[[slice], Sequence[object]],
 ) -> None:
-    """Write a table in parts: `train` with its target, the others without, and what is right for those to `hidden`.
+    """Write a table in parts: `train` with its target, the other splits without, and their targets to `hidden`.
 
     Arguments:
         sizes: rows of each part, in this order.
-        target: the name of what is to be predicted.
-        taught: what the training rows say of it, which may be wrong now and then.
+        target: the name of the target column.
+        taught: the targets of the training rows, which may contain label noise.
     """
     start = 0
     for split, size in sizes.items():
@@ -65,25 +65,25 @@ def write_splits(
 
 
 def read_predictions(evaluation: Evaluation, parse: Callable[[str], Value]) -> tuple[list[Value], list[Value]]:
-    """What was predicted for the rows of the asked split, and what is right, in the same order.
+    """Return the predictions and the targets of the evaluated split, in the same order.
 
     Arguments:
-        parse: the value of a field; raises `ValueError` with what is expected. Fields of both splits are looked at, so
-            that a mistake in those of the test split is known before the end.
+        parse: converts a field; raises `ValueError` with what was expected. Fields of both splits are checked, so that
+            mistakes in the test rows are reported during validation.
 
     Raises:
-        SubmissionError: not a table of one prediction for each row of both splits; says where and what.
+        SubmissionError: the table does not have exactly one valid prediction per row of both splits.
     """
     right = {split: _right(evaluation.hidden / f"{split}.csv") for split in SPLITS}
-    asked = {name: split for split in SPLITS for name in right[split]}
-    found: dict[str, Value] = {}
+    split_by_id = {name: split for split in SPLITS for name in right[split]}
+    predictions: dict[str, Value] = {}
     try:
         rows = list(csv.reader(StringIO(evaluation.text(SUBMISSION).removeprefix("\ufeff"), newline="")))
     except csv.Error as error:
         raise SubmissionError(f"{SUBMISSION} cannot be read as CSV: {error}") from None
     if not rows or tuple(field.strip() for field in rows[0]) != HEADER:
-        got = ",".join(rows[0])[:80] if rows else ""
-        raise SubmissionError(f"the first line of {SUBMISSION} must be '{','.join(HEADER)}'; got {got!r}")
+        header = ",".join(rows[0])[:80] if rows else ""
+        raise SubmissionError(f"the first line of {SUBMISSION} must be '{','.join(HEADER)}'; got {header!r}")
     for number, row in enumerate(rows[1:], start=2):
         if not row:
             continue
@@ -92,26 +92,26 @@ def read_predictions(evaluation: Evaluation, parse: Callable[[str], Value]) -> t
                 f"{SUBMISSION}, row {number}: expected {len(HEADER)} fields, {' and '.join(HEADER)}; got {len(row)}"
             )
         name, text = (field.strip() for field in row)
-        if name not in asked:
+        if name not in split_by_id:
             raise SubmissionError(f"{SUBMISSION}, row {number}: there is no row with the id {name[:40]!r} in /data")
-        if name in found:
+        if name in predictions:
             raise SubmissionError(f"{SUBMISSION}, row {number}: the id {name!r} is there twice; give one prediction")
         try:
-            found[name] = parse(text)
+            predictions[name] = parse(text)
         except ValueError as error:
             raise SubmissionError(f"{SUBMISSION}, row {number}: expected {error}; got {text[:40]!r}") from None
-    missing = [name for name in asked if name not in found]
+    missing = [name for name in split_by_id if name not in predictions]
     if missing:
         raise SubmissionError(
-            f"{SUBMISSION} needs a prediction for every row of both splits, {len(asked)} together; {len(missing)} are "
-            f"missing, the first with the id {missing[0]!r}, of the {asked[missing[0]]} split"
+            f"{SUBMISSION} needs a prediction for every row of both splits, {len(split_by_id)} together; {len(missing)} are "
+            f"missing, the first with the id {missing[0]!r}, of the {split_by_id[missing[0]]} split"
         )
     wanted = right[evaluation.split]
-    return [found[name] for name in wanted], [parse(text) for text in wanted.values()]
+    return [predictions[name] for name in wanted], [parse(text) for text in wanted.values()]
 
 
 def number(low: float = -math.inf, high: float = math.inf) -> Callable[[str], float]:
-    """Parses finite numbers between two bounds."""
+    """Return a parser of finite numbers within bounds."""
 
     def parse(text: str) -> float:
         try:
@@ -125,8 +125,8 @@ def number(low: float = -math.inf, high: float = math.inf) -> Callable[[str], fl
     return parse
 
 
-def one_of(labels: Sequence[str]) -> Callable[[str], str]:
-    """Parses labels."""
+def parse_label(labels: Sequence[str]) -> Callable[[str], str]:
+    """Return a parser of labels."""
 
     def parse(text: str) -> str:
         if text not in labels:

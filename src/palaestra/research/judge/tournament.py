@@ -1,4 +1,4 @@
-"""Matches: a submitted player meets each of a field of others in several games of many rounds, by messages only."""
+"""Tournaments: a submitted player meets each opponent of a field in several games of many rounds."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def play_field(
     games: int,
     rounds: tuple[int, int],
 ) -> np.ndarray:
-    """The mean points a round against each of the field.
+    """Return the mean points per round against each opponent.
 
     Arguments:
-        file, function: of the submission: called for every round with its own moves and the other's so far.
-        field: the others; each chooses by its own moves, the submission's, and chance.
-        settle: from what the submission returned and the other's move to the moves that were really played, and the
-            points; raises `SubmissionError` for what is no move.
-        games: against each of them.
-        rounds: the fewest and the most of a game; nobody is told how many.
+        file, function: the submission's function, called every round with its own moves and the opponent's so far.
+        field: the opponents; each chooses from its own moves, the submission's and a random generator.
+        settle: maps the submission's return value and the opponent's move to the moves that were played and the points;
+            raises `SubmissionError` for an invalid move.
+        games: games against each opponent.
+        rounds: the minimum and maximum rounds of a game; players do not know the number.
     """
-    # Each game has chances of its own: what a submission does in one does not change the luck of another.
-    # Who plays whom is not to be told from the order of the calls, which is another one in every round.
+    # Each game has its own generator, so that moves in one game do not affect the luck of another. The call order is
+    # shuffled every round, so that it does not reveal the opponent.
     order = evaluation.generator("order")
     chances = [evaluation.generator("game", number) for number in range(games * len(field))]
     lengths = [int(rng.integers(rounds[0], rounds[1] + 1)) for rng in chances]
@@ -55,26 +55,26 @@ def play_field(
     return means
 
 
-def settled_with_slips(
+def settle_with_slips(
     function: str, points: Mapping[tuple[str, str], float], slip: float
 ) -> Callable[[Any, str, np.random.Generator], tuple[str, str, float]]:
-    """`settle` of a game of two moves, in which each of both now and then does the other one by accident.
+    """Return `settle` for a game of two moves in which each player sometimes makes the other move by accident.
 
     Arguments:
-        function: of the submission, for the error where what it returned is no move.
-        points: by what both really did, the submission's move first.
-        slip: the chance of an accident.
+        function: the submission's function, for the error on an invalid move.
+        points: the submission's points by both actual moves, its own first.
+        slip: the probability of an accident.
     """
-    one, two = sorted({move for move, _ in points})
-    other = {one: two, two: one}
+    first, second = sorted({move for move, _ in points})
+    other = {first: second, second: first}
 
-    def slipped(move: str, rng: np.random.Generator) -> str:
+    def slip_move(move: str, rng: np.random.Generator) -> str:
         return other[move] if rng.random() < slip else move
 
     def settle(choice: Any, reply: str, rng: np.random.Generator) -> tuple[str, str, float]:
-        if choice not in (one, two):
-            raise SubmissionError(f"{function} must return '{one}' or '{two}'; got {str(choice)[:60]!r}")
-        ours, theirs = slipped(choice, rng), slipped(reply, rng)
+        if choice not in (first, second):
+            raise SubmissionError(f"{function} must return '{first}' or '{second}'; got {str(choice)[:60]!r}")
+        ours, theirs = slip_move(choice, rng), slip_move(reply, rng)
         return ours, theirs, points[ours, theirs]
 
     return settle

@@ -1,4 +1,4 @@
-"""The agent files of an MLGym checkout (`configs/agents/NAME.yaml`): templates, parser, history and tools, as settings of ours."""
+"""The agent files of an MLGym checkout (`configs/agents/NAME.yaml`), converted to our settings."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ COMMANDS = {
     "insert_linting": ("insert",), "submit": ("submit",), "validate": ("validate",), "memory_write": ("memory_write",),
     "memory_read": ("memory_read",), "_split_string": (),
 }  # fmt: skip
-"""By the name of a command file: our commands of the same names. Others (literature search, PDF reader) are not offered."""
+"""Our commands by the name of an MLGym command file. Others (literature search, PDF reader) are not offered."""
 VARIABLES = {
     "description": "task.description", "name": "task.title", "training_timeout": "task.limits.command_seconds",
     "observation": "observation", "demonstration": "demonstration", "command_docs": "command_docs",
     "current_step": "current_step", "remaining_steps": "remaining_steps", "open_file": "open_file",
     "working_dir": "working_dir", "error": "error",
 }  # fmt: skip
-"""By the name of a variable of their templates: the expression that stands for it in ours."""
+"""Our template expressions by the name of an MLGym template variable."""
 
 
 class StateCommand(BaseModel):
@@ -58,7 +58,7 @@ class Tools(BaseModel):
 
 
 class AgentFile(BaseModel):
-    """What of an agent file has a counterpart here. What its own state command tells is shown as `n/a`."""
+    """The fields of an agent file that have a counterpart here. Values of its own state command are shown as `n/a`."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -75,12 +75,12 @@ class AgentFile(BaseModel):
 
 
 def agent_settings(path: str | Path) -> dict[str, Any]:
-    """The settings of `palaestra research` that an agent file stands for: parser, history, commands, strategy, prompts.
+    """Return the settings of `palaestra research` for an agent file: parser, history, commands, strategy, prompts.
 
-    The templates are written into a folder of the user's cache, in the language of ours.
+    The templates are converted and written to a folder in the user's cache.
 
     Raises:
-        SettingsError: the file cannot be read, or names something that has no counterpart here.
+        SettingsError: the file cannot be read, or names something without a counterpart here.
     """
     try:
         file = read_yaml(AgentFile, Path(path))
@@ -88,7 +88,7 @@ def agent_settings(path: str | Path) -> dict[str, Any]:
         raise SettingsError(str(error)) from error
     if file.output_parser not in PARSERS:
         raise SettingsError(f"{path}: unknown output_parser '{file.output_parser}'; known are {', '.join(PARSERS)}")
-    commands = [one for name in file.tools.command_files for one in COMMANDS.get(PurePosixPath(name).stem, ())]
+    commands = [command for name in file.tools.command_files for command in COMMANDS.get(PurePosixPath(name).stem, ())]
     return {
         "parser": PARSERS[file.output_parser],
         "history": _history(path, file.history_processor),
@@ -109,8 +109,8 @@ def _history(path: str | Path, name: str) -> tuple[str, ...]:
 
 
 def _write_templates(path: str | Path, file: AgentFile) -> Path:
-    told = re.findall(r"\w+", file.tools.state_command.code)
-    constants = {**dict.fromkeys(set(told) - VARIABLES.keys(), "n/a"), **file.tools.env_variables}
+    state_names = re.findall(r"\w+", file.tools.state_command.code)
+    constants = {**dict.fromkeys(set(state_names) - VARIABLES.keys(), "n/a"), **file.tools.env_variables}
     templates = {
         ours: to_jinja(text, constants, f"{path}, {field}")
         for field, ours in TEMPLATES.items()
@@ -126,26 +126,26 @@ def _write_templates(path: str | Path, file: AgentFile) -> Path:
 
 
 def to_jinja(template: str, constants: Mapping[str, Any], where: str) -> str:
-    """A template of Python's `str.format` as one of Jinja.
+    """Convert a `str.format` template to Jinja.
 
     >>> to_jinja("{WINDOW} lines, {{x}}: {observation}", {"WINDOW": 100}, "a file")
     '100 lines, {x}: {{ observation }}'
     """
-    found = literal = ""
+    jinja = literal = ""
     try:
         parts = [*Formatter().parse(template), ("", None, None, None)]
     except ValueError as error:
         raise SettingsError(f"{where}: {error}") from error
     for text, name, _, _ in parts:
         literal += text
-        if name is None and text:  # An escaped brace ends a part; the text goes on.
+        if name is None and text:  # An escaped brace ends a part; the text continues.
             continue
-        found += re.sub(r"\{(?=[{%#])", "{{ '{' }}", literal)  # Braces that would mean something to Jinja.
+        jinja += re.sub(r"\{(?=[{%#])", "{{ '{' }}", literal)  # Braces with a meaning in Jinja.
         literal = ""
         if name is not None and name in constants:
-            found += str(constants[name])
+            jinja += str(constants[name])
         elif name in VARIABLES:
-            found += f"{{{{ {VARIABLES[name]} }}}}"
+            jinja += f"{{{{ {VARIABLES[name]} }}}}"
         elif name is not None:
             raise SettingsError(f"{where}: unknown variable '{name}'; known are {', '.join(VARIABLES)}")
-    return found
+    return jinja

@@ -1,7 +1,8 @@
-"""An evaluator and the submission that it judges, each in a sandbox of its own, with a pipe each way between them.
+"""Runs an evaluator and the submission that it judges in separate sandboxes, connected by a pipe each way.
 
-In the evaluator's sandbox a file of ours stands in for the module of the submission (`inside.stub`); in that of the submission
-`inside.serve` answers. The evaluator's sandbox runs nothing of the agent's, so what is printed there, the evaluator printed.
+In the evaluator's sandbox a stub replaces the module of the submission (`inside.stub`); in the submission's sandbox
+`inside.serve` answers. No code of the agent runs in the evaluator's sandbox, so everything printed there comes from the
+evaluator.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from palaestra.core.errors import SandboxError
 from palaestra.research.judge import inside
 from palaestra.research.judge.deadline import interrupt
 from palaestra.research.judge.inside.serve import CHANGED
-from palaestra.research.judge.inside.stub import LINE
+from palaestra.research.judge.inside.stub import PIPES
 from palaestra.sandbox.base import Limits, Sandbox, SandboxResult
 from palaestra.sandbox.bubblewrap import Bubblewrap
 from palaestra.sandbox.spawn import high_number
@@ -27,26 +28,28 @@ LIBRARY, PACKAGE = "/opt/runner", "_palaestra_inside"
 INSIDE = ("pipe", "serve", "stub", "values")
 HERE = Path(inside.__file__).parent
 MARGIN = 1.0
-"""Seconds that a submission has beyond the evaluator: it is the evaluator's time that ends."""
+"""Seconds that a submission has beyond the evaluator; the evaluator's limit is the one that counts."""
 GRACE = 0.5
-"""Seconds that a submission has to end when nothing more is asked of it."""
+"""Seconds that a submission has to end after the last request."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What lies in a sandbox: files of the workspace, and further paths, from the path inside to that of the host."""
+class SandboxFiles:
+    """The content of a sandbox: files of the workspace, and read-only paths from the path inside to the path on the
+    host.
+    """
 
     files: Mapping[str, bytes]
     read_only: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """How an evaluation ended.
+class ApartResult:
+    """The result of an evaluation.
 
     Arguments:
-        result: of the evaluator.
-        changed: the submission changed an argument that it was given. As it got a copy, the evaluator did not see it.
+        result: the result of the evaluator.
+        changed: the submission modified an argument. The evaluator did not see that, because the argument was a copy.
     """
 
     result: SandboxResult
@@ -54,10 +57,11 @@ class Ended:
 
 
 def stub_source(names: Sequence[str]) -> bytes:
-    """The file that stands in for a submission.
+    """Return the source of the stub that replaces a submission.
 
     Arguments:
-        names: that `from MODULE import *` brings, where the submission has them. Others can be asked for one by one.
+        names: the names that `from MODULE import *` provides if the submission has them. Others are looked up on
+            access.
     """
     return (
         f"from {PACKAGE}.stub import connect as _connect\n\n"
@@ -70,18 +74,18 @@ def stub_source(names: Sequence[str]) -> bytes:
 
 
 def run_apart(
-    sandbox: Sandbox, evaluator: str, judge: Place, module: str, submission: Place, limits: Limits,
+    sandbox: Sandbox, evaluator: str, judge: SandboxFiles, module: str, submission: SandboxFiles, limits: Limits,
     env: Mapping[str, str] = {},
-) -> Ended:  # fmt: skip
+) -> ApartResult:  # fmt: skip
     """Run an evaluator on a submission.
 
     Arguments:
-        evaluator: its file in the workspace of `judge`.
-        module: the file of the submission.
-        limits: of each of the two; the time is of both together.
+        evaluator: the evaluator's file in the workspace of `judge`.
+        module: the submission's file.
+        limits: the limits of each sandbox; the time limit is for both together.
 
     Raises:
-        SandboxError: a sandbox broke.
+        SandboxError: a sandbox failed.
     """
     if not isinstance(sandbox, Bubblewrap):
         raise SandboxError(f"two sandboxes with a pipe between them need bubblewrap; got {sandbox.name}")
@@ -96,7 +100,7 @@ def run_apart(
     def serve() -> None:
         try:
             outcome.append(sandbox.run(
-                # Without the workspace among the places of modules: a file there stands in for none of ours.
+                # Without the workspace in the module search path, so that it cannot shadow our modules.
                 ["python3", "-P", "-B", "-m", f"{PACKAGE}.serve", dotted, str(requests[0]), str(answers[1]), str(theirs)],
                 submission.files, limits=replace(limits, wall_seconds=limits.wall_seconds + MARGIN),
                 read_only={**submission.read_only, **ours}, env=env, pass_fds=(requests[0], answers[1]),
@@ -104,14 +108,14 @@ def run_apart(
         except BaseException as error:  # Raised again below.
             outcome.append(error)
         finally:
-            _close(requests[0], answers[1])  # So that the evaluator finds the pipe at its end.
+            _close(requests[0], answers[1])  # So that the evaluator sees the end of the pipe.
 
     thread = threading.Thread(target=serve, daemon=True, name="submission")
     thread.start()
     try:
         result = sandbox.run(
             ["python3", "-B", evaluator], judge.files, limits=limits, read_only={**judge.read_only, **ours},
-            env={**env, LINE: f"{requests[1]},{answers[0]},{own}"}, pass_fds=(requests[1], answers[0]),
+            env={**env, PIPES: f"{requests[1]},{answers[0]},{own}"}, pass_fds=(requests[1], answers[0]),
         )  # fmt: skip
     finally:
         _close(requests[1], answers[0])
@@ -120,7 +124,7 @@ def run_apart(
         thread.join()
     if isinstance(outcome[0], SandboxError):
         raise outcome[0]
-    return Ended(result, isinstance(outcome[0], SandboxResult) and outcome[0].exit_code == CHANGED)
+    return ApartResult(result, isinstance(outcome[0], SandboxResult) and outcome[0].exit_code == CHANGED)
 
 
 def _pipe() -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What kind of metric it is, by its name: the files of a checkout do not say."""
+"""Guesses the kind of a metric from its name, because the files of a checkout do not state it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ LOWER = TIMES | frozenset({
     "losses", "mae", "mape", "mse", "msle", "nll", "perplexity", "ppl", "regret", "rmse", "rmsle",
     "ter", "wer",
 })  # fmt: skip
-"""Words of which less is better."""
+"""Words of metrics where lower is better."""
 HIGHER = frozenset({
     "acc", "accuracy", "auc", "auroc", "bleu", "f1", "iou", "lossless", "ndcg", "neg", "negative", "precision", "r2",
     "recall", "return", "reward", "rouge", "score", "scores", "survive", "survived", "win", "wins",
 })  # fmt: skip
-"""Words of which more is better, whatever else is in the name."""
+"""Words of metrics where higher is better, whatever else the name contains."""
 WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
 
 
-def direction_of(metric: str) -> Direction:
-    """By the words of a name.
+def guess_direction(metric: str) -> Direction:
+    """Guess the direction of a metric from the words of its name.
 
-    >>> [str(direction_of(name)) for name in ("Test_MSE_mean", "valLoss", "sentiment_accuracy", "apples", "neg_loss")]
+    >>> [str(guess_direction(name)) for name in ("Test_MSE_mean", "valLoss", "sentiment_accuracy", "apples", "neg_loss")]
     ['lower', 'lower', 'higher', 'higher', 'higher']
     """
     words = _words(metric)
@@ -33,7 +33,7 @@ def direction_of(metric: str) -> Direction:
 
 
 def is_time(metric: str) -> bool:
-    """Whether it is measured in time.
+    """Whether a metric measures time.
 
     >>> is_time("solvingTime"), is_time("sentiment")
     (True, False)

@@ -1,4 +1,4 @@
-"""The task and dataset files of an MLGym checkout: their fields, as that project documents them."""
+"""The task and dataset files of an MLGym checkout, with the fields that MLGym documents."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 
 class EntryPoint(StrEnum):
-    """How a task is judged, by the name of the class that does it there."""
+    """How a task is judged, by the name of MLGym's class."""
 
     CSV = "CSVSubmissionTasks"
-    """`evaluate.py --submission_file WORKSPACE/submission.csv`; runs none of the agent's code."""
+    """`evaluate.py --submission_file WORKSPACE/submission.csv`; runs no code of the agent."""
     MODEL = "ModelSubmissionTasks"
     """`evaluate.py --config_fname FIRST.yaml`, with the agent's checkpoints and code."""
     LANGUAGE_MODEL = "LMSubmissionTasks"
@@ -22,7 +22,7 @@ class EntryPoint(StrEnum):
 
 
 class _File(BaseModel):
-    # Fields that later versions add are theirs to add; those that we read must be right.
+    # Later versions may add fields; the ones that we read must be valid.
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 

@@ -1,4 +1,4 @@
-"""The packages that a task asks for, in a virtual environment of its own."""
+"""Virtual environments with the packages that a task requires."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from palaestra.engines.models import cache_folder
 from palaestra.runs.guard import storage_errors
 
 SAID = 600
-"""Characters of pip's error that are told."""
+"""Characters of pip's error that are reported."""
 
 
 def install_requirements(path: Path) -> Path:
-    """The virtual environment with the packages of a requirements file, made now if this machine has none yet.
+    """Return a virtual environment with the packages of a requirements file, and create it if this machine has none
+    yet.
 
-    It lies in the user's cache, by the content of the file and the version of Python. Packages come from where pip finds them.
+    It lies in the user's cache, keyed by the file's content and the Python version.
 
     Raises:
-        TaskError: they cannot be installed; says why.
+        TaskError: the packages cannot be installed.
     """
     text = path.read_bytes()
     mark = f"{sys.version_info[:2]}:{sys.base_prefix}:".encode()
@@ -35,7 +36,7 @@ def install_requirements(path: Path) -> Path:
         home.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=".packages-", dir=home.parent))
     try:
-        # At its final place: the scripts of an environment have its path written into them.
+        # At its final path, because the scripts of an environment contain it.
         shutil.rmtree(home, ignore_errors=True)
         for command in (
             [sys.executable, "-m", "venv", str(home)],
@@ -43,8 +44,8 @@ def install_requirements(path: Path) -> Path:
         ):
             done = subprocess.run(command, cwd=partial, capture_output=True, text=True, errors="replace", check=False)
             if done.returncode:
-                said = " ".join(done.stderr.split())[-SAID:]
-                raise TaskError(f"the requirements {path} cannot be installed: {said}")
+                message = " ".join(done.stderr.split())[-SAID:]
+                raise TaskError(f"the requirements {path} cannot be installed: {message}")
         (home / "installed").touch()
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -52,7 +53,7 @@ def install_requirements(path: Path) -> Path:
 
 
 def variables(home: Path) -> dict[str, str]:
-    """The environment variables with which a sandbox uses it."""
+    """Return the environment variables that select a virtual environment in a sandbox."""
     from palaestra.sandbox.bubblewrap import environment
 
     return {"VIRTUAL_ENV": str(home), "PATH": f"{home / 'bin'}{os.pathsep}{environment()['PATH']}"}

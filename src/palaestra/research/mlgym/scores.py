@@ -1,4 +1,4 @@
-"""What an evaluator of MLGym said: its scores, and what may be told of it to the agent."""
+"""Reads the output of an MLGym evaluator: its scores, and what the agent may learn of it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from hmac import compare_digest
 from typing import Any
 
-from palaestra.research.judge.inside.evaluate import KEPT, MARK, sealed
+from palaestra.research.judge.inside.evaluate import KEPT, MARK, seal
 
 LOOKED_AT = KEPT
-"""Characters at the end of what was printed in which scores are looked for."""
+"""Characters at the end of the output in which scores are searched."""
 EFFORT = 32 * LOOKED_AT
-"""Characters that are read in vain before it is given up."""
+"""Characters that are parsed in vain before the search stops."""
 OBJECT = re.compile(r'(?=\{\s*")')
 LINE = re.compile(r'^[ \t]*(?=\{\s*")', re.M)
 LINE_END = re.compile(r"[ \t\r]*(?:\n|\Z)")
@@ -24,30 +24,30 @@ LAST_LINES = 200
 SEALED = re.compile(re.escape(MARK) + rb"[0-9a-f]{64}:([0-9a-f]*)\n")
 RAISED = re.compile(r"(?:\[rank\d+\]: ?)?(\w+)(?::|\s*$)")
 EXCEPTIONS = frozenset(
-    name for name, one in vars(builtins).items() if isinstance(one, type) and issubclass(one, BaseException)
+    name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
 )
 
 
-def unsealed(stdout: bytes, key: bytes) -> str | None:
-    """What the evaluator printed, of what came out of its sandbox; `None` unless it came to its end, once."""
-    found = []
+def unseal(stdout: bytes, key: bytes) -> str | None:
+    """Return the sealed output of an evaluator; `None` unless it finished exactly once."""
+    texts = []
     for line in SEALED.finditer(stdout):
         text = bytes.fromhex(line[1][: len(line[1]) // 2 * 2].decode()).decode("utf-8", "replace")
-        if compare_digest(sealed(text, key).strip(), line[0].strip()):
-            found.append(text)
-    return found[0] if len(found) == 1 else None
+        if compare_digest(seal(text, key).strip(), line[0].strip()):
+            texts.append(text)
+    return texts[0] if len(texts) == 1 else None
 
 
 def scores_in(text: str, metric: str = "", first: bool = False) -> dict[str, float] | None:
-    """The scores in what an evaluator printed: the JSON object with that metric, or with any number if none has it.
+    """Find the scores in an evaluator's output: the JSON object with the metric, or with any number if none has it.
 
-    An evaluator may print words of the submission as well. So an object that fills its lines comes before one within a line,
-    and where two of them say different things of the metric, neither is taken.
+    An evaluator may also print words of the submission. So an object on lines of its own takes precedence over one
+    within a line, and if two of them differ in the metric, neither is taken.
 
     Arguments:
-        first: the first of those that begin a line, whatever the others say.
+        first: take the first object that begins a line, whatever the others say.
 
-    Looks at the end of a long text only, and gives up on one that is full of objects without an end.
+    Only the end of a long text is searched, and the search stops early in a text full of unterminated objects.
 
     >>> scores_in("loading\\n{'not': 'json'}\\n{\\"Score\\": 1.5}\\nrow 1: {\\"Score\\": 9}\\n", "Score")
     {'Score': 1.5}
@@ -70,16 +70,16 @@ def scores_in(text: str, metric: str = "", first: bool = False) -> dict[str, flo
 
 
 def _value(numbers: Mapping[str, float], metric: str) -> object:
-    """What it says of the metric, or of anything where there is none."""
+    """Return the value of the metric, or all values without one."""
     return next((repr(value) for name, value in numbers.items() if name.lower() == metric.lower()), repr(numbers))
 
 
 def _objects(text: str, begins: re.Pattern[str], ends: re.Pattern[str]) -> list[dict[str, float]] | None:
-    """The objects with numbers that begin and end so; `None` where that would take too long to find out."""
-    found: list[dict[str, float]] = []
+    """Return the objects with numbers that match both patterns; `None` if the search takes too long."""
+    objects: list[dict[str, float]] = []
     decoder, start, effort = json.JSONDecoder(), begins.search(text), 0
     while start is not None:
-        rest = text[start.end() :]  # By itself: an error counts the lines from the beginning.
+        rest = text[start.end() :]  # A copy, because errors count lines from the beginning.
         try:
             value, end = decoder.raw_decode(rest)
         except (ValueError, RecursionError) as error:
@@ -90,13 +90,13 @@ def _objects(text: str, begins: re.Pattern[str], ends: re.Pattern[str]) -> list[
         else:
             numbers = _numbers(value)
             if numbers and ends.match(rest, end):
-                found.append(numbers)
+                objects.append(numbers)
         start = begins.search(text, start.end() + end)
-    return found
+    return objects
 
 
 def exception_in(stderr: str) -> str:
-    """The name of the exception that ended a program, if Python has one of that name; nothing of what it says."""
+    """Return the name of the built-in exception that ended a program, without its message."""
     for line in reversed(stderr.splitlines()[-LAST_LINES:]):
         raised = RAISED.match(line)
         if raised is not None and raised[1] in EXCEPTIONS:
@@ -108,9 +108,9 @@ def _numbers(value: Any) -> dict[str, float]:
     if not isinstance(value, Mapping):
         return {}
     return {
-        str(name): _number(one)
-        for name, one in value.items()
-        if isinstance(one, int | float) and not isinstance(one, bool)
+        str(name): _number(number)
+        for name, number in value.items()
+        if isinstance(number, int | float) and not isinstance(number, bool)
     }
 
 

@@ -1,4 +1,4 @@
-"""A task of an MLGym checkout as one of ours: the same workspace, data, commands and limits; protections of our own."""
+"""A task of an MLGym checkout as a research task, with its workspace, data, commands and limits, and our protections."""
 
 from __future__ import annotations
 
@@ -8,45 +8,44 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field, PrivateAttr
 
 from palaestra.core.errors import SettingsError, TaskError, UnknownNameError
+from palaestra.research.judge.evaluation import make_judge
+from palaestra.research.judge.sandboxing import sandbox_for
 from palaestra.research.mlgym.checkout import Secrets, below, files_below
-from palaestra.research.mlgym.directions import direction_of
+from palaestra.research.mlgym.directions import guess_direction
 from palaestra.research.mlgym.files import DatasetFile, EntryPoint, TaskFile
 from palaestra.research.mlgym.requirements import install_requirements, variables
 from palaestra.research.mlgym.roles import find_answers, find_submission
-from palaestra.research.tasks.data import TaskData
-from palaestra.research.tasks.records import Unusable
+from palaestra.research.tasks.records import InvalidSubmission, TaskData
 from palaestra.research.tasks.task import CACHES, Direction, Metric, ResearchTask, Submission, TaskLimits, read_yaml
-from palaestra.sandbox.base import Sandbox, Shell
-
-if TYPE_CHECKING:
-    from palaestra.research.mlgym.judge import MLGymJudge
+from palaestra.research.workspace.baseline import load_baseline
+from palaestra.sandbox.base import Shell
 
 TORCHRUN = ("--nproc_per_node=1", "--standalone")
 WORKSPACE = "/home/agent/workspace"
-"""Where that project's workspace is; some of its evaluators have the path written into them."""
+"""MLGym's workspace; some of its evaluators contain the path."""
 TASKS = Path("configs/tasks")
 UNNAMED = "the first score"
-"""What a metric is called whose name is not known yet."""
+"""The name of a metric that is not known yet."""
 DATA = "data"
-"""The folder of the workspace in which the data lie."""
+"""The folder of the data in the workspace."""
 LARGEST = 2 << 30
 MOST_FILES = 10_000
 LONGEST_NAME, LONGEST_PATH = 200, 1000
-"""Bytes of a name and of a path that can be kept on any machine, below the folder of any run."""
+"""Bytes of a name and of a path that fit below any run folder."""
 
 
 class MLGymTask(ResearchTask):
     """A task of an MLGym checkout; made by `load_mlgym`.
 
-    The agent finds the starter code and, read-only, the data in /home/agent/workspace, without the secret files. What it hands
-    in is a copy of its workspace; it is judged in a fresh sandbox, with the checkout's own evaluator and data put over it, and
-    with the secret files, which lie beside the evaluator there.
-    `validate` and `submit` use the same evaluator and the same data, as there is only one; how often it may be asked is limited.
+    The agent finds the starter code and, read-only, the data in /home/agent/workspace, without the secret files. It
+    submits a copy of its workspace. The copy is judged in a fresh sandbox, with the checkout's evaluator, data and
+    secret files put over it. `validate` and `submit` use the same evaluator and data, because there is only one set;
+    the number of validations is limited.
     """
 
     name: str = Field(pattern=r"^\w+$")
@@ -61,7 +60,7 @@ class MLGymTask(ResearchTask):
 
     @property
     def file(self) -> TaskFile:
-        """The task file as it is."""
+        """The task file."""
         return self._file
 
     @property
@@ -73,74 +72,71 @@ class MLGymTask(ResearchTask):
         return {name: path.read_bytes() for name, path in self._starter().items() if not secrets.has(path, name)}
 
     def evaluator_files(self) -> dict[str, bytes]:
-        """What judges, as it is in the checkout: evaluators, secret files, and whatever else the starter code brought.
+        """Return the files that judge: evaluators, secret files and the rest of the starter code, from the checkout.
 
-        A secret file that is called like what is handed in does not take its place.
+        A secret file with the name of the submission does not replace it.
         """
         secret = {name: path for name, path in self._secrets().files.items() if name not in self.submission.files}
         return {name: path.read_bytes() for name, path in (self._starter() | secret).items()}
 
-    def shown(self, data: TaskData, judging: bool) -> Mapping[str, str]:
+    def mounts(self, data: TaskData, judging: bool) -> Mapping[str, str]:
         secrets = Secrets(self.checkout, ()) if judging else self._secrets()
-        found: dict[str, str] = {}
+        visible: dict[str, str] = {}
         for folder in (folders := self._data_folders()):
-            found |= secrets.visible(folder, DATA, shared=len(folders) > 1)
-        shown = {f"{WORKSPACE}/{place}": path for place, path in found.items()}
-        return shown if self._packages is None else {**shown, str(self._packages): str(self._packages)}
+            visible |= secrets.visible(folder, DATA, shared=len(folders) > 1)
+        mounts = {f"{WORKSPACE}/{place}": path for place, path in visible.items()}
+        return mounts if self._packages is None else {**mounts, str(self._packages): str(self._packages)}
 
     def variables(self) -> Mapping[str, str]:
         return {} if self._packages is None else variables(self._packages)
 
-    def judge(self, sandbox: Sandbox) -> MLGymJudge:
-        from palaestra.research.mlgym.judge import MLGymJudge
+    def collect(self, shell: Shell) -> dict[str, bytes] | InvalidSubmission:
+        """Copy the workspace without the data. For a table task, copy only the table.
 
-        return MLGymJudge(self, sandbox)
-
-    def collect(self, shell: Shell) -> dict[str, bytes] | Unusable:
-        """The workspace without the data. For a task whose evaluator reads one file, that file.
-
-        Who hands in more than can be kept is told so, and judged on nothing less: which of the files the evaluator needs, and
-        the agent could do without, nobody knows but the agent.
+        A workspace that is too large is rejected rather than truncated, because only the agent knows which files it
+        needs.
         """
         largest = self.submission.largest
         if self.file.task_entrypoint is EntryPoint.CSV:
             return shell.read_files(self.submission.files, largest + 1)
         most = MOST_FILES + sum(1 for _ in self._data_files())
-        listed = shell.list_files(most + 1)
-        if len(listed) > most:
-            return Unusable(f"the workspace has more than {MOST_FILES} files, which are the most; remove some")
+        names_ = shell.list_files(most + 1)
+        if len(names_) > most:
+            return InvalidSubmission(f"the workspace has more than {MOST_FILES} files, which are the most; remove some")
         data = bool(self._data_folders())
-        names = [name for name in listed if not (data and name.startswith(f"{DATA}/"))]
+        names = [name for name in names_ if not (data and name.startswith(f"{DATA}/"))]
         for name in names:
             size, part = len(name.encode()), max(len(part.encode()) for part in name.split("/"))
             if size > LONGEST_PATH or part > LONGEST_NAME:
-                return Unusable(
+                return InvalidSubmission(
                     f"the path {name[:80]}... has {size} bytes, and {part} in one name; at most {LONGEST_PATH} and "
                     f"{LONGEST_NAME} can be handed in; give the file another name, or remove it"
                 )
-        found = shell.read_files(names, total=largest)
-        # What is missing did not fit, or is gone since it was listed.
-        if len(found) < len(names) and shell.read_files([name for name in names if name not in found], longest=1):
-            return Unusable(f"the workspace has more than {largest} bytes, which are the most; remove some files")
-        return found
+        files = shell.read_files(names, total=largest)
+        # Missing files did not fit, or were deleted since they were listed.
+        if len(files) < len(names) and shell.read_files([name for name in names if name not in files], longest=1):
+            return InvalidSubmission(
+                f"the workspace has more than {largest} bytes, which are the most; remove some files"
+            )
+        return files
 
-    def recorded(self) -> float | None:
+    def baseline_score(self) -> float | None:
         scores = self.file.baseline_scores
         return scores[0].get(self.metric.name) if scores else None
 
     def digest(self) -> str:
-        """Changes with the files that judge, the secret ones among them, and with the data, as far as size and time tell."""
-        found = hashlib.blake2b(self.file.model_dump_json().encode(), digest_size=12)
+        """Hash the judging files, including secret ones, and the data by size and modification time."""
+        digest = hashlib.blake2b(self.file.model_dump_json().encode(), digest_size=12)
         for name, content in sorted(self.evaluator_files().items()):
-            found.update(f"{len(name)}:{name}:{len(content)}:".encode() + content)
+            digest.update(f"{len(name)}:{name}:{len(content)}:".encode() + content)
         for path in self._data_files():
             about = path.stat()
-            found.update(os.fsencode(path.relative_to(self.checkout)))
-            found.update(f"\0{about.st_size}:{about.st_mtime_ns}\0".encode())
-        return found.hexdigest()
+            digest.update(os.fsencode(path.relative_to(self.checkout)))
+            digest.update(f"\0{about.st_size}:{about.st_mtime_ns}\0".encode())
+        return digest.hexdigest()
 
     def missing_packages(self) -> list[str]:
-        """What the task's requirements name and this Python does not have."""
+        """Return the packages of the task's requirements that this Python lacks."""
         from importlib.metadata import PackageNotFoundError, version
 
         path = self.checkout / (self.file.requirements_path or "")
@@ -161,7 +157,7 @@ class MLGymTask(ResearchTask):
         """Where the evaluator lies in the workspace.
 
         Raises:
-            TaskError: the task names none that is among its starter code.
+            TaskError: the task names no evaluator among its starter code.
         """
         starter = self._starter()
         for name in self.file.evaluation_paths:
@@ -173,7 +169,7 @@ class MLGymTask(ResearchTask):
         )
 
     def baseline_command(self) -> str:
-        """What makes the baseline's submission: the first of its scripts, run as the submission is judged."""
+        """Return the command that creates the baseline's submission: its first script."""
         if not self.file.baseline_paths:
             return ""
         first = self.file.baseline_paths[0]
@@ -184,7 +180,7 @@ class MLGymTask(ResearchTask):
         )
 
     def _place(self, name: str, starter: Mapping[str, Path]) -> str | None:
-        """Where a file of the starter code lies in the workspace; it may be named by that, or as the checkout has it."""
+        """Return where a starter file lies in the workspace. The name may be its path there or in the checkout."""
         if name in starter:
             return name
         path = below(self.checkout, name)
@@ -195,49 +191,49 @@ class MLGymTask(ResearchTask):
 
     @property
     def _answers(self) -> list[str]:
-        """Files that hold the answers of a table, as the evaluator reads them: relative to the checkout."""
+        """Files with the answers of a table, relative to the checkout."""
         if self.file.task_entrypoint is not EntryPoint.CSV:
             return []
         sample = below(self.checkout, self.file.sample_submission) if self.file.sample_submission else None
         evaluator = self._starter()[self.evaluator_place].read_bytes()
-        found = find_answers(evaluator, list(self._data_files()), sample)
-        return [path.relative_to(self.checkout).as_posix() for path in found]
+        answers = find_answers(evaluator, list(self._data_files()), sample)
+        return [path.relative_to(self.checkout).as_posix() for path in answers]
 
     def _starter(self) -> dict[str, Path]:
-        """The starter code, the secret files in it included: from the place in the workspace to the path."""
-        found: dict[str, Path] = {}
+        """Return the starter code including secret files, from the path in the workspace to the path on the host."""
+        files: dict[str, Path] = {}
         for name in self.file.starter_code:
             path = below(self.checkout, name)
             if path is None or not path.exists():
                 raise TaskError(f"task '{self.file.id}' names the starter code {name}, which is not in {self.checkout}")
             if path.is_file():
-                found[path.name] = path
+                files[path.name] = path
             for file in sorted(path.rglob("*")) if path.is_dir() else ():
                 if file.is_file() and not CACHES & set(file.parts):
-                    found[f"{path.name}/{file.relative_to(path).as_posix()}"] = file
+                    files[f"{path.name}/{file.relative_to(path).as_posix()}"] = file
         sample = below(self.checkout, self.file.sample_submission) if self.file.sample_submission else None
         if sample is not None and sample.is_file():
-            found.setdefault(sample.name, sample)
-        return found
+            files.setdefault(sample.name, sample)
+        return files
 
     def _data_files(self) -> Iterator[Path]:
         for folder in self._data_folders():
             yield from files_below(folder)
 
     def _data_folders(self) -> list[Path]:
-        """Where the data lie. Those of a hub need not be there."""
-        found = []
+        """Return the data folders. Data of a hub may be missing."""
+        folders = []
         for dataset in self._datasets:
             path = below(self.checkout, dataset.data_path)
             if path is not None and path.is_dir():
-                found.append(path)
+                folders.append(path)
             elif dataset.is_local:
                 raise TaskError(
                     f"the data '{dataset.name}' of task '{self.file.id}' are not in {self.checkout / dataset.data_path}; "
                     + ("they are not part of the checkout: fetch them as its README says" if path is not None else
                        "that leads out of the checkout, and nothing outside is shown: put the files there")
                 )  # fmt: skip
-        return found
+        return folders
 
 
 def load_mlgym(
@@ -251,34 +247,36 @@ def load_mlgym(
     steps: int = 50,
     validations: int = 10,
 ) -> MLGymTask:
-    """A task of a checkout of MLGym, unmodified.
+    """Load a task of an MLGym checkout, unmodified.
 
     Arguments:
-        checkout: the folder, with `configs/tasks`, `configs/datasets` and `data`.
-        name: of the task file, or its `id`.
-        metric: which of the scores counts; the first of the recorded baseline's unless told otherwise. Where none is
-            recorded the baseline is measured, and must give one score.
-        direction: `higher` or `lower`; by the metric's name unless told otherwise, as the files do not say.
-        submission: the file that a Python task hands in; see `roles` for what it is unless told otherwise.
-        install: install the packages of the task's requirements into an environment of their own, once; see `requirements`.
-        steps, validations: limits, which the files do not have either.
+        checkout: the folder with `configs/tasks`, `configs/datasets` and `data`.
+        name: the name of the task file, or its `id`.
+        metric: the score that counts; by default the first one of the recorded baseline. If none is recorded, the
+            baseline is measured and must give a single score.
+        direction: `higher` or `lower`; by default guessed from the metric's name, because the files do not state it.
+        submission: the file that a Python task submits; by default see `roles`.
+        install: install the task's requirements into their own environment, once; see `requirements`.
+        steps, validations: limits, which the files do not contain.
 
     Raises:
         UnknownNameError: there is no such task.
-        TaskError: its files are wrong, or something that they name is missing.
+        TaskError: the task's files are invalid, or something that they name is missing.
     """
     root = Path(checkout).resolve()
     if not (root / TASKS).is_dir():
         raise TaskError(f"{root} is no checkout of MLGym: it has no {TASKS}")
     path = _path(root, name)
     file = read_yaml(TaskFile, path)
-    for one in file.dataset_configs:
-        if not (root / "configs" / one).is_file():
-            raise TaskError(f"task '{file.id}' names the dataset configuration configs/{one}, which is not in {root}")
-    datasets = tuple(read_yaml(DatasetFile, root / "configs" / one) for one in file.dataset_configs)
+    for dataset in file.dataset_configs:
+        if not (root / "configs" / dataset).is_file():
+            raise TaskError(
+                f"task '{file.id}' names the dataset configuration configs/{dataset}, which is not in {root}"
+            )
+    datasets = tuple(read_yaml(DatasetFile, root / "configs" / dataset) for dataset in file.dataset_configs)
     recorded = file.baseline_scores[0] if file.baseline_scores else {}
     counted = metric or next(iter(recorded), UNNAMED)
-    way = direction or direction_of(counted)
+    way = direction or guess_direction(counted)
     if way not in set(Direction):
         raise SettingsError(f"direction is 'higher' or 'lower'; got '{way}'")
     base = abs(recorded.get(counted, 1.0))
@@ -298,7 +296,7 @@ def load_mlgym(
     task._folder = path.parent
     if install and file.requirements_path:
         task._packages = install_requirements(root / file.requirements_path)
-    changes: dict[str, Any] = {"description": _described(task), "baseline": task.baseline_command()}
+    changes: dict[str, Any] = {"description": _describe(task), "baseline": task.baseline_command()}
     starter, evaluator = task.starter_files(), task.evaluator_place
     if file.task_entrypoint is EntryPoint.PYTHON:
         wanted = submission or find_submission(evaluator, starter, file.description)
@@ -315,12 +313,12 @@ def load_mlgym(
 
 
 def mlgym_names(checkout: str | Path) -> list[str]:
-    """The tasks of a checkout."""
+    """Return the task names of a checkout."""
     return sorted(path.stem for path in (Path(checkout) / TASKS).glob("*.yaml"))
 
 
 def _path(root: Path, name: str) -> Path:
-    """The file of a task, by its name, by that of the file (MLGym's own `--task tasks/NAME.yaml`), or by its `id`."""
+    """Return a task's file by its name, its file name (MLGym's `--task tasks/NAME.yaml`) or its `id`."""
     paths = sorted((root / TASKS).glob("*.yaml"))
     for path in paths:
         if name in (path.stem, path.name, f"tasks/{path.name}"):
@@ -332,29 +330,27 @@ def _path(root: Path, name: str) -> Path:
     raise UnknownNameError("task of the checkout", name, mlgym_names(root))
 
 
-def _described(task: MLGymTask) -> str:
-    """What the agent is told: with the data, and what of all that the task names is not to be had here."""
-    docs = "\n".join(f"- {one.name}: {one.description}" for one in task._datasets)
+def _describe(task: MLGymTask) -> str:
+    """Build the agent's description: with the data, and with what the task names but is unavailable here."""
+    docs = "\n".join(f"- {item.name}: {item.description}" for item in task._datasets)
     text = task.description.replace("{dataset_docs}", docs)
     if docs and "{dataset_docs}" not in task.description:
         text += f"\n\nData (in ./data, read-only):\n{docs}"
     if len(task._data_folders()) < len(task._datasets):
-        absent = [one.data_path for one in task._datasets if not (task.checkout / one.data_path).is_dir()]
+        absent = [item.data_path for item in task._datasets if not (task.checkout / item.data_path).is_dir()]
         text += f"\n\nData of a hub that are not here, and there is no network: {', '.join(absent)}."
     if hidden := task._answers:
-        text += f"\n\nNot shown, as they hold the answers: {', '.join(Path(one).name for one in hidden)}."
+        text += f"\n\nNot shown, as they hold the answers: {', '.join(Path(item).name for item in hidden)}."
     if missing := task.missing_packages():
         text += f"\n\nNot installed, and not to be had: {', '.join(missing)}."
     return text
 
 
 def _only_score(task: MLGymTask) -> str:
-    """The name of the score that the evaluator gives the baseline, which is measured if it never was."""
-    from palaestra.research.judge.baseline import baseline_of
-    from palaestra.research.judge.sandboxing import sandbox_for
+    """Return the name of the baseline's only score. The baseline is measured if necessary."""
 
     sandbox = sandbox_for(task)
-    scores = baseline_of(task, sandbox, task.judge(sandbox)).test.scores
+    scores = load_baseline(task, sandbox, make_judge(task, sandbox)).test.scores
     names = [name for name in scores if name != UNNAMED]
     if len(names) > 1:
         raise SettingsError(

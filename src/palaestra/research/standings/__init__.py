@@ -1,1 +1,1 @@
-"""Standings of several agents over several tasks: performance profiles and the area under them."""
+"""Standings of agents over tasks: performance profiles and the area under them."""

@@ -1,25 +1,25 @@
-"""Performance profiles and the area under them (AUP): many methods on many tasks, in one figure each.
+"""Performance profiles and the area under them (AUP): one number per method over many tasks.
 
-Scores of different tasks have different units, so a method is judged on each task by its ratio to the best method
-there. Its profile says, for every threshold, on which share of the tasks it is within that factor of the best
-(Dolan and Moré, 2002). The conventions are those of MLGym (arXiv 2502.14499), so that figures can be compared:
+Scores of different tasks have different units, so a method is measured on each task by its ratio to the best method.
+Its profile gives, for every threshold, the fraction of tasks on which it is within that factor of the best (Dolan and
+Moré, 2002). The conventions are those of MLGym (arXiv 2502.14499), so that results are comparable:
 
-- The baseline is a method among the others.
+- The baseline is one of the methods.
 - A method is feasible on a task if its score is not worse than the baseline. A negative score is never feasible, even
-  where it beats a negative baseline: there is no ratio to it. A task for profiles has a metric that is not negative:
-  only where the baseline is feasible itself can a better score never make the area smaller.
-- A method that is not feasible, or has no score, has 1.05 times the worst ratio of those that are.
-- The thresholds end at the largest of those 1.05-fold ratios over all tasks, rounded up to a whole number, of which the
-  common logarithm is rounded up to a tenth.
-- The area is the sum over 500 thresholds at equal distances, each with the height at its left end.
+if it beats a negative baseline, because it has no ratio. Use metrics that are not negative: only if the baseline itself
+is feasible can a better score never reduce the area.
+- An infeasible method, or one without a score, gets 1.05 times the worst feasible ratio.
+- The thresholds end at the largest of these penalties over all tasks, rounded up to a whole number, of which the common
+logarithm is rounded up to a tenth.
+- The area is the sum over 500 equally spaced thresholds, each with the height at its left end.
 
-Where MLGym divides by zero: a score of 0 has a ratio only to another 0 (it is 1); otherwise it is not feasible where
-higher is better, and makes all others infeasible where lower is. On a task on which nobody is feasible nobody is
-within any factor of the best: its ratios are infinite, it counts in the share, and it moves no threshold.
+Where MLGym divides by zero: a score of 0 has a ratio only to another 0 (it is 1). Otherwise it is infeasible if higher
+is better, and makes all others infeasible if lower is better. On a task without a feasible method, all ratios are
+infinite; the task counts in the fraction and moves no threshold.
 
-An area says nothing by itself: it depends on the tasks and on the set of methods that are compared.
+An area depends on the set of tasks and methods that are compared; it means nothing by itself.
 
-Axes: T tasks, M methods, P thresholds. What takes scores or ratios also takes them with further axes before these.
+Axes: T tasks, M methods, P thresholds. Functions of scores or ratios accept further leading axes.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ Floats = NDArray[np.float64]
 Marks = NDArray[np.bool_]
 
 PENALTY = 1.05
-"""What the worst feasible ratio is multiplied with, for those that are not feasible."""
+"""The factor on the worst feasible ratio for infeasible methods."""
 POINTS = 500
-"""Thresholds of the published area. The sum over them is below the exact area, by up to one of their distances."""
+"""Thresholds of the published area. The sum is below the exact area by at most one threshold distance."""
 
 
 class Ratios(NamedTuple):
     """How many times worse than the best each method is.
 
     Arguments:
-        ratios_TM: 1 for the best and above it for the others; infinite where nobody is feasible.
-        feasible_TM: whether the ratio is the method's own, and not the penalty.
-        penalty_T: what those that are not feasible have, whether or not there is one.
+        ratios_TM: 1 for the best, larger for the others; infinite on a task without a feasible method.
+        feasible_TM: whether the ratio is the method's own rather than the penalty.
+        penalty_T: the ratio of infeasible methods, whether or not there is one.
     """
 
     ratios_TM: Floats
@@ -54,16 +54,16 @@ class Ratios(NamedTuple):
 
 
 def performance_ratios(scores_TM: Floats, baseline_T: Floats, higher_T: Marks) -> Ratios:
-    """The ratio of every method to the best feasible one of each task.
+    """Return the ratio of every method to the best feasible one of each task.
 
     Arguments:
-        scores_TM: NaN where a method has no score. The baseline is one of the methods if it is to be compared with.
-        baseline_T: what a method must not be worse than.
-        higher_T: whether a higher score is better.
+        scores_TM: NaN for a method without a score. Include the baseline as a method to compare with it.
+        baseline_T: the scores that feasible methods must reach.
+        higher_T: whether higher scores are better.
 
     >>> scores = np.array([[0.9, 0.6, 0.3, np.nan]])
-    >>> found = performance_ratios(scores, np.array([0.5]), np.array([True]))
-    >>> found.ratios_TM.round(3).tolist(), found.feasible_TM.tolist()
+    >>> result = performance_ratios(scores, np.array([0.5]), np.array([True]))
+    >>> result.ratios_TM.round(3).tolist(), result.feasible_TM.tolist()
     ([[1.0, 1.5, 1.575, 1.575]], [[True, True, False, False]])
     """
     higher, baseline = higher_T[:, None], baseline_T[:, None]
@@ -81,7 +81,7 @@ def performance_ratios(scores_TM: Floats, baseline_T: Floats, higher_T: Marks) -
 
 
 def threshold_limit(penalty_T: Floats) -> float:
-    """Where the thresholds end (`tau_max`), from the penalties of all tasks, and of all profiles that share the axis.
+    """Return the end of the thresholds (`tau_max`) from the penalties of all tasks of the profiles that share an axis.
 
     >>> threshold_limit(np.array([1.2, 14.07]))
     1.2
@@ -92,21 +92,21 @@ def threshold_limit(penalty_T: Floats) -> float:
 
 
 def profile(ratios_TM: Floats, thresholds_P: Floats) -> Floats:
-    """The share of tasks on which each method is within the factor `10 ** threshold` of the best, as `shares_MP`.
+    """Return the fraction of tasks on which each method is within `10 ** threshold` of the best, as `fractions_MP`.
 
     >>> profile(np.array([[1.0, 2.0], [1.0, 1.0]]), np.array([0.0, 0.5])).tolist()
     [[1.0, 1.0], [0.5, 1.0]]
     """
-    shares: Floats = (np.log10(ratios_TM)[..., None] <= thresholds_P).mean(-3)
-    return shares
+    fractions: Floats = (np.log10(ratios_TM)[..., None] <= thresholds_P).mean(-3)
+    return fractions
 
 
 def area_under_profile(ratios_TM: Floats, limit: float, points: int | None = POINTS) -> Floats:
-    """The area under each method's profile from 0 to `limit`, as `areas_M`: at most `limit`, if always the best.
+    """Return the area under each method's profile from 0 to `limit`, as `areas_M`. It is at most `limit`.
 
     Arguments:
-        limit: where the thresholds end (`threshold_limit`).
-        points: of the sum that stands for the area; `None` for the exact area of the steps.
+        limit: the end of the thresholds (`threshold_limit`).
+        points: the number of thresholds of the sum; `None` for the exact area.
 
     >>> area_under_profile(np.array([[1.0, 10.0]]), 2.0, points=None).tolist()
     [2.0, 1.0]
@@ -118,7 +118,7 @@ def area_under_profile(ratios_TM: Floats, limit: float, points: int | None = POI
         return areas
     if points < 2:
         raise ValueError(f"the area is a sum over two thresholds or more; got {points}")
-    # A task is counted from the first threshold that its ratio is within; the last one begins no step.
+    # A task counts from the first threshold that covers its ratio; the last threshold begins no step.
     first = np.searchsorted(np.linspace(0.0, limit, points), logarithms.ravel(), side="left").reshape(logarithms.shape)
     steps = np.maximum(points - 1 - first, 0)
     areas = steps.mean(-2) * (limit / (points - 1))

@@ -1,4 +1,4 @@
-"""The records of a comparison: what runs reached, what that is held against, and the standings made of it."""
+"""Records of a comparison: the scores of runs, the scales of tasks and the standings."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from palaestra.core.records import Failure
 from palaestra.research.tasks.task import Direction
 
 BASELINE = "task baseline"
-"""The method that every task brings along."""
+"""The method that every task provides."""
 
 
 class Measure(StrEnum):
-    """Which of a run's scores stands for it."""
+    """Which score represents a run."""
 
     ATTEMPT = "best attempt"
     """The best of its validations."""
     SUBMISSION = "best submission"
-    """The score of what it handed in."""
+    """The score of its submission."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunScore:
-    """What one run of a method on a task reached.
+    """The scores of one run of a method on a task.
 
     Arguments:
-        method: the agent, with everything that tells it apart from the others.
-        attempts: the scores of its validations. Where a submission is judged on the same data as a validation (as in
-            MLGym), it is an attempt too.
-        submission: the score of what was handed in; `None` where nothing usable was.
-        failure: what broke around the run, if anything did. What was scored before that still counts.
+        method: the agent with everything that distinguishes it from the others.
+        attempts: the scores of its validations. If submissions are judged on the validation data (as in MLGym), they
+            are attempts too.
+        submission: the score of the submission; `None` without a valid one.
+        failure: what failed around the run. Earlier scores still count.
     """
 
     task: str
@@ -49,7 +49,7 @@ class RunScore:
                 raise ValueError(f"a score is a finite number; got {score} of {self.method} on {self.task}")
 
     def value(self, measure: Measure, direction: Direction) -> float | None:
-        """The score that stands for the run; `None` where there is none."""
+        """Return the score that represents the run; `None` without one."""
         if measure is Measure.SUBMISSION:
             return self.submission
         return (max if direction is Direction.HIGHER else min)(self.attempts, default=None)
@@ -57,12 +57,13 @@ class RunScore:
 
 @dataclass(frozen=True, slots=True)
 class TaskScale:
-    """What a task's scores are held against.
+    """What a task's scores are compared with.
 
     Arguments:
-        baseline: the baseline's score, on the data that submissions are judged on.
-        validation_baseline: the same on the data of the validations, where that is other data.
-        metric: what is measured, in words.
+        direction: whether higher or lower scores are better.
+        baseline: the baseline's score on the test split.
+        validation_baseline: the baseline's score on the validation split, if it differs.
+        metric: the name of the metric.
     """
 
     direction: Direction
@@ -75,29 +76,29 @@ class TaskScale:
             raise ValueError(f"a baseline is a finite number; got {self.baseline} and {self.validation_baseline}")
 
     def reference(self, measure: Measure) -> float:
-        """The baseline's score on the data of `measure`."""
+        """Return the baseline's score on the data of `measure`."""
         if measure is Measure.ATTEMPT and self.validation_baseline is not None:
             return self.validation_baseline
         return self.baseline
 
 
-class Stored(BaseModel):
-    """What goes into a file as it is, and comes back: no infinities, no NaN."""
+class StoredRecord(BaseModel):
+    """Base of records that are stored as JSON: without infinities and NaN."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Cell(Stored):
+class MethodCell(StoredRecord):
     """One method on one task.
 
     Arguments:
-        score: the best over the runs; `None` where no run has one.
-        low, high: its 95 % interval. Both are `None` for fewer than two runs; the worse end alone is `None` where so
-            many runs have no score that others like them might have none at all.
-        runs: that were made, at most k. `scored` have a score; of the others `failures` tells what broke around
-            them, and the rest handed in nothing that could be judged.
+        score: the best score over the runs; `None` if no run has one.
+        low, high: the 95 % interval. Both are `None` for fewer than two runs. The worse end alone is `None` if so many
+            runs lack a score that a resample may have none.
+        runs: the number of runs, at most k. `scored` of them have a score, `failures` counts failures around the others
+            by cause, and the rest submitted nothing valid.
         feasible: whether the score is not worse than the baseline (and not negative).
-        ratio: to the best method of the task, or the penalty; `None` where no method is feasible.
+        ratio: the ratio to the task's best method, or the penalty; `None` if no method is feasible.
     """
 
     task: str
@@ -112,11 +113,11 @@ class Cell(Stored):
     ratio: float | None
 
 
-class Area(Stored):
-    """One method over all tasks: the area under its profile, with its 95 % interval.
+class Area(StoredRecord):
+    """One method over all tasks: the area under its profile with its 95 % interval.
 
-    The interval is drawn from the runs of all methods at once, on an axis that stays as it is. It is `None` where a
-    task has a single run of the method, whose spread nobody knows.
+    The interval comes from resampling the runs of all methods together, on a fixed axis. It is `None` if a task has a
+    single run of the method.
     """
 
     method: str
@@ -130,35 +131,35 @@ class Area(Stored):
     """Tasks on which the method is feasible."""
 
 
-class Profile(Stored):
+class Profile(StoredRecord):
     """All methods by one measure: `cells` by task and then method, `areas` by method."""
 
     measure: Measure
-    cells: tuple[Cell, ...]
+    cells: tuple[MethodCell, ...]
     areas: tuple[Area, ...]
 
-    def cell(self, task: str, method: str) -> Cell:
-        """The cell of `method` on `task`; raises `KeyError` if there is none."""
+    def cell(self, task: str, method: str) -> MethodCell:
+        """Return the cell of `method` on `task`; raises `KeyError` if there is none."""
         for cell in self.cells:
             if (cell.task, cell.method) == (task, method):
                 return cell
         raise KeyError(f"no cell of '{method}' on '{task}'")
 
     def area(self, method: str) -> Area:
-        """The area of `method`; raises `KeyError` if there is none."""
+        """Return the area of `method`; raises `KeyError` if there is none."""
         for area in self.areas:
             if area.method == method:
                 return area
         raise KeyError(f"no area of '{method}'")
 
 
-class Standings(Stored):
-    """How methods compare over tasks. An area holds for this set of methods and tasks only.
+class Standings(StoredRecord):
+    """A comparison of methods over tasks. Areas hold for this set of methods and tasks only.
 
     Arguments:
-        methods: in the order in which the runs name them, then the task baseline.
-        limit: where the thresholds of both profiles end.
-        k: runs of a method on a task that count, at most.
+        methods: in the order of the runs, then the task baseline.
+        limit: the end of the thresholds of both profiles.
+        k: the maximum number of runs of a method on a task that count.
     """
 
     tasks: tuple[str, ...]

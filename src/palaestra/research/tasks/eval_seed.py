@@ -1,4 +1,4 @@
-"""The seed of what is hidden, where the agent could draw the same by itself."""
+"""The seed of hidden evaluation data."""
 
 from __future__ import annotations
 
@@ -14,40 +14,41 @@ from palaestra.research.tasks.task import ResearchTask
 from palaestra.runs.guard import storage_errors
 
 VARIABLE = "PALAESTRA_RESEARCH_SEED"
-"""A number that takes the place of this machine's secret, for scores that two machines are to compare."""
+"""An environment variable with a number that replaces this machine's seed, to compare scores across machines."""
 
 
-def seed_of(task: ResearchTask) -> int:
-    """The seed of an evaluator's random choices: 0, but a secret of this machine for tasks whose agents have this package.
+def eval_seed(task: ResearchTask) -> int:
+    """Return the seed of an evaluator's random choices.
 
-    Those could draw the hidden problems from a seed that they know. The secret is drawn once and lies where no sandbox
-    shows it, so that all submissions on this machine are judged alike.
+    It is 0, except for tasks whose agents can import this package: they could generate the hidden problems from a known
+    seed. Those tasks use a secret seed, drawn once per machine and stored where no sandbox shows it, so that all
+    submissions on this machine are judged alike.
 
     Raises:
-        SettingsError: the variable that takes its place is no number.
+        SettingsError: the environment variable is not a number.
     """
     if not task.palaestra:
         return 0
     given = os.environ.get(VARIABLE, "")
     if given and not given.isdecimal():
         raise SettingsError(f"{VARIABLE} is a whole number, 0 or more; got '{given}'")
-    return int(given) if given else _secret(cache_folder() / "research" / "secret")
+    return int(given) if given else _machine_seed(cache_folder() / "research" / "secret")
 
 
 def seed_mark(task: ResearchTask) -> str:
-    """What tells the scores of one secret from those of another, and nothing of the secret; empty where there is none."""
-    return f"{Seeds(seed_of(task)).derive('mark').integer():x}"[:8] if task.palaestra else ""
+    """Return a fingerprint that distinguishes secret seeds without revealing them; empty for tasks without one."""
+    return f"{Seeds(eval_seed(task)).derive('mark').integer():x}"[:8] if task.palaestra else ""
 
 
 @cache
-def _secret(path: Path) -> int:
+def _machine_seed(path: Path) -> int:
     with storage_errors(path, "keeping the secret of research tasks"):
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".secret-{secrets.token_hex(8)}")
         partial.write_text(str(secrets.randbits(62)), encoding="ascii")
         partial.chmod(0o600)
         try:
-            os.link(partial, path)  # The first one stays, whoever else begins now.
+            os.link(partial, path)  # The first process wins.
         except FileExistsError:
             pass
         finally:

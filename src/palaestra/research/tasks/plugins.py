@@ -1,4 +1,4 @@
-"""What a task's own code needs: packages that are not there, and errors in one line."""
+"""Errors of a task's own code and its missing packages."""
 
 from __future__ import annotations
 
@@ -8,33 +8,37 @@ from importlib.metadata import PackageNotFoundError, distribution, packages_dist
 from pathlib import Path
 
 from palaestra.core.errors import TaskError
-from palaestra.core.plugins import locate_error
+from palaestra.core.user_code import describe_error_within
 
 EXTRA = frozenset({"pyflakes", "sklearn", "yaml"})
-"""What `palaestra[research]` brings, as it is imported."""
+"""The import names of the packages in `palaestra[research]`."""
 
 
-def broken(what: str, how: str, error: BaseException, within: Path) -> TaskError:
-    """The error of a task whose own code raised: what it is, and where; or which package is to be installed for it."""
+def task_error(what: str, how: str, error: BaseException, within: Path) -> TaskError:
+    """Build the error for task code that raised: what failed and where, or which package to install."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing and not is_installed(missing.partition(".")[0]):
         return missing_package(what, missing)
-    return TaskError(f"{what} {how}: {locate_error(error, within)}")
+    return TaskError(f"{what} {how}: {describe_error_within(error, within)}")
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package, or a part of one (`os.path`), can be imported."""
+    """Whether a package or submodule (`os.path`) can be imported."""
     try:
         return importlib.util.find_spec(package) is not None
-    except (ImportError, ValueError):  # The package around it is not there; or that is no name of one.
+    except (ImportError, ValueError):  # The parent package is missing, or the name is invalid.
         return False
 
 
 def missing_package(needed_by: str, package: str) -> TaskError:
-    """The error where a package is not installed, with the command that installs it."""
+    """Build the error for a missing package, with the install command."""
     with suppress(PackageNotFoundError, ValueError):
         name = distribution(package).name
-        modules = sorted(one for one, given in packages_distributions().items() if name in given and one[0] != "_")
+        modules = sorted(
+            module
+            for module, distributions in packages_distributions().items()
+            if name in distributions and module[0] != "_"
+        )
         return TaskError(f"{needed_by} names the package '{package}', which Python imports as {' or '.join(modules)}")
     top = package.partition(".")[0]
     how = "install it with: pip install 'palaestra[research]'" if top in EXTRA else f"try: pip install {top}"

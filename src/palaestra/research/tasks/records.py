@@ -1,34 +1,45 @@
-"""What became of a submission."""
+"""Records of tasks and of judged submissions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 from palaestra.core.records import Failure
 
 
+@dataclass(frozen=True, slots=True)
+class TaskData:
+    """The data folders of a task on the host: one that the agent sees, and one for the evaluator only."""
+
+    public: Path | None = None
+    hidden: Path | None = None
+
+
 class Isolation(StrEnum):
-    """Where the code of a submission ran while it was judged."""
+    """Where a submission's code ran during evaluation."""
 
     NOT_RUN = "not run"
-    """None of it ran: the evaluator read a table."""
+    """No code ran; the evaluator read a table."""
     SEPARATE = "separate sandboxes"
-    """In a sandbox of its own; the evaluator saw what its functions returned, and nothing else."""
+    """In its own sandbox. The evaluator saw only what its functions returned."""
     SHARED = "one process"
-    """In the evaluator's process, with the score on a sealed channel: code that changes that process can change its score."""
+    """In the evaluator's process, with the score on a sealed channel. Code that modifies that process can change its
+    score.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """A submission's score.
+    """The score of a submission.
 
     Arguments:
-        score: the task's metric.
-        scores: everything that was measured, the metric among it.
-        seconds: that the evaluation took.
-        isolation: where the submission's code ran, for tasks of MLGym.
+        score: the value of the task's metric.
+        scores: everything that was measured, including the metric.
+        seconds: the duration of the evaluation.
+        isolation: where the submission's code ran, for MLGym tasks.
     """
 
     score: float
@@ -38,29 +49,31 @@ class Grade:
 
 
 @dataclass(frozen=True, slots=True)
-class Unusable:
-    """There is nothing that could be judged: no file, too large, not of the form. The agent can mend it, and is told.
+class InvalidSubmission:
+    """A submission that cannot be judged: a file is missing, too large or malformed. The agent is told why and can fix
+    it.
 
     Arguments:
-        reason: for the agent. Once its code had hidden data before it, what it had to say could be these data, and is cut.
-        exposed: whether it had; then it counts as a validation, as a score would.
+        reason: the message for the agent. It is shortened once the submission's code has seen hidden data, since it
+            could contain them.
+        exposed: the submission's code has seen hidden data; the attempt counts as a validation.
     """
 
     reason: str
     exposed: bool = False
 
 
-Outcome = Grade | Unusable | Failure
-"""Judged; the agent's own fault; or something around it broke, which is nobody's score."""
+JudgeResult = Grade | InvalidSubmission | Failure
+"""A score, a submission that the agent has to fix, or a failure around the submission, which is nobody's score."""
 
 
 class SubmissionError(Exception):
-    """Raised by evaluators: the submission cannot be judged, for a reason that its maker can mend.
+    """Raised by evaluators if a submission cannot be judged for a reason that its author can fix.
 
     Arguments:
-        message: the reason in full.
-        kind: the same in words that are not the submission's, told where `message` might hold hidden data.
-        exposed: this message itself tells something of them, so that it has to be counted.
+        message: the full reason.
+        kind: a reason without the submission's own words, used if `message` might contain hidden data.
+        exposed: the message itself reveals something about hidden data, so the attempt counts as a validation.
     """
 
     def __init__(

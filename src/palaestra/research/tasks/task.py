@@ -1,10 +1,10 @@
-"""Research tasks: a folder with a `task.yaml`, read and checked before anything runs.
+"""Research tasks: a folder with a `task.yaml`, validated before anything runs.
 
-task.yaml       what is asked, what is handed in, how it is judged, what it may use (`ResearchTask`)
-starter/        what the agent finds in its workspace, the baseline among it
+task.yaml       the description, the submission, the metric and the limits (`ResearchTask`)
+starter/        the files in the agent's workspace, including the baseline
 evaluator.py    `evaluate(evaluation) -> scores`: trusted, runs outside the agent's reach
-data.py         `make(public, hidden, rng)`: the data, made once for each machine; what is in `hidden` no agent sees
-reference/      a good solution, to show that the task can be done; in no workspace
+data.py         `make(public, hidden, rng)`: generates the data once per machine; agents never see `hidden`
+reference/      a good solution, to show that the task can be solved; never in a workspace
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from pydantic import (
     BaseModel,
@@ -29,23 +29,19 @@ from pydantic import (
 from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError, TaskError, UnknownNameError, suggest
 from palaestra.core.registry import Registry
-
-if TYPE_CHECKING:
-    from palaestra.research.judge.evaluation import Judge
-    from palaestra.research.tasks.data import TaskData
-    from palaestra.research.tasks.records import Unusable
-    from palaestra.sandbox.base import Sandbox, Shell
+from palaestra.research.tasks.records import InvalidSubmission, TaskData
+from palaestra.sandbox.base import Shell
 
 DATA = "/data"
-"""Where the agent finds the public part of the data, read-only."""
+"""Where the agent finds the public data, read-only."""
 TASKS_GROUP = "palaestra.research"
 RESEARCH_TASKS = Registry("research task", TASKS_GROUP)
-"""Tasks of other packages: a name, and the path of a folder or an object with one. Our own lie in `research/tasks`."""
+"""Tasks of other packages: a name and the path of a task folder. The built-in tasks lie in `research/tasks`."""
 OWN = Path(__file__).parent
 FILE, REFERENCE = "task.yaml", "reference"
 Model = TypeVar("Model", bound=BaseModel)
 CACHES = frozenset({"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints"})
-"""Folders that tools leave behind; they are no part of a task."""
+"""Folders that tools leave behind; not part of a task."""
 LARGEST = 32 << 20
 
 
@@ -57,13 +53,13 @@ class Direction(StrEnum):
 
 
 class Strict(BaseModel):
-    """What a task file is made of: nothing that is not known, and nothing that changes."""
+    """Base of the parts of a task file: frozen, without unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def _inside(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Paths that stay below the folder they are relative to."""
+    """Check that paths stay below the folder they are relative to."""
     for name in names:
         parts = Path(name).parts
         if not parts or name.startswith("/") or ".." in parts:
@@ -75,7 +71,7 @@ class Metric(Strict):
     """What is measured.
 
     Arguments:
-        low, high: what a score cannot be beyond; one that is was judged wrongly, and is a failure.
+        low, high: bounds of valid scores. A score outside them means that the evaluator failed.
         scale: the difference from the baseline that is worth a reward of 1.
     """
 
@@ -86,42 +82,42 @@ class Metric(Strict):
     high: float | None = None
     scale: float = Field(default=1.0, gt=0)
 
-    def better(self, one: float, other: float) -> bool:
-        """Whether `one` is a better score than `other`."""
-        return one > other if self.direction is Direction.HIGHER else one < other
+    def better(self, score: float, other: float) -> bool:
+        """Whether `score` is better than `other`."""
+        return score > other if self.direction is Direction.HIGHER else score < other
 
     def best(self, scores: list[float]) -> float | None:
-        """The best of them; `None` of none."""
+        """Return the best score; `None` for an empty list."""
         return None if not scores else (max if self.direction is Direction.HIGHER else min)(scores)
 
     def gain(self, score: float, baseline: float) -> float:
-        """How far `score` is ahead of the baseline, in units of `scale`; the reward."""
+        """Return the improvement over the baseline in units of `scale`; this is the reward."""
         ahead = score - baseline if self.direction is Direction.HIGHER else baseline - score
         return ahead / self.scale
 
 
 class TaskLimits(Strict):
-    """What an agent may use, and a submission when it is judged."""
+    """Limits of an agent, and of a submission while it is judged."""
 
     model_config = ConfigDict(allow_inf_nan=False)
     steps: int = Field(default=50, ge=1)
     seconds: float = Field(default=3600.0, gt=0)
     command_seconds: float = Field(default=120.0, gt=0)
-    """Of one command; a training is a command too."""
+    """Seconds of one command; a training run is a command too."""
     validations: int = Field(default=10, ge=0)
-    """How often a score on the validation split is told."""
+    """How often the agent may ask for a score on the validation split."""
     evaluation_seconds: float = Field(default=120.0, gt=0)
     memory: int = Field(default=4 << 30, gt=0)
     processes: int = Field(default=256, gt=0)
 
 
 class Submission(Strict):
-    """What is handed in: files of the workspace, copied when they are judged.
+    """What is submitted: files of the workspace, copied before they are judged.
 
     Arguments:
-        files: those that must be there.
-        optional: those that may be, for example weights or helpers.
-        largest: bytes of all of them together.
+        files: required files.
+        optional: optional files, for example weights or helpers.
+        largest: the maximum total size in bytes.
     """
 
     files: tuple[str, ...] = Field(min_length=1)
@@ -135,26 +131,26 @@ class Submission(Strict):
 
 
 class ResearchTask(Strict):
-    """A research task as its `task.yaml` says it.
+    """A research task as defined by its `task.yaml`.
 
     Arguments:
-        name: as it is called; the folder's name.
-        title: in a few words.
-        description: what the agent is told; Markdown.
-        metric: what is measured, and which way is better.
-        submission: what is handed in.
-        baseline: the command that makes the baseline's submission in a fresh workspace; empty where the starter files
-            are one already.
-        reference: the same for the good solution in `reference/`, whose files are put over the starter's.
-        starter: the folder of starter files, in which neither the evaluator nor the data maker nor the good solution lies.
+        name: the name, equal to the folder's name.
+        title: a short title.
+        description: the Markdown text that the agent gets.
+        metric: what is measured, and which direction is better.
+        submission: what is submitted.
+        baseline: the command that creates the baseline's submission in a fresh workspace; empty if the starter files
+            already are one.
+        reference: the same for the solution in `reference/`, whose files are put over the starter files.
+        starter: the folder of starter files. It must not contain the evaluator, the data maker or the reference.
         evaluator: the file with `evaluate`.
-        data: the file with `make`; empty where there is no data. All three lie below the task's folder.
-        limits: what may be used.
+        data: the file with `make`; empty without data.
+        limits: limits of agents and submissions.
         secrets: files and folders of the starter folder that no agent sees.
-        dependencies: packages that the agent's Python must have, as it imports them.
-        hide: files of installed packages that would give answers away, for example `sklearn/datasets/data`.
-        palaestra: whether the agent's Python has this package, without its research tasks.
-        tags: words to sort tasks by.
+        dependencies: packages that the agent's Python must have, by import name.
+        hide: files of installed packages that would reveal answers, for example `sklearn/datasets/data`.
+        palaestra: whether the agent's Python can import this package, without its research tasks.
+        tags: keywords to group tasks by.
     """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
@@ -196,73 +192,67 @@ class ResearchTask(Strict):
 
     @property
     def folder(self) -> Path:
-        """Where the task lies."""
+        """The folder of the task."""
         return self._folder
 
     def starter_files(self) -> dict[str, bytes]:
-        """What the agent finds: relative paths and contents, without the secrets."""
+        """Return the starter files by relative path, without the secrets."""
         return _files(self.folder / self.starter, self.secrets)
 
     def reference_files(self) -> dict[str, bytes]:
-        """The good solution's files."""
+        """Return the files of the reference solution."""
         return _files(self.folder / REFERENCE, ())
 
-    # What tasks of other formats do in ways of their own
+    # Overridden by tasks of other formats
 
     @property
     def place(self) -> str:
-        """Where the workspace lies in the sandbox; empty for the sandbox's own."""
+        """Where the workspace lies in the sandbox; empty for the sandbox's default."""
         return ""
 
-    def shown(self, data: TaskData, judging: bool) -> Mapping[str, str]:
-        """What a sandbox of the task shows read-only: from the path inside to that of the host.
+    def mounts(self, data: TaskData, judging: bool) -> Mapping[str, str]:
+        """Return what the task's sandboxes show read-only, from the path inside to the path on the host.
 
         Arguments:
-            judging: whether a submission is judged there, rather than made.
+            judging: whether the sandbox judges a submission rather than hosting an agent.
         """
         return {} if data.public is None else {DATA: str(data.public)}
 
     def variables(self) -> Mapping[str, str]:
-        """Environment variables of the task's sandboxes."""
+        """Return the environment variables of the task's sandboxes."""
         return {}
 
-    def judge(self, sandbox: Sandbox) -> Judge:
-        """Who judges submissions."""
-        from palaestra.research.judge.evaluation import Judge
-
-        return Judge(self, sandbox)
-
-    def collect(self, shell: Shell) -> dict[str, bytes] | Unusable:
-        """A copy of what would be handed in now, of what is there, or why there is none. Links are not followed."""
-        # A byte over the limit is enough to know that it is broken.
+    def collect(self, shell: Shell) -> dict[str, bytes] | InvalidSubmission:
+        """Copy the submission files out of the workspace. Missing files are left out. Symbolic links are not followed."""
+        # One byte over the limit is enough to detect the excess.
         return shell.read_files((*self.submission.files, *self.submission.optional), self.submission.largest + 1)
 
-    def recorded(self) -> float | None:
-        """The baseline's score where the task says it and it need not be measured."""
+    def baseline_score(self) -> float | None:
+        """Return the baseline's score if the task states it; otherwise it is measured."""
         return None
 
     def digest(self) -> str:
-        """Changes with every file of the task: what was measured with other files does not hold."""
-        found = hashlib.blake2b(digest_size=12)
+        """Hash the task's files. Cached measurements are valid for one digest."""
+        digest = hashlib.blake2b(digest_size=12)
         for name, content in sorted(_files(self.folder, ()).items()):
             if not name.startswith(f"{REFERENCE}/"):
-                found.update(f"{len(name)}:{name}:{len(content)}:".encode() + content)
-        return found.hexdigest()
+                digest.update(f"{len(name)}:{name}:{len(content)}:".encode() + content)
+        return digest.hexdigest()
 
 
 def load_task(name: str | Path) -> ResearchTask:
-    """The task of that name, or in that folder.
+    """Load a task by name or from a folder.
 
     Raises:
-        EnvError: it is neither a name nor a folder.
-        UnknownNameError: there is none of that name.
-        TaskError: its file is missing or wrong; says where and how.
+        EnvError: the argument is neither a name nor a folder.
+        UnknownNameError: no task has that name.
+        TaskError: the task file is missing or invalid.
     """
     if not isinstance(name, (str, Path)):
         raise EnvError(f"a research task is the name of one, its folder or a ResearchTask; got {short_repr(name)}")
     folder = Path(name)
     if isinstance(name, str) and "/" not in name and not (folder / FILE).is_file():
-        folder = _found(name)
+        folder = _locate(name)
     path = folder / FILE
     if not path.is_file():
         raise TaskError(f"a research task is a folder with a {FILE}; there is none in {folder}")
@@ -270,10 +260,10 @@ def load_task(name: str | Path) -> ResearchTask:
 
 
 def read_yaml(kind: type[Model], path: Path) -> Model:
-    """A file of fields. Those that are left empty are as if they were not there.
+    """Read a YAML file as a model. Empty fields count as missing.
 
     Raises:
-        TaskError: it is missing, no YAML, or a field is wrong; says which.
+        TaskError: the file is missing, is not YAML, or has an invalid field.
     """
     import yaml
 
@@ -290,21 +280,21 @@ def read_yaml(kind: type[Model], path: Path) -> Model:
 
 
 def _wrong(kind: type[BaseModel], error: ValidationError) -> str:
-    """What is wrong with a file of fields. A name that is none comes before what is missing, which it may stand for."""
-    first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
-    where, said = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+    """Describe the first problem of a file. Unknown fields come before missing ones, since they may be typos of them."""
+    first = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+    where, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
     if first["type"] == "missing":
         return f"the field {where} is missing"
     if first["type"] == "extra_forbidden":
         *outer, name = map(str, first["loc"])
         return f"there is no field {where}; {suggest(name, _fields(kind, outer))}"
-    if first["type"] == "value_error":  # Our own, which say what came.
-        return f"{where}: {said}" if where else said
-    return f"{where}: {said}; got {str(first['input'])[:80]!r}"
+    if first["type"] == "value_error":  # Our own errors include the value.
+        return f"{where}: {message}" if where else message
+    return f"{where}: {message}; got {str(first['input'])[:80]!r}"
 
 
 def _fields(kind: type[BaseModel], outer: list[str]) -> list[str]:
-    """The names of the fields of a file, or of one of its parts."""
+    """Return the field names of a file, or of one of its parts."""
     for name in outer:
         inner = kind.model_fields[name].annotation if name in kind.model_fields else None
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
@@ -314,7 +304,7 @@ def _fields(kind: type[BaseModel], outer: list[str]) -> list[str]:
 
 
 def read_task(path: Path) -> ResearchTask:
-    """The task of a `task.yaml`."""
+    """Read a `task.yaml`."""
     task = read_yaml(ResearchTask, path)
     task._folder = path.parent.resolve()
     for what in (task.evaluator, task.data):
@@ -326,7 +316,7 @@ def read_task(path: Path) -> ResearchTask:
     linked = [link.resolve() for link in starter.rglob("*") if link.is_symlink()]
     for what, name in (("evaluator", task.evaluator), ("data", task.data), ("reference", REFERENCE)):
         place = (task.folder / name).resolve()
-        if name and (place.is_relative_to(starter) or any(one.is_relative_to(place) for one in linked)):
+        if name and (place.is_relative_to(starter) or any(link.is_relative_to(place) for link in linked)):
             raise TaskError(f"{path}: starter: every agent would see {name} ({what}), which lies in {task.starter}")
     for secret in task.secrets:
         if not (task.folder / task.starter / secret).exists():
@@ -337,11 +327,11 @@ def read_task(path: Path) -> ResearchTask:
 
 
 def task_names() -> list[str]:
-    """Our own tasks, and those of other packages."""
+    """Return the names of the built-in tasks and those of other packages."""
     return sorted({path.parent.name for path in OWN.glob(f"*/{FILE}")} | set(RESEARCH_TASKS.names()))
 
 
-def _found(name: str) -> Path:
+def _locate(name: str) -> Path:
     if (OWN / name / FILE).is_file():
         return OWN / name
     if name in RESEARCH_TASKS.names():
@@ -350,10 +340,10 @@ def _found(name: str) -> Path:
 
 
 def _files(folder: Path, without: tuple[str, ...]) -> dict[str, bytes]:
-    found = {}
+    contents = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
-        hidden = any(name.is_relative_to(one) for one in without)
+        hidden = any(name.is_relative_to(excluded) for excluded in without)
         if path.is_file() and not hidden and not CACHES.intersection(name.parts):
-            found[name.as_posix()] = path.read_bytes()
-    return found
+            contents[name.as_posix()] = path.read_bytes()
+    return contents

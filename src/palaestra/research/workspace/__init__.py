@@ -1,1 +1,1 @@
-"""The workspace of an agent: environment, commands, output parsers and prompts."""
+"""The agent's workspace: environment, commands, output parsers and prompts."""

@@ -1,4 +1,4 @@
-"""One step of an episode as it is stored: enough to read it, to draw it, and to play it again."""
+"""The stored record of one step: enough to read it, render it and replay it."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from palaestra.core.text import clean_fields
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What happened in one step.
+    """One step of an episode.
 
     Arguments:
-        episode: which of the run's, from 0.
-        position: in the episode; 0 is its beginning, which has no message of the agent's.
-        message: what the agent said; `None` at the beginning, and where the episode was ended from outside.
-        action: what was read in it.
-        observation: what the environment said to it.
-        reward: of the step.
-        seconds: that the agent and the environment took; `thinking` are the agent's.
-        state: of the workspace, after it.
-        agent: what the agent knew beyond the conversation, after it.
-        info: figures of the environment: the score, the validations so far, format errors.
-        stop_reason: why the episode is over with it; empty where it goes on.
-        note: the reason in words, where there are any.
-        failure: what broke around the agent.
-        replayed: `same` or `different` if the step was run again in a fresh workspace after a kill, by comparison with its
-            first output; else empty. The `observation` is the first output in both cases: the agent saw that one.
+        episode: the index of the episode in the run, from 0.
+        position: the index in the episode; 0 is its beginning, without a message of the agent.
+        message: the agent's message; `None` at the beginning and for an episode that was ended from outside.
+        action: the action that was read in it.
+        observation: the environment's messages.
+        reward: the reward of the step.
+        seconds: the time of agent and environment; `thinking` is the agent's part.
+        state: the state of the workspace after the step.
+        agent: what the agent knew besides the conversation after the step.
+        info: the environment's info: the score, the validations so far, format errors.
+        stop_reason: why the episode ended with this step; empty if it goes on.
+        note: the reason in words, if any.
+        failure: what failed around the agent.
+        replayed: `same` or `different` if the step was run again in a fresh workspace after a kill, compared with its
+            first output; otherwise empty. `observation` is the first output in both cases, because the agent saw that
+            one.
     """
 
     episode: int

@@ -1,6 +1,6 @@
-"""What the templates of prompts may use; and whether a user's own can be rendered, known before there is a run.
+"""The variables of prompt templates, and a check of user templates before the run.
 
-Every template has the variables of `SHARED`, and those of its own in `OWN`, each with a value as it might come.
+Every template gets the variables of `SHARED` and its own in `OWN`, each listed with an example value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SHARED: Mapping[str, Any] = {
     "current_step": 1, "remaining_steps": 9, "open_file": "/workspace/train.py", "working_dir": "/workspace",
     "command_docs": "submit",
 }  # fmt: skip
-"""In every template, beside `task`, which is the `ResearchTask` with all its fields."""
+"""Variables of every template, besides `task`, which is the `ResearchTask`."""
 _STATE = {
     "open_file": "/workspace/train.py", "working_dir": "/workspace", "window": "1-2 of 2", "ok": True, "current_step": 1,
     "remaining_steps": 9, "validations_left": 3,
@@ -45,14 +45,14 @@ OWN: Mapping[str, Mapping[str, Any]] = {
     "summarize": {"before": "", "transcript": "[assistant]\nls", "words": 100},
     "summary": {"summary": "Nothing helped."},
 }  # fmt: skip
-"""The templates, each with the variables of its own. In `summarize`, `task` by itself is what the agent was told of it."""
+"""The templates with their own variables. In `summarize`, `task` renders as the text that the agent got."""
 
 
 def check_prompts(prompts: Prompts, task: ResearchTask) -> None:
-    """Raise for a template of the user's that could not be rendered once it is needed.
+    """Raise for a user template that could not be rendered later.
 
     Raises:
-        PromptError: it is no Jinja, or uses what it will not be given; says which, in one line.
+        PromptError: it is not valid Jinja, or uses an unknown variable.
     """
     if prompts.folder is None:
         return
@@ -66,8 +66,8 @@ def check_prompts(prompts: Prompts, task: ResearchTask) -> None:
         prompts.render(name, **known)
 
 
-class ToldTask:
-    """A task as it was told: in a template its text, and behind a dot its fields."""
+class TaskText:
+    """A task as a template variable: it renders as a text, and its attributes are the task's fields."""
 
     def __init__(self, text: str, task: ResearchTask | None = None) -> None:
         self._text, self._task = text, task

@@ -1,4 +1,4 @@
-"""The workspace of one episode: a fresh copy of the starter files in a sandbox, with a shell that stays."""
+"""The workspace of one episode: a copy of the starter files in a sandbox with a persistent shell."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from types import TracebackType
 from typing import Self
 
 from palaestra.core.errors import SandboxError
-from palaestra.research.judge.sandboxing import environment_of, read_only_of
-from palaestra.research.tasks.data import TaskData
-from palaestra.research.tasks.records import Unusable
+from palaestra.research.judge.sandboxing import read_only_mounts, sandbox_environment
+from palaestra.research.tasks.records import InvalidSubmission, TaskData
 from palaestra.research.tasks.task import ResearchTask
 from palaestra.sandbox.base import Limits, Sandbox, Shell, ShellResult
 
 OUTPUT = 16 << 10
-"""Bytes of a command's output that are shown; over that, the middle is cut out."""
+"""The maximum bytes of a command's output; the middle of longer output is cut."""
 
 
 class Workspace:
-    """Where an agent works. Nothing of it is shared with another, and it is gone when it is closed, or when nobody holds it.
+    """Where an agent works. It shares nothing with other workspaces and is deleted when it is closed or garbage-
+    collected.
 
     Arguments:
         sandbox: see `palaestra.research.judge.sandboxing.sandbox_for`.
-        data: the task's; only its public part is shown, read-only, in /data.
-        files: put over the starter's.
+        data: the task's data; only the public part is mounted, read-only, in /data.
+        files: put over the starter files.
 
     Raises:
         SandboxError: the sandbox cannot run.
@@ -41,8 +41,8 @@ class Workspace:
             processes=limit.processes, open_files=1024, file_size=1 << 30, output=OUTPUT, disk=2 << 30,
         )  # fmt: skip
         self.shell: Shell = sandbox.shell(
-            limits, {**task.starter_files(), **(files or {})}, environment_of(task),
-            read_only=read_only_of(task, data),
+            limits, {**task.starter_files(), **(files or {})}, sandbox_environment(task),
+            read_only=read_only_mounts(task, data),
         )  # fmt: skip
         self._end = weakref.finalize(self, _end, self.shell, os.getpid())
 
@@ -50,12 +50,12 @@ class Workspace:
         """Run a command in the shell; see `Shell.execute`."""
         return self.shell.execute(command, timeout)
 
-    def submission(self) -> dict[str, bytes] | Unusable:
-        """A copy of what would be handed in now. Links are not followed: what they show is no file of the agent's."""
+    def submission(self) -> dict[str, bytes] | InvalidSubmission:
+        """Copy the submission files. Symbolic links are not followed, because their targets are not the agent's files."""
         try:
             return self.task.collect(self.shell)
         except SandboxError as error:
-            return Unusable(f"the workspace cannot be read any more: {error}")
+            return InvalidSubmission(f"the workspace cannot be read any more: {error}")
 
     def close(self) -> None:
         """End everything that runs in it."""
@@ -71,5 +71,5 @@ class Workspace:
 
 
 def _end(shell: Shell, process: int) -> None:
-    if os.getpid() == process:  # A copy in a child process is not the one that owns the sandbox.
+    if os.getpid() == process:  # A copy in a child process does not own the sandbox.
         shell.close()

@@ -1,1 +1,1 @@
-"""What runs beside a submission in its sandbox."""
+"""Scripts that run beside a submission in its sandbox."""

@@ -1,11 +1,12 @@
-"""Runs a foreign evaluator inside a sandbox, with the submission's code in the same process.
+"""Runs an external evaluator inside a sandbox, with the submission's code in the same process.
 
-What the evaluator itself prints is told apart from what the submission prints: the evaluator's module has a `print` of its
-own, everything else goes to stderr. Where it prints no object by that, what it wrote to stdout in other ways counts, unless
-code of the submission is among the callers, or whatever makes objects out of its files. It is passed on when the evaluator has come to its end, and no earlier, in one line with
-a seal. The key to the seal comes by stdin, and is in no argument, variable of the environment, file or other process: who
-writes to every open file, reads what others wrote there, prints such lines, or ends the process, has none. Our file lies
-outside the workspace, which comes last where modules are looked for, so that a file of the submission stands in for no library.
+The output of the evaluator is separated from the output of the submission. The evaluator's module gets its own `print`;
+all other output goes to stderr. If the evaluator prints no object that way, its other writes to stdout count, unless
+the submission's code, or a module that builds objects from its files, is among the callers. The output is passed on
+only after the evaluator has finished, in one line with a seal. The key of the seal comes through stdin and is in no
+argument, environment variable, file or other process. A submission that writes to every open file, prints such lines or
+ends the process does not have it. This file lies outside the workspace, and the workspace comes last in the module
+search path, so that a submission cannot shadow a library.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pickle
 import sys
 import traceback
 
-# By name: what the submission puts into these modules later is not called.
+# Imported by name, so that a submission cannot replace them later.
 from collections import deque
 from collections.abc import Callable
 from hashlib import blake2b
@@ -30,7 +31,7 @@ from typing import Any
 
 KEY_BYTES = 32
 KEPT = 1 << 17
-"""Characters that are passed on: the last ones."""
+"""Characters of output that are passed on, from the end."""
 MARK = b"sealed by the runner of the evaluator:"
 MAKERS = frozenset({"pickle", "yaml.constructor"})
 """Modules that call whatever a file names."""
@@ -42,7 +43,7 @@ def main() -> None:
     while part := os.read(0, 1 << 16):
         given += part
     key, trusted = given[:KEY_BYTES], frozenset(json.loads(given[KEY_BYTES:]))
-    told = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 128 + os.urandom(1)[0])
+    output = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 128 + os.urandom(1)[0])
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
@@ -51,39 +52,39 @@ def main() -> None:
     ours = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if path not in ("", here, ours)] + [here]
     sys.argv = [script, *arguments]
-    said, otherwise, plain = Kept(), Kept(), print
+    printed, otherwise, plain = TextTail(), TextTail(), print
 
     def tell(
         *values: object, sep: str | None = " ", end: str | None = "\n", file: object = None, flush: bool = False
     ) -> None:
         elsewhere = file is not None and file not in (sys.stdout, sys.__stdout__)
-        if not elsewhere and not heard(sys._getframe(1)):
+        if not elsewhere and not is_trusted(sys._getframe(1)):
             file, elsewhere = sys.stderr, True
         if elsewhere:
             plain(*values, sep=sep, end=end, file=file, flush=flush)  # type: ignore[call-overload]
             return
         text = StringIO()
         plain(*values, sep=sep, end=end, file=text)
-        said.add(text.getvalue())
+        printed.add(text.getvalue())
 
     module, own = ModuleType("__main__"), set[CodeType]()
 
-    def heard(frame: FrameType | None) -> bool:
-        return called_by(own, frame, here, trusted)
+    def is_trusted(frame: FrameType | None) -> bool:
+        return is_called_by(own, frame, here, trusted)
 
-    sys.stdout = Heard(heard, otherwise)
+    sys.stdout = EvaluatorStdout(is_trusted, otherwise)
     watch_unpicklers()
     code = run(script, module, {"print": tell}, own)
-    # A process that the submission forked may come here as well.
+    # A process that the submission forked may get here as well.
     if code == 0 and getpid() == process:
-        line = sealed(said.text if "{" in said.text else otherwise.text, key)
+        line = seal(printed.text if "{" in printed.text else otherwise.text, key)
         while line:
-            line = line[write(told, line) :]
-    _exit(code)  # Threads that a submission left do not keep it alive.
+            line = line[write(output, line) :]
+    _exit(code)  # Threads of the submission must not keep it alive.
 
 
-class Kept:
-    """The end of a text that grows."""
+class TextTail:
+    """The end of a growing text."""
 
     def __init__(self) -> None:
         self.parts: deque[str] = deque()
@@ -100,10 +101,10 @@ class Kept:
         return "".join(self.parts)[-KEPT:]
 
 
-class Heard(io.TextIOWrapper):
-    """Stdout: what the evaluator writes is kept, everything else goes to stderr."""
+class EvaluatorStdout(io.TextIOWrapper):
+    """A stdout that keeps what the evaluator writes; everything else goes to stderr."""
 
-    def __init__(self, ours: Callable[[FrameType | None], bool], kept: Kept) -> None:
+    def __init__(self, ours: Callable[[FrameType | None], bool], kept: TextTail) -> None:
         raw = io.FileIO(2, "wb", closefd=False)
         super().__init__(io.BufferedWriter(raw), encoding="utf-8", errors="replace", line_buffering=True)
         self._ours, self._kept = ours, kept
@@ -115,19 +116,19 @@ class Heard(io.TextIOWrapper):
         return len(text)
 
 
-def called_by(own: set[CodeType], frame: FrameType | None, workspace: str, trusted: frozenset[str]) -> bool:
-    """Whether all callers are this code, this file, libraries, or files of the workspace that are trusted.
+def is_called_by(own: set[CodeType], frame: FrameType | None, workspace: str, trusted: frozenset[str]) -> bool:
+    """Whether all callers are this code, this file, libraries, or trusted files of the workspace.
 
-    By the code itself, and by the module that a function belongs to: the name of its file, and the module that it is
-    run in, are what whoever compiled it says.
+    Checked by the code object and by the module that a function belongs to: a submission controls the file name and
+    module name of code that it compiles.
     """
-    found = False
+    reached = False
     while frame is not None:
         scope = frame.f_globals
         if frame.f_code in UNPICKLING or scope.get("__name__") in MAKERS:
             return False
         ours = frame.f_code in own
-        found = found or ours
+        reached = reached or ours
         if not ours and scope is not globals():
             module = sys.modules.get(str(scope.get("__name__")))
             origin = str(getattr(getattr(module, "__spec__", None), "origin", None) or "")
@@ -136,11 +137,11 @@ def called_by(own: set[CodeType], frame: FrameType | None, workspace: str, trust
             if origin.startswith(f"{workspace}/") and origin.removeprefix(f"{workspace}/") not in trusted:
                 return False
         frame = frame.f_back
-    return found
+    return reached
 
 
 class Unpickler(pickle.Unpickler):
-    """Python's, whose calls can be seen among the callers."""
+    """Python's unpickler, made visible among the callers."""
 
     def load(self) -> Any:
         return super().load()
@@ -159,21 +160,21 @@ UNPICKLING = frozenset({Unpickler.load.__code__, load.__code__, loads.__code__})
 
 
 def watch_unpicklers() -> None:
-    """Put ours in the place of those that leave no trace among the callers."""
+    """Replace the C unpicklers, which leave no frame among the callers."""
     pickle.Unpickler, pickle.load, pickle.loads = Unpickler, load, loads  # type: ignore[misc]
 
 
 def codes_in(code: CodeType) -> set[CodeType]:
-    """A code and all that are defined in it."""
-    found = {code}
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            found |= codes_in(one)
-    return found
+    """Return a code object and all code objects defined in it."""
+    codes = {code}
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            codes |= codes_in(constant)
+    return codes
 
 
 def run(script: str, module: ModuleType, names: dict[str, object], own: set[CodeType]) -> int:
-    """Run a file as Python would, as this module with these names in it; its exit code. Its codes are added to `own`."""
+    """Run a file as `__main__` with extra names and return its exit code. Its code objects are added to `own`."""
     vars(module).update(names, __file__=os.path.abspath(script))
     sys.modules["__main__"] = module
     try:
@@ -182,7 +183,7 @@ def run(script: str, module: ModuleType, names: dict[str, object], own: set[Code
         own |= codes_in(compiled)
         exec(compiled, vars(module))
     except SystemExit as error:
-        if not error.code and raised_by(own, error.__traceback__):
+        if not error.code and is_raised_by(own, error.__traceback__):
             return 0
         traceback.print_exc()
         return error.code if isinstance(error.code, int) and 0 < error.code < 256 else 1
@@ -192,8 +193,8 @@ def run(script: str, module: ModuleType, names: dict[str, object], own: set[Code
     return 0
 
 
-def raised_by(own: set[CodeType], trace: TracebackType | None) -> bool:
-    """Whether something was raised in this code itself, or in the `exit` that it called."""
+def is_raised_by(own: set[CodeType], trace: TracebackType | None) -> bool:
+    """Whether an exception was raised by this code itself, or by an `exit` that it called."""
     codes = []
     while trace is not None:
         codes.append(trace.tb_frame.f_code)
@@ -203,8 +204,8 @@ def raised_by(own: set[CodeType], trace: TracebackType | None) -> bool:
     return bool(codes) and codes[-1] in own
 
 
-def sealed(text: str, key: bytes) -> bytes:
-    """A line that only who has the key can write."""
+def seal(text: str, key: bytes) -> bytes:
+    """Build a line that can only be written with the key."""
     payload = text.encode("utf-8", "replace")
     seal = blake2b(payload, key=key, digest_size=32).hexdigest()
     return b"\n" + MARK + f"{seal}:{payload.hex()}\n".encode()

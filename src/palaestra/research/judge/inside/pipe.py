@@ -1,4 +1,4 @@
-"""Reading short messages from a pipe with little delay."""
+"""Low-latency reads of short messages from a pipe."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from contextlib import suppress
 from os import read
 
 SMALL = 2048
-"""Bytes that are read at first."""
+"""Bytes of the first read."""
 TRIES, MISSES = 100, 200
 
 
 class Reader:
-    """The end of a pipe that is read.
+    """The reading end of a pipe.
 
-    A process that sleeps until a message comes loses more time by being woken than a short call takes. So this one looks
-    again and again for some 50 microseconds before it sleeps, on a core of its own, as it would keep the other side from
-    running otherwise. Where that is mostly in vain, because calls are long or the machine is busy, it stops doing so.
+    Waking a sleeping process takes longer than a short call. So the reader polls for about 50 microseconds before it
+    sleeps, on its own core so that it does not block the other side. If polling mostly fails, because calls are long or
+    the machine is busy, it stops polling.
 
     Arguments:
-        core: the core to run on; below 0 for any, and for no such waiting.
+        core: the core to run on; negative for any core and no polling.
     """
 
     def __init__(self, file: int, core: int) -> None:
@@ -32,7 +32,7 @@ class Reader:
                 self._tries = TRIES
 
     def read(self, size: int = SMALL) -> bytes:
-        """What has come, at most `size` bytes; waits for it. Nothing at the end."""
+        """Wait for data and return at most `size` bytes; empty at the end of the stream."""
         for _ in range(self._tries):
             try:
                 data = read(self._file, size)

@@ -1,6 +1,6 @@
-"""Runs in the sandbox of a submission: imports its module, and calls its functions as the evaluator asks by a pipe.
+"""Runs in the sandbox of a submission: imports its module and calls its functions for the evaluator, over a pipe.
 
-The submission can do what it likes to this process. All that it can change is what it answers.
+The submission can do anything to this process. It can only change its own answers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .pipe import Reader
 from .values import encode
 
 CHANGED = 9
-"""Exit code: in one of the first calls the submission changed an argument that it was given."""
+"""Exit code: the submission modified an argument in one of the first calls."""
 WATCHED = 100
 """Calls whose arguments are compared afterwards."""
 SAID = 2000
@@ -31,7 +31,7 @@ def main() -> None:
     here = os.getcwd()
     forked: list[int] = []
     os.register_at_fork(after_in_child=lambda: forked.append(1))
-    # Last: a file of the submission does not stand in for a library.
+    # Last, so that a file of the submission cannot shadow a library.
     sys.path[:] = [path for path in sys.path if path not in ("", here)] + [here]
     random.seed(0)
     loaded: list[ModuleType] = []
@@ -50,23 +50,23 @@ def main() -> None:
             elif name == "names":
                 if not loaded:
                     loaded.append(load(module))
-                value = [one for one in arguments[0] if hasattr(loaded[0], one)]
+                value = [name_ for name_ in arguments[0] if hasattr(loaded[0], name_)]
             else:
-                found = getattr(loaded[0], arguments[0])
-                functions[f".{arguments[0]}"] = found
-                value = ("function", None) if callable(found) else ("value", found)
+                attribute = getattr(loaded[0], arguments[0])
+                functions[f".{arguments[0]}"] = attribute
+                value = ("function", None) if callable(attribute) else ("value", attribute)
             answer = b"%d =%b\n" % (number, encode(value))
         except Exception as error:
-            answer = b"%d !%b\n" % (number, encode([name_of(error), words_of(error)]))
-        if forked:  # This is a process that the submission forked.
+            answer = b"%d !%b\n" % (number, encode([exception_name(error), exception_message(error)]))
+        if forked:  # This process was forked by the submission.
             break
         while answer:
             answer = answer[write(answers, answer) :]
-    _exit(code)  # Threads that a submission left do not keep it alive.
+    _exit(code)  # Threads of the submission must not keep it alive.
 
 
 def receive(reader: Reader) -> bytes | None:
-    """The next request; None at the end."""
+    """Return the next request; `None` at the end."""
     data = reader.read()
     while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "little"):
         more = reader.read(1 << 20)
@@ -77,7 +77,7 @@ def receive(reader: Reader) -> bytes | None:
 
 
 def load(name: str) -> ModuleType:
-    """Import the module, and seed what it imported: a submission draws the same numbers every time it is judged."""
+    """Import the module and seed its random libraries, so that a submission draws the same numbers in every evaluation."""
     module = importlib.import_module(name)
     for library, seed in (("numpy.random", "seed"), ("torch.random", "manual_seed")):
         if library.partition(".")[0] in sys.modules:
@@ -85,15 +85,15 @@ def load(name: str) -> ModuleType:
     return module
 
 
-def name_of(error: Exception) -> str:
-    """The exception of Python's own that this one is, or is a kind of."""
+def exception_name(error: Exception) -> str:
+    """Return the built-in exception type that this one is or derives from."""
     for kind in type(error).__mro__:
         if getattr(builtins, kind.__name__, None) is kind and issubclass(kind, Exception) and kind is not Exception:
             return str(kind.__name__)
     return "RuntimeError"
 
 
-def words_of(error: Exception) -> str:
+def exception_message(error: Exception) -> str:
     try:
         words: str = error.args[0] if len(error.args) == 1 and isinstance(error.args[0], str) else str(error)
         return str.__str__(words)[:SAID]

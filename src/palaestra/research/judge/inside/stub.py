@@ -1,7 +1,7 @@
-"""Stands in for the module of a submission in the evaluator's process: calls go to the submission's sandbox by a pipe.
+"""Replaces the module of a submission in the evaluator's process; calls go to the submission's sandbox over a pipe.
 
-Arguments go there as copies. Answers are plain values, see `values`. Anything else raises in the evaluator: an argument or an
-answer that is not plain, a call from a process that the evaluator forked.
+Arguments are sent as copies. Answers are plain values, see `values`. Arguments or answers that are not plain, and calls
+from a forked process, raise in the evaluator.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from typing import Any, NoReturn
 from .pipe import Reader
 from .values import decode
 
-LINE = "PALAESTRA_LINE"
-"""Variable of the environment: the numbers of the pipes to the submission and back, and of a core (see `pipe`)."""
+PIPES = "PALAESTRA_LINE"
+"""The environment variable with the file descriptors of the pipes to the submission and back, and a core (see `pipe`).
+"""
 LONGEST = 8 << 20
-"""Bytes of the longest answer."""
+"""Maximum bytes of an answer."""
 
 
 GLOBAL = pickle.STACK_GLOBAL
-"""Stands in every pickle of something that is not plain."""
+"""An opcode in every pickle of a value that is not plain."""
 
 
-class Line:
-    """The pipes to the submission, by their numbers, and the core to wait on; see `Reader`."""
+class SubmissionPipe:
+    """The pipes to the submission, by file descriptor, and the core to wait on; see `Reader`."""
 
     def __init__(self, to: int, back: int, core: int = -1) -> None:
         self._to, self._reader = to, Reader(back, core)
@@ -39,25 +40,25 @@ class Line:
         os.register_at_fork(after_in_child=self._disconnect)
 
     def names(self, wanted: Iterable[str]) -> dict[str, Any]:
-        """Those of the names that the submission's module has; raises what importing the module raises."""
+        """Return the attributes of the submission's module among `wanted`; raises what importing it raises."""
         there = self.ask("names", (list(wanted),), {})
         return {name: self.get(name) for name in there if type(name) is str}
 
     def get(self, name: str) -> Any:
-        """A name of the module: a function that asks the submission, or a plain value.
+        """Return an attribute of the module: a function that calls the submission, or a plain value.
 
         Raises:
             AttributeError: the module does not have it.
         """
-        found = self.ask("get", (name,), {})
-        if type(found) is not tuple or len(found) != 2:
+        answer = self.ask("get", (name,), {})
+        if type(answer) is not tuple or len(answer) != 2:
             self._break("an answer is not plain data")
-        return _function(self, name) if found[0] == "function" else found[1]
+        return _function(self, name) if answer[0] == "function" else answer[1]
 
     def ask(self, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Call a function of the submission, or `names` or `get` of the server there."""
+        """Call a function of the submission, or `names` or `get` of its server."""
         request = dumps((name, arguments, named), 5)
-        if GLOBAL in request:  # Perhaps of a class or function; perhaps a part of some text.
+        if GLOBAL in request:  # Either a class or function, or part of a text.
             _Pickler(BytesIO(), 5).dump((name, arguments, named))
         request = len(request).to_bytes(4, "little") + request
         with self._lock:
@@ -72,7 +73,7 @@ class Line:
             except BrokenPipeError:
                 self._break("it ended")
             line = self._read()
-            # The answer to a call that the evaluator broke off, for example by an alarm, comes first.
+            # The answer to a call that the evaluator aborted, for example by an alarm, comes first.
             while not line.startswith(expected) and (number := line.partition(b" ")[0]) != expected[:-2]:
                 if not number.isdigit() or len(number) > 18 or int(number) > self._count:
                     self._break("it sent what was not asked for")
@@ -88,7 +89,7 @@ class Line:
         raise _error(value)
 
     def _read(self) -> bytes:
-        """The next line."""
+        """Return the next line."""
         data = self._rest or self._reader.read()
         while b"\n" not in data:
             more = self._reader.read(1 << 20)
@@ -110,7 +111,7 @@ class Line:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles plain data and NumPy arrays; nothing that another process would not know."""
+    """Pickles plain data and NumPy arrays only."""
 
     def reducer_override(self, value: Any) -> Any:
         kind = value if isinstance(value, type) else type(value)
@@ -120,12 +121,12 @@ class _Pickler(pickle.Pickler):
 
 
 @cache
-def connect() -> Line:
-    """The line of this process."""
-    return Line(*map(int, os.environ[LINE].split(",")))
+def connect() -> SubmissionPipe:
+    """Return the pipe of this process."""
+    return SubmissionPipe(*map(int, os.environ[PIPES].split(",")))
 
 
-def _function(line: Line, name: str) -> Callable[..., Any]:
+def _function(line: SubmissionPipe, name: str) -> Callable[..., Any]:
     ask, place = line.ask, f".{name}"
 
     def call(*arguments: Any, **named: Any) -> Any:
@@ -136,13 +137,13 @@ def _function(line: Line, name: str) -> Callable[..., Any]:
 
 
 def _error(value: Any) -> Exception:
-    """The exception that a submission raised, as one of Python's own."""
+    """Convert an exception of a submission to a built-in one."""
     if type(value) is not list or len(value) != 2 or not all(type(part) is str for part in value):
         return RuntimeError("the submission raised an exception")
     kind = getattr(builtins, value[0], None)
     try:
         if isinstance(kind, type) and issubclass(kind, Exception):
             return kind(value[1])
-    except TypeError:  # It wants more than a text.
+    except TypeError:  # It takes more than a text.
         pass
     return RuntimeError(f"{value[0]}: {value[1]}")

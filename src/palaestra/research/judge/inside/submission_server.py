@@ -1,7 +1,7 @@
-"""Runs inside the sandbox of a submission: imports its module, and calls its functions when it is asked to.
+"""Runs inside the sandbox of a submission: imports its module and calls its functions on request.
 
-Requests and answers are one JSON object a line. What the submission prints goes to stderr, which nobody judges. It can
-do what it likes to this process: all that it can change is what it answers.
+Requests and answers are JSON objects, one per line. The submission's output goes to stderr. It can do anything to this
+process, but can only change its own answers.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import sys
 
 
 def main() -> None:
-    told = os.fdopen(os.dup(0), "rb")
-    line = os.dup(1)
+    requests = os.fdopen(os.dup(0), "rb")
+    answers = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     os.dup2(2, 1)
     sys.path.insert(0, os.getcwd())
@@ -22,37 +22,37 @@ def main() -> None:
     def say(message: dict[str, object]) -> None:
         data = json.dumps(message, default=plain).encode() + b"\n"
         while data:
-            data = data[os.write(line, data) :]
+            data = data[os.write(answers, data) :]
 
     module = None
-    made: dict[str, object] = {}
-    for text in told:
-        asked = json.loads(text)
+    objects: dict[str, object] = {}
+    for text in requests:
+        request = json.loads(text)
         try:
             if module is None:
-                module = importlib.import_module(asked["module"])
+                module = importlib.import_module(request["module"])
                 say({"value": sorted(name for name in vars(module) if callable(getattr(module, name)))})
                 continue
-            owner = module if asked.get("object") is None else made[asked["object"]]
-            function = getattr(owner, asked["function"])
+            owner = module if request.get("object") is None else objects[request["object"]]
+            function = getattr(owner, request["function"])
             value: object
-            if "many" in asked:
-                value = [function(*arguments) for arguments in asked["many"]]
+            if "many" in request:
+                value = [function(*arguments) for arguments in request["many"]]
             else:
-                value = function(*asked["arguments"], **asked["named"])
-            if asked.get("keep"):
-                made[asked["keep"]] = value
+                value = function(*request["arguments"], **request["named"])
+            if request.get("keep"):
+                objects[request["keep"]] = value
                 value = None
             say({"value": value})
         except BaseException as error:
             say({"error": f"{type(error).__name__}: {error}"[:2000]})
             if module is None:
                 break
-    os._exit(0)  # Threads that a submission left do not keep it alive.
+    os._exit(0)  # Threads of the submission must not keep it alive.
 
 
 def plain(value: object) -> object:
-    """Arrays and numbers of NumPy and torch as lists and numbers."""
+    """Convert NumPy and torch arrays and numbers to lists and numbers."""
     for way in ("tolist", "item"):
         if hasattr(value, way):
             return getattr(value, way)()

@@ -1,7 +1,8 @@
-"""Plain values as JSON, for answers that come from code that nobody trusts: nothing in them is ever run.
+"""A JSON codec for plain values from untrusted code; decoding never runs anything.
 
-`None`, truth values, numbers, texts and lists are themselves. Everything else is an object with one key that names its type, as
-`{"tuple": [1, 2]}`. Subclasses of plain types, for example named tuples, are sent as their plain base.
+`None`, booleans, numbers, texts and lists represent themselves. Everything else is an object with one key that names
+its type, for example `{"tuple": [1, 2]}`. Subclasses of plain types, such as named tuples, are sent as their plain
+base.
 """
 
 from __future__ import annotations
@@ -15,24 +16,24 @@ from typing import Any
 
 SCALARS = frozenset({type(None), bool, int, float, str})
 ARRAYS = "biufc"
-"""Kinds of NumPy arrays that are values: truth values and numbers."""
+"""NumPy dtype kinds that count as values: booleans and numbers."""
 
 
 def encode(value: object) -> bytes:
     """Encode a plain value.
 
     Raises:
-        TypeError: it is not plain.
-        ValueError, RecursionError: it is too large for JSON.
+        TypeError: the value is not plain.
+        ValueError, RecursionError: the value is too large for JSON.
     """
     return b"%d" % value if type(value) is int else json.dumps(to_json(value)).encode()
 
 
 def decode(line: bytes) -> Any:
-    """Decode a plain value, whoever wrote it.
+    """Decode a plain value from an untrusted source.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: it is not a plain value.
     """
     if line.isdigit() and len(line) < 19:
         return int(line)
@@ -48,19 +49,19 @@ def to_json(value: Any) -> Any:
     if type(value) in SCALARS:
         return value
     if isinstance(value, list):
-        return [to_json(one) for one in list.__iter__(value)]
+        return [to_json(item) for item in list.__iter__(value)]
     if isinstance(value, tuple):
-        return {"tuple": [to_json(one) for one in tuple.__iter__(value)]}
+        return {"tuple": [to_json(item) for item in tuple.__iter__(value)]}
     if isinstance(value, dict):
-        return {"dict": [[to_json(key), to_json(one)] for key, one in dict.items(value)]}
-    numpy: Any = sys.modules.get("numpy")  # Before the numbers: some of its types are subclasses of Python's.
+        return {"dict": [[to_json(key), to_json(item)] for key, item in dict.items(value)]}
+    numpy: Any = sys.modules.get("numpy")  # Before the numbers, because some of its types derive from Python's.
     if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic) and value.dtype.kind in ARRAYS:
         data = base64.b64encode(numpy.asarray(value).tobytes()).decode()
         return {"array" if isinstance(value, numpy.ndarray) else "element": [value.dtype.str, list(value.shape), data]}
     if isinstance(value, set):
-        return {"set": [to_json(one) for one in set.__iter__(value)]}
+        return {"set": [to_json(item) for item in set.__iter__(value)]}
     if isinstance(value, frozenset):
-        return {"frozenset": [to_json(one) for one in frozenset.__iter__(value)]}
+        return {"frozenset": [to_json(item) for item in frozenset.__iter__(value)]}
     if isinstance(value, bytes | bytearray):
         return {"bytes" if isinstance(value, bytes) else "bytearray": base64.b64encode(value).decode()}
     if isinstance(value, complex):
@@ -71,8 +72,8 @@ def to_json(value: Any) -> Any:
     raise TypeError(f"expected plain data: numbers, texts, lists, dictionaries, arrays; got {type(value).__name__}")
 
 
-def _rebuild(found: dict[str, Any]) -> Any:
-    ((name, parts),) = found.items()
+def _rebuild(encoded: dict[str, Any]) -> Any:
+    ((name, parts),) = encoded.items()
     return BUILDERS[name](parts)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from palaestra.research.judge.evaluation import Evaluation
-from palaestra.research.judge.tournament import play_field, settled_with_slips
+from palaestra.research.judge.tournament import play_field, settle_with_slips
 
 POINTS = {("A", "A"): 3, ("B", "B"): 2, ("A", "B"): 0, ("B", "A"): 0}
 OTHER = {"A": "B", "B": "A"}
@@ -100,6 +100,6 @@ def field(rng: np.random.Generator) -> list[Partner]:
 
 
 def evaluate(evaluation: Evaluation) -> dict[str, float]:
-    field_, settle = field(evaluation.generator("field")), settled_with_slips("choose", POINTS, SLIP)
+    field_, settle = field(evaluation.generator("field")), settle_with_slips("choose", POINTS, SLIP)
     points = play_field(evaluation, "partner.py", "choose", field_, settle, games=GAMES, rounds=(60, 120))
     return {"points": float(points.mean()), "worst": float(points.min())}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from palaestra.research.judge.evaluation import Evaluation
-from palaestra.research.judge.tournament import play_field, settled_with_slips
+from palaestra.research.judge.tournament import play_field, settle_with_slips
 
 POINTS = {("C", "C"): 3, ("D", "D"): 1, ("D", "C"): 5, ("C", "D"): 0}
 SLIP = 0.02
@@ -67,6 +67,6 @@ def field(rng: np.random.Generator) -> list[Opponent]:
 
 
 def evaluate(evaluation: Evaluation) -> dict[str, float]:
-    field_, settle = field(evaluation.generator("field")), settled_with_slips("choose", POINTS, SLIP)
+    field_, settle = field(evaluation.generator("field")), settle_with_slips("choose", POINTS, SLIP)
     points = play_field(evaluation, "strategy.py", "choose", field_, settle, games=GAMES, rounds=(60, 140))
     return {"points": float(points.mean()), "worst": float(points.min())}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.research.tasks.data import function_of
+from palaestra.research.tasks.data import load_function
 
 RATIO = 4.26
 VARIABLES = (60, 70)
@@ -23,7 +23,7 @@ def make(public: Path, hidden: Path, rng: np.random.Generator) -> None:
 
 def formulas(rng: np.random.Generator) -> list[list[list[int]]]:
     """As many satisfiable formulas as unsatisfiable ones, in turns."""
-    search = function_of(Path(__file__).parent / "starter" / "solver.py", "Search")
+    search = load_function(Path(__file__).parent / "starter" / "solver.py", "Search")
     found: dict[bool, list[list[list[int]]]] = {True: [], False: []}
     while min(len(some) for some in found.values()) < EACH:
         formula = drawn(int(rng.integers(VARIABLES[0], VARIABLES[1] + 1)), rng)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.research.judge.evaluation import Evaluation
-from palaestra.research.tasks.data import function_of
+from palaestra.research.tasks.data import load_function
 from palaestra.research.tasks.records import SubmissionError
 
 CAP = 1000
@@ -17,7 +17,7 @@ CAP = 1000
 
 def evaluate(evaluation: Evaluation) -> dict[str, float]:
     # The task's own copy of the solver, not the one in the agent's workspace.
-    make = function_of(evaluation.task.folder / "starter" / "solver.py", "Search")
+    make = load_function(evaluation.task.folder / "starter" / "solver.py", "Search")
     formulas = json.loads((evaluation.hidden / f"{evaluation.split}.json").read_text(encoding="utf-8"))
     searches = [make(clauses) for clauses in formulas]
     with evaluation.program("branching.py") as program:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from palaestra.research.judge.evaluation import Evaluation
-from palaestra.research.judge.tables import one_of, read_predictions
+from palaestra.research.judge.tables import parse_label, read_predictions
 
 CLASSES = ("none", "bearing", "cavitation", "blockage", "leak", "imbalance")
 
 
 def evaluate(evaluation: Evaluation) -> dict[str, float]:
-    predicted, right = (np.array(values) for values in read_predictions(evaluation, one_of(CLASSES)))
+    predicted, right = (np.array(values) for values in read_predictions(evaluation, parse_label(CLASSES)))
     # Hits count double over all that was said and all that is there; every class is there in both splits.
     each = {
         name: 2 * ((predicted == name) & (right == name)).sum() / ((predicted == name).sum() + (right == name).sum())

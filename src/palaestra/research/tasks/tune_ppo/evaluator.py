@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.research.judge.evaluation import Evaluation
-from palaestra.research.tasks.data import function_of
+from palaestra.research.tasks.data import load_function
 from palaestra.research.tasks.records import SubmissionError
 
 FILE = "settings.json"
@@ -30,7 +30,7 @@ STEPS = 1024
 
 def evaluate(evaluation: Evaluation) -> dict[str, float]:
     settings = _settings(evaluation.text(FILE))
-    train = function_of(evaluation.task.folder / evaluation.task.starter / "practice.py", "train")
+    train = load_function(evaluation.task.folder / evaluation.task.starter / "practice.py", "train")
     seeds = [int(seed) for seed in evaluation.generator("seeds").integers(1 << 40, size=TRAININGS)]
     results: list[dict[str, float]] = [train(settings, seed) for seed in seeds]
     return {name: float(np.mean([result[name] for result in results])) for name in results[0]}

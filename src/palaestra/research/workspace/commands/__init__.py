@@ -1,13 +1,13 @@
-"""The agent's commands. One of your own is a `Command` in a file of its own, and a line like these."""
+"""The agent's commands. To add one, define a `Command` in its own file and register it like these."""
 
 from palaestra.research.workspace.commands.base import (
     COMMANDS,
     BrokenCommandError,
     Command,
     CommandError,
+    CommandParameter,
+    CommandResult,
     Hooks,
-    Outcome,
-    Parameter,
     load_commands,
 )
 from palaestra.research.workspace.commands.blocklist import NOTHING_REFUSED, Blocklist, Rule
@@ -28,8 +28,8 @@ COMMANDS.register("undo", f"{_HERE}.editing:UNDO", "take changes back, one after
 COMMANDS.register("search_dir", f"{_HERE}.searching:SEARCH_DIR", "find a text in the files of a folder")
 COMMANDS.register("search_file", f"{_HERE}.searching:SEARCH_FILE", "find a text in a file")
 COMMANDS.register("find_file", f"{_HERE}.searching:FIND_FILE", "find files by name")
-COMMANDS.register("memory_write", f"{_HERE}.memory:MEMORY_WRITE", "write a note down")
-COMMANDS.register("memory_read", f"{_HERE}.memory:MEMORY_READ", "search the notes")
+COMMANDS.register("memory_write", f"{_HERE}.note_taking:MEMORY_WRITE", "write a note down")
+COMMANDS.register("memory_read", f"{_HERE}.note_taking:MEMORY_READ", "search the notes")
 COMMANDS.register("validate", f"{_HERE}.submit:VALIDATE", "score the work on validation data")
 COMMANDS.register("submit", f"{_HERE}.submit:SUBMIT", "hand the work in")
 COMMANDS.register("bash", f"{_HERE}.bash:BASH", "run a text in the shell")
@@ -41,10 +41,10 @@ __all__ = [
     "BrokenCommandError",
     "Command",
     "CommandError",
+    "CommandParameter",
+    "CommandResult",
     "Hooks",
     "Memory",
-    "Outcome",
-    "Parameter",
     "Rule",
     "Session",
     "documentation",

@@ -1,4 +1,4 @@
-"""From what an agent wrote, as text or as JSON, to the arguments of a command."""
+"""Parses the arguments of a command from text or JSON."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 
 from palaestra.core.errors import suggest
 from palaestra.core.text import clean_text
-from palaestra.research.workspace.commands.base import Command, CommandError, Parameter
+from palaestra.research.workspace.commands.base import Command, CommandError, CommandParameter
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,15}")
 
 
-def from_text(command: Command, text: str) -> dict[str, Any]:
-    """The arguments of a message that starts with the command's name.
+def from_text(command: Command[Any], text: str) -> dict[str, Any]:
+    """Parse the arguments of a message that starts with the command's name.
 
-    Words are divided as a shell does it, so that quotes hold a word with spaces together.
+    Words are split like in a shell, so that quotes keep a word with spaces together.
 
     Raises:
-        CommandError: that is not how the command is written; says how it is.
+        CommandError: the syntax is wrong; includes the usage.
     """
     line, newline, below = text.strip().partition("\n")
     line = line.strip()[len(command.name) :].strip()
@@ -36,18 +36,18 @@ def from_text(command: Command, text: str) -> dict[str, Any]:
     if len(words) > len(command.parameters):
         raise command.error(_too_many(command, words))
     for parameter, word in zip(command.parameters, words, strict=False):
-        arguments[parameter.name] = _converted(command, parameter, word)
+        arguments[parameter.name] = _convert(command, parameter, word)
     _check_complete(command, arguments)
     if command.body is not None and (newline or command.body.required):
         arguments[command.body.name] = _body(command, below)
     return arguments
 
 
-def from_json(command: Command, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
-    """The arguments of a tool call; null stands for one that is not given.
+def from_json(command: Command[Any], arguments: Mapping[str, Any] | str) -> dict[str, Any]:
+    """Parse the arguments of a tool call; null means that an argument is not given.
 
     Raises:
-        CommandError: they are no JSON object, or not what the command takes.
+        CommandError: they are not a JSON object, or do not match the parameters.
     """
     if isinstance(arguments, str):
         try:
@@ -58,24 +58,24 @@ def from_json(command: Command, arguments: Mapping[str, Any] | str) -> dict[str,
             ) from error
     if not isinstance(arguments, Mapping):
         raise CommandError(f"{command.name}: arguments are a JSON object; got {_short(str(arguments))}")
-    known = {one.name: one for one in all_parameters(command)}
-    found: dict[str, Any] = {}
+    known = {parameter.name: parameter for parameter in all_parameters(command)}
+    values: dict[str, Any] = {}
     for name, value in arguments.items():
         if name not in known:
             takes = suggest(name, known) if known else "it takes none"
             raise CommandError(f"{command.name}: there is no argument {_short(str(name))}; {takes}")
         if value is not None:
-            found[name] = _converted(command, known[name], value)
-    _check_complete(command, found, body=True)
-    return found
+            values[name] = _convert(command, known[name], value)
+    _check_complete(command, values, body=True)
+    return values
 
 
-def all_parameters(command: Command) -> tuple[Parameter, ...]:
-    """The parameters of a command, its body among them."""
+def all_parameters(command: Command[Any]) -> tuple[CommandParameter, ...]:
+    """Return the parameters of a command, including its body."""
     return command.parameters if command.body is None else (*command.parameters, command.body)
 
 
-def _words(command: Command, line: str) -> list[str]:
+def _words(command: Command[Any], line: str) -> list[str]:
     try:
         words = shlex.split(line)
     except ValueError as error:
@@ -87,8 +87,8 @@ def _words(command: Command, line: str) -> list[str]:
     raise command.error(f"expected {command.usage.splitlines()[0]} on the first line; got {_short(line) or 'nothing'}")
 
 
-def _body(command: Command, below: str) -> str:
-    """The lines down to the one that ends the body, each with its newline."""
+def _body(command: Command[Any], below: str) -> str:
+    """Return the lines before the end marker, each with its newline."""
     lines = below.split("\n")
     place = next((k for k, line in enumerate(lines) if line.strip() == command.end), None)
     if place is None:
@@ -103,17 +103,19 @@ def _body(command: Command, below: str) -> str:
     return "".join(line + "\n" for line in lines[:place])
 
 
-def _with_rest(command: Command, text: str) -> dict[str, Any]:
+def _with_rest(command: Command[Any], text: str) -> dict[str, Any]:
     *first, last = command.parameters
     words = text.split(None, len(first))
-    arguments = {one.name: _converted(command, one, word) for one, word in zip(first, words, strict=False)}
+    arguments = {
+        parameter.name: _convert(command, parameter, word) for parameter, word in zip(first, words, strict=False)
+    }
     if len(words) > len(first):
         arguments[last.name] = words[-1].strip()
     _check_complete(command, arguments)
     return arguments
 
 
-def _converted(command: Command, parameter: Parameter, value: Any) -> Any:
+def _convert(command: Command[Any], parameter: CommandParameter, value: Any) -> Any:
     if parameter.kind == "string":
         if isinstance(value, str):
             return clean_text(value)
@@ -127,13 +129,13 @@ def _converted(command: Command, parameter: Parameter, value: Any) -> Any:
     raise command.error(f"{parameter.name.upper()} is a whole number; got {_short(str(value))}")
 
 
-def _check_complete(command: Command, arguments: Mapping[str, Any], body: bool = False) -> None:
-    for one in all_parameters(command) if body else command.parameters:
-        if one.required and one.name not in arguments:
-            raise command.error(f"{one.name.upper()} is missing ({one.description})")
+def _check_complete(command: Command[Any], arguments: Mapping[str, Any], body: bool = False) -> None:
+    for parameter in all_parameters(command) if body else command.parameters:
+        if parameter.required and parameter.name not in arguments:
+            raise command.error(f"{parameter.name.upper()} is missing ({parameter.description})")
 
 
-def _too_many(command: Command, words: list[str]) -> str:
+def _too_many(command: Command[Any], words: list[str]) -> str:
     took = len(command.parameters)
     more = _short(" ".join(words[took:]))
     if not took:

@@ -1,16 +1,13 @@
-"""What a command of the agent is: a name, parameters, docs for the prompt, and a function."""
+"""The command interface: a name, parameters, documentation and a function."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from palaestra.core.errors import PalaestraError, SandboxError, SettingsError
 from palaestra.core.registry import Registry
-
-if TYPE_CHECKING:
-    from palaestra.research.workspace.commands.session import Session
 
 COMMANDS = Registry("command", "palaestra.commands")
 
@@ -18,24 +15,25 @@ ORDER = (
     "open", "goto", "scroll_up", "scroll_down", "create", "edit", "insert", "undo", "search_dir", "search_file",
     "find_file", "memory_write", "memory_read", "validate", "submit",
 )  # fmt: skip
-"""In which the agent is told of them: others come behind, and last of all bash, which is everything else."""
+"""The order of the commands in the prompt. Others follow, and bash comes last."""
 
+SessionT = TypeVar("SessionT")
 Kind = Literal["command", "bash", "blocked", "error"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one action.
+class CommandResult:
+    """The result of one action.
 
     Arguments:
-        text: what the agent is shown; empty where a bash command printed nothing.
-        ok: whether it did what it was asked for.
-        kind: `command` one of ours, `bash` anything else, `blocked` a program that is refused, `error` a misuse of one
-            of ours, which changed nothing.
-        note: what is to be said beside the output of a bash command: an exit code, a time-out, a limit, a new shell.
-        exit_code: of a bash command.
-        seconds: that it took.
-        name: of the command; empty for bash as text.
+        text: what the agent sees; empty if a bash command printed nothing.
+        ok: whether the action succeeded.
+        kind: `command` for one of ours, `bash` for anything else, `blocked` for a refused program, `error` for a wrong
+            use, which changed nothing.
+        note: shown with the output of a bash command: an exit code, a time-out, a limit, a new shell.
+        exit_code: the exit code of a bash command.
+        seconds: the duration.
+        name: the name of the command; empty for bash as text.
     """
 
     text: str
@@ -48,40 +46,43 @@ class Outcome:
 
     @property
     def whole(self) -> str:
-        """Text and note in one."""
+        """Text and note together."""
         return "\n".join(part for part in (self.text, f"[{self.note}]" if self.note else "") if part)
 
 
 class CommandError(PalaestraError):
-    """A command was misused. The message goes to the agent: what was expected, what came, and what to do."""
+    """A command was used wrongly. The message tells the agent what was expected, what it gave and what to do."""
 
 
 class BrokenCommandError(SandboxError):
-    """The code of a command raised, or gave what is no outcome: nobody's mistake but its author's, and no score."""
+    """The code of a command raised or returned something other than a result. It is an error of its author and has no
+    score.
+    """
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(f"the command '{name}' broke: {why}")
 
 
 class Hooks(Protocol):
-    """What the environment does for the commands. Both give what the agent is told: a text, or an `Outcome` that is not
-    `ok` where nothing was scored."""
+    """What the environment does for the commands. Both methods return the agent's observation: a text, or a
+    `CommandResult` with `ok` false if nothing was scored.
+    """
 
-    def validate(self) -> str | Outcome: ...
+    def validate(self) -> str | CommandResult: ...
 
-    def submit(self) -> str | Outcome:
-        """Hand the work in; the episode ends with it."""
+    def submit(self) -> str | CommandResult:
+        """Submit the work and end the episode."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class CommandParameter:
     """One argument of a command.
 
     Arguments:
-        kind: what it is in JSON; as text an integer is written in digits.
-        written: how it is written as text, which is nothing to a call of a tool.
-        rest: as text it takes everything that is left of the message, as it stands.
+        kind: the JSON type; as text an integer is written in digits.
+        written: how it is written as text; not shown for tool calls.
+        rest: as text it takes the whole rest of the message.
     """
 
     name: str
@@ -93,35 +94,38 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class Command(Generic[SessionT]):
     """A command of the agent.
 
     Arguments:
-        perform: does it, given the session and the arguments by name; what is optional and was not given is missing.
-            Gives the text to show, or a whole `Outcome`. Raises `CommandError` for a misuse, of which the agent is
-            told; anything else that it raises ends the episode as a failure.
-        docs: what it does, for the prompt: whole sentences.
-        example: a whole message that uses it as text.
-        body: the parameter that as text stands on the lines below the first.
+        perform: runs it with the session and the arguments by name; optional arguments may be missing. Returns the text
+            to show or a `CommandResult`. Raises `CommandError` for wrong use, which the agent sees; any other exception
+            ends the episode as a failure.
+        docs: what it does, in whole sentences for the prompt.
+        example: a complete message that uses it as text.
+        body: the parameter on the lines below the first one, as text.
         end: the line that ends the body.
-        joined: what stands between the words of the first line, where it is no space.
-        textual: whether it can be called as text; bash is what every other text is.
+        joined: the separator of the words on the first line, if not a space.
+        textual: whether it can be called as text; every other text is bash.
     """
 
     name: str
-    perform: Callable[[Session, Mapping[str, Any]], str | Outcome]
+    perform: Callable[[SessionT, Mapping[str, Any]], str | CommandResult]
     docs: str
-    parameters: tuple[Parameter, ...] = ()
+    parameters: tuple[CommandParameter, ...] = ()
     example: str = ""
-    body: Parameter | None = None
+    body: CommandParameter | None = None
     end: str = ""
     joined: str = ""
     textual: bool = True
 
     @property
     def usage(self) -> str:
-        """How it is written as text, for example `open PATH [LINE]`."""
-        words = [one.name.upper() if one.required else f"[{one.name.upper()}]" for one in self.parameters]
+        """The syntax as text, for example `open PATH [LINE]`."""
+        words = [
+            parameter.name.upper() if parameter.required else f"[{parameter.name.upper()}]"
+            for parameter in self.parameters
+        ]
         line = f"{self.name} {(self.joined or ' ').join(words)}".strip()
         if self.body is None:
             return line
@@ -129,21 +133,21 @@ class Command:
         return line + (below if self.body.required else f"[{below}]")
 
     def error(self, problem: str) -> CommandError:
-        """A misuse of this command: the problem, and how it is written."""
+        """Build the error for a wrong use, with the usage."""
         usage = self.usage if "\n" not in self.usage else "\n" + self.usage
         return CommandError(f"{self.name}: {problem}. Usage: {usage}")
 
 
-def load_commands(names: Iterable[str] = ()) -> dict[str, Command]:
-    """The commands of these names, in this order; all that are registered, without names.
+def load_commands(names: Iterable[str] = ()) -> dict[str, Command[Any]]:
+    """Return the commands of these names in this order, or all registered ones.
 
     Raises:
         UnknownNameError: there is no such command.
-        SettingsError: what is registered under that name is no command of that name.
+        SettingsError: the registered object is not a command of that name.
     """
     ordered = sorted(COMMANDS.names(), key=lambda name: (name == "bash", (*ORDER, name).index(name)))
-    found = {name: COMMANDS.get(name) for name in (tuple(names) or ordered)}
-    for name, command in found.items():
+    commands = {name: COMMANDS.get(name) for name in (tuple(names) or ordered)}
+    for name, command in commands.items():
         if not isinstance(command, Command) or command.name != name:
             raise SettingsError(f"what is registered as '{name}' must be a Command of that name; got {command!r}")
-    return found
+    return commands

@@ -1,29 +1,16 @@
-"""The command that is everything else: bash."""
+"""The bash command."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from palaestra.research.workspace.commands.base import Command, Outcome, Parameter
-
-if TYPE_CHECKING:
-    from palaestra.research.workspace.commands.session import Session
+from palaestra.research.workspace.commands.base import Command, CommandParameter, CommandResult
+from palaestra.research.workspace.commands.session import Session
 
 
-def run_bash(session: Session, text: str) -> Outcome:
-    """Run a text in the agent's shell, unless it is refused."""
-    refusal = session.blocklist.refusal(text)
-    if refusal is not None:
-        return Outcome(refusal, ok=False, kind="blocked")
-    result = session.inside.execute(text, session.timeout)
-    output = (session.inside.take_stray() + result.output).decode("utf-8", "replace").rstrip("\n")
-    note = result.note or ("" if result.ok else f"exit code {result.exit_code}")
-    return Outcome(output, result.ok, "bash", note, result.exit_code, result.seconds)
-
-
-def _perform(session: Session, arguments: Mapping[str, Any]) -> Outcome:
-    return run_bash(session, arguments["command"].replace("\r\n", "\n"))
+def _perform(session: Session, arguments: Mapping[str, Any]) -> CommandResult:
+    return session.run_bash(arguments["command"].replace("\r\n", "\n"))
 
 
 BASH = Command(
@@ -31,7 +18,7 @@ BASH = Command(
     _perform,
     "Run a text with bash, in a shell that stays: the current folder, variables and background processes are there the next "
     "time. Nobody types into it, so programs that wait for input find none. What takes longer than the time limit of a command is ended.",
-    (Parameter("command", "what bash is to run, of any number of lines"),),
+    (CommandParameter("command", "what bash is to run, of any number of lines"),),
     "python train.py --epochs 3 2>&1 | tail -n 20",
     textual=False,
 )

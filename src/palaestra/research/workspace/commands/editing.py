@@ -3,96 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from palaestra.research.workspace.commands.base import Command, CommandError, Outcome, Parameter
-from palaestra.research.workspace.commands.files import WHOLE, Place
+from palaestra.research.workspace.commands.base import Command, CommandError, CommandParameter, CommandResult
+from palaestra.research.workspace.commands.files import WHOLE, Change, FileLocation
 from palaestra.research.workspace.commands.lint import LINTER, Finding, new_errors
-from palaestra.research.workspace.commands.text import Text, lines_of
+from palaestra.research.workspace.commands.session import Session
+from palaestra.research.workspace.commands.text import Text, split_lines
 from palaestra.research.workspace.commands.window import around, window
 
-if TYPE_CHECKING:
-    from palaestra.research.workspace.commands.session import Session
-
-LEVELS, UNDO_BYTES = 100, 32 << 20
-"""How many changes can be undone, and how many bytes are kept for that."""
 ERRORS_SHOWN = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What a command did to a file of the workspace; `before` is `None` where there was no file."""
-
-    relative: str
-    before: bytes | None
-    after: bytes
-    what: str
-
-    @property
-    def size(self) -> int:
-        return len(self.before or b"") + len(self.after)
-
-
-@dataclass(slots=True)
-class Changes:
-    """The changes of an episode that can be undone."""
-
-    done: list[Change] = field(default_factory=list)
-
-    def add(self, change: Change) -> None:
-        self.done.append(change)
-        while len(self.done) > LEVELS or (len(self.done) > 1 and sum(one.size for one in self.done) > UNDO_BYTES):
-            del self.done[0]
-
-    def forget(self, relative: str) -> None:
-        self.done = [one for one in self.done if one.relative != relative]
 
 
 def _create(session: Session, arguments: Mapping[str, Any]) -> str:
     path, body = arguments["path"], arguments.get("text")
-    place = session.files.locate(path)
-    if place.kind not in ("missing", "file"):
-        place = session.files.existing(path)  # says what it is instead
-    _check_writable(session, place)
-    before = session.files.read(place) if place.kind == "file" else None
+    location = session.files.locate(path)
+    if location.kind not in ("missing", "file"):
+        location = session.files.existing(path)  # raises with the actual kind
+    _check_writable(session, location)
+    before = session.files.read(location) if location.kind == "file" else None
     if before and body is None:
         raise CREATE.error(
-            f"'{path}' exists already ({place.size} bytes); open it, or give the text that is to take its place"
+            f"'{path}' exists already ({location.size} bytes); open it, or give the text that is to take its location"
         )
-    after = Text(tuple(lines_of(body or ""))).encode()
+    after = Text(tuple(split_lines(body or ""))).encode()
     _check(after)
-    _write(session, place, after, f"create {path}")
-    made = session.files.existing(place.path)
-    said = f"'{path}' is written anew; undo brings the old one back." if before else f"'{path}' is made."
-    return f"{said}{_remarks(made, Text.decode(after))}\n{session.show(made, 1)}"
+    _write(session, location, after, f"create {path}")
+    created = session.files.existing(location.path)
+    summary = f"'{path}' is written anew; undo brings the old one back." if before else f"'{path}' is made."
+    return f"{summary}{_remarks(created, Text.decode(after))}\n{session.show(created, 1)}"
 
 
-def _edit(session: Session, arguments: Mapping[str, Any]) -> str | Outcome:
+def _edit(session: Session, arguments: Mapping[str, Any]) -> str | CommandResult:
     first, last = arguments["first"], arguments["last"]
-    place, text = _editable(session, "edit")
+    location, text = _editable(session, "edit")
     total = len(text.lines)
     if not total and (first, last) in ((1, 1), (1, 0), (0, 0)):
-        first, last = 1, 0  # the lines of an empty file
+        first, last = 1, 0  # an empty file has no lines
     elif first < 1 or last < first or last > total:
         raise EDIT.error(
-            f"FIRST:LAST are lines of '{place.given}', from 1 to {total}, FIRST not behind LAST; got {first}:{last}. "
+            f"FIRST:LAST are lines of '{location.given}', from 1 to {total}, FIRST not behind LAST; got {first}:{last}. "
             "To put lines in between use insert"
         )
-    return _change(session, "edit", place, text, first, last, lines_of(arguments["text"]))
+    return _change(session, "edit", location, text, first, last, split_lines(arguments["text"]))
 
 
-def _insert(session: Session, arguments: Mapping[str, Any]) -> str | Outcome:
+def _insert(session: Session, arguments: Mapping[str, Any]) -> str | CommandResult:
     line = arguments["line"]
-    place, text = _editable(session, "insert")
+    location, text = _editable(session, "insert")
     if not 0 <= line <= len(text.lines):
         raise INSERT.error(
-            f"LINE is the line of '{place.given}' behind which the text goes, from 0 (before the first) to {len(text.lines)}; got {line}"
+            f"LINE is the line of '{location.given}' behind which the text goes, from 0 (before the first) to {len(text.lines)}; got {line}"
         )
-    new = lines_of(arguments["text"])
+    new = split_lines(arguments["text"])
     if not new:
         raise INSERT.error("there is no text to insert")
-    return _change(session, "insert", place, text, line + 1, line, new)
+    return _change(session, "insert", location, text, line + 1, line, new)
 
 
 def _undo(session: Session, arguments: Mapping[str, Any]) -> str:
@@ -112,30 +78,32 @@ def _undo(session: Session, arguments: Mapping[str, Any]) -> str:
         session.changes.done.pop()
         if session.view is not None and session.view.path == path:
             session.view = None
-        return f"Undone: {change.what}. '{change.relative}' is gone. {_left(session)}"
-    place = session.files.existing(path)
-    session.files.write(place, change.before)
+        return f"Undone: {change.what}. '{change.relative}' is gone. {_undo_left(session)}"
+    location = session.files.existing(path)
+    session.files.write(location, change.before)
     session.changes.done.pop()
-    place = session.files.existing(path)
-    first = session.view.first if session.view is not None and session.view.path == place.path else 1
-    return f"Undone: {change.what}. {_left(session)}\n{session.show(place, first)}"
+    location = session.files.existing(path)
+    first = session.view.first if session.view is not None and session.view.path == location.path else 1
+    return f"Undone: {change.what}. {_undo_left(session)}\n{session.show(location, first)}"
 
 
-def _editable(session: Session, name: str) -> tuple[Place, Text]:
-    """The open file, if it can be changed."""
-    place = session.open_place(name)
-    _check_writable(session, place)
-    return place, session.files.text(place)
+def _editable(session: Session, name: str) -> tuple[FileLocation, Text]:
+    """Return the open file if it can be changed."""
+    location = session.open_place(name)
+    _check_writable(session, location)
+    return location, session.files.text(location)
 
 
-def _check_writable(session: Session, place: Place) -> None:
-    if place.relative is None:
+def _check_writable(session: Session, location: FileLocation) -> None:
+    if location.relative is None:
         raise CommandError(
-            f"'{place.given}' {f'leads out of the workspace, to {place.path}' if place.link else 'lies outside of the workspace'}; "
+            f"'{location.given}' {f'leads out of the workspace, to {location.path}' if location.link else 'lies outside of the workspace'}; "
             f"only files in {session.shell.workspace} can be changed. Copy it there"
         )
-    if place.kind == "file" and not place.writable:
-        raise CommandError(f"'{place.given}' is read-only. If it is yours, allow it with: chmod u+w '{place.given}'")
+    if location.kind == "file" and not location.writable:
+        raise CommandError(
+            f"'{location.given}' is read-only. If it is yours, allow it with: chmod u+w '{location.given}'"
+        )
 
 
 def _check(data: bytes) -> None:
@@ -148,33 +116,35 @@ def _check(data: bytes) -> None:
 
 
 def _change(
-    session: Session, name: str, place: Place, text: Text, first: int, last: int, new: Sequence[str]
-) -> str | Outcome:
-    """Replace lines and show the result; or, where that brings new errors into a Python file, show these."""
-    changed = text.replaced(first, last, new)
+    session: Session, name: str, location: FileLocation, text: Text, first: int, last: int, new: Sequence[str]
+) -> str | CommandResult:
+    """Replace lines and show the result; if that adds errors to a Python file, show these instead."""
+    changed = text.replace_lines(first, last, new)
     after = changed.encode()
     _check(after)
     remark = ""
     end = first + len(new) - 1
-    if place.path.endswith(".py"):
+    if location.path.endswith(".py"):
         was, now = LINTER.check(text.source), LINTER.check(changed.source)
         if was is not None and now is not None:
             if errors := new_errors(was, now):
-                return Outcome(_rolled_back(session, name, place, text, changed, (first, last, end), errors), ok=False)
-            if now.found:
-                remark = f" Errors that the file had before are still in it:\n{_listed(now.found)}"
-    _write(session, place, after, f"{name} {place.given}")
+                return CommandResult(
+                    _report_rollback(session, name, location, text, changed, (first, last, end), errors), ok=False
+                )
+            if now.errors:
+                remark = f" Errors that the file had before are still in it:\n{_list_errors(now.errors)}"
+    _write(session, location, after, f"{name} {location.given}")
     page = around(changed.lines, first, end, session.window)
-    session.view_from(place, page)
+    session.view_from(location, page)
     gone = last - first + 1
     did = f"{_lines(gone)} replaced by {len(new)}" if gone and new else _lines(gone) + " deleted" if gone else _lines(len(new)) + " inserted"  # fmt: skip
-    return f"{did}. If that is not what you meant: undo.{remark}\n{window(place.path, page)}"
+    return f"{did}. If that is not what you meant: undo.{remark}\n{window(location.path, page)}"
 
 
-def _rolled_back(
+def _report_rollback(
     session: Session,
     name: str,
-    place: Place,
+    location: FileLocation,
     text: Text,
     changed: Text,
     span: tuple[int, int, int],
@@ -183,29 +153,29 @@ def _rolled_back(
     first, last, end = span
     size = max(10, session.window // 2)
     wanted, had = around(changed.lines, first, end, size), around(text.lines, first, last, size)
-    session.view_from(place, had)
+    session.view_from(location, had)
     return (
         f"The {name} was not made, because it brings {len(errors)} new error{'s' if len(errors) > 1 else ''} into the file:\n"
-        f"{_listed(errors)}\nThis is how it would have looked:\n{window(place.path, wanted, 'as you wanted it')}\n"
-        f"This is how it is, unchanged:\n{window(place.path, had)}\n"
+        f"{_list_errors(errors)}\nThis is how it would have looked:\n{window(location.path, wanted, 'as you wanted it')}\n"
+        f"This is how it is, unchanged:\n{window(location.path, had)}\n"
         f"Send the {name} again, corrected. Look at the line numbers and at the indentation; where a name is defined elsewhere, change that "
-        "place first, or write the file with create."
+        "location first, or write the file with create."
     )
 
 
-def _write(session: Session, place: Place, after: bytes, what: str) -> None:
-    assert place.relative is not None
-    session.files.write(place, after)
-    session.changes.add(Change(place.relative, place.data, after, what))
+def _write(session: Session, location: FileLocation, after: bytes, what: str) -> None:
+    assert location.relative is not None
+    session.files.write(location, after)
+    session.changes.add(Change(location.relative, location.data, after, what))
 
 
-def _remarks(place: Place, text: Text) -> str:
-    """The errors of a new file. It is kept with them: writing it all again would cost more than mending it."""
-    found = LINTER.check(text.source) if place.path.endswith(".py") else None
-    return f" It has errors:\n{_listed(found.found)}" if found and found.found else ""
+def _remarks(location: FileLocation, text: Text) -> str:
+    """Describe the errors of a new file. The file is kept: fixing it is cheaper than writing it again."""
+    findings = LINTER.check(text.source) if location.path.endswith(".py") else None
+    return f" It has errors:\n{_list_errors(findings.errors)}" if findings and findings.errors else ""
 
 
-def _listed(errors: Sequence[Finding]) -> str:
+def _list_errors(errors: Sequence[Finding]) -> str:
     lines = [f"- {error}" for error in errors[:ERRORS_SHOWN]]
     if len(errors) > ERRORS_SHOWN:
         lines.append(f"- and {len(errors) - ERRORS_SHOWN} more")
@@ -216,7 +186,7 @@ def _lines(count: int) -> str:
     return "1 line" if count == 1 else f"{count} lines"
 
 
-def _left(session: Session) -> str:
+def _undo_left(session: Session) -> str:
     left = len(session.changes.done)
     return f"{left} more can be undone." if left else "Nothing more can be undone."
 
@@ -226,9 +196,9 @@ CREATE = Command(
     _create,
     "Make a file and open it: an empty one, or with a text. With a text, a file that exists is replaced. Folders on the way "
     "are made.",
-    (Parameter("path", "the file, in the workspace"),),
+    (CommandParameter("path", "the file, in the workspace"),),
     "create notes/plan.txt\nFirst measure the baseline.\nend_of_file",
-    Parameter("text", "what the file is to hold", required=False),
+    CommandParameter("text", "what the file is to hold", required=False),
     "end_of_file",
 )
 EDIT = Command(
@@ -237,11 +207,11 @@ EDIT = Command(
     "Replace lines of the open file, both ends included. Without a text they are deleted. Write the indentation as it is to be. "
     "An edit that brings new errors into a Python file is not made, and you are shown why.",
     (
-        Parameter("first", "the first line to replace", "integer"),
-        Parameter("last", "the last line to replace", "integer"),
+        CommandParameter("first", "the first line to replace", "integer"),
+        CommandParameter("last", "the last line to replace", "integer"),
     ),
     "edit 12:13\n    rate = 0.01\n    for epoch in range(20):\nend_of_edit",
-    Parameter("text", "the new lines"),
+    CommandParameter("text", "the new lines"),
     "end_of_edit",
     joined=":",
 )
@@ -249,9 +219,9 @@ INSERT = Command(
     "insert",
     _insert,
     "Put a text behind a line of the open file. It is checked as an edit is.",
-    (Parameter("line", "the line behind which it goes; 0 puts it before the first", "integer"),),
+    (CommandParameter("line", "the line behind which it goes; 0 puts it before the first", "integer"),),
     "insert 0\nimport random\nend_of_insert",
-    Parameter("text", "the new lines"),
+    CommandParameter("text", "the new lines"),
     "end_of_insert",
 )
 UNDO = Command(

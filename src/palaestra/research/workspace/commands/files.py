@@ -1,7 +1,7 @@
-"""The agent's files, seen from outside without ever opening a path of theirs here.
+"""The agent's files, accessed without opening a path of the agent on the host.
 
-A path is looked at by the agent's own shell, inside its sandbox. What lies in the workspace is then read and written by
-the sandbox's own calls, which follow no link; everything else is printed by the shell, piece by piece.
+The agent's own shell resolves a path inside its sandbox. Files of the workspace are then read and written by the
+sandbox's calls, which follow no links; all others are printed by the shell in pieces.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from typing import Literal
 
 from palaestra.core.errors import SandboxError
 from palaestra.research.workspace.commands.base import CommandError
-from palaestra.research.workspace.commands.shell_query import Inside
+from palaestra.research.workspace.commands.shell_query import ShellQuery
 from palaestra.research.workspace.commands.text import Text
 
 WHOLE = 4 << 20
-"""Bytes of the largest file that is read whole, and so of the largest that can be edited."""
+"""The maximum bytes of a file that is read as a whole, and so of one that can be edited."""
+LEVELS, UNDO_BYTES = 100, 32 << 20
+"""The number of changes that can be undone, and the bytes kept for that."""
 WIDEST = 2000
-"""Characters of a line that are shown."""
+"""The maximum characters of a line that are shown."""
 
-# Every program that a script starts is a millisecond, and more on a busy machine, so here there is none for most files:
-# `read` fails where a file ends before as many bytes as it may take, and before a NUL byte. Else `wc` says how large it
-# is. That matters in the workspace alone, where it decides how a file is read.
+# Every process that a script starts costs a millisecond or more, so most files need none: `read` fails if a file ends
+# before the requested bytes, and before a NUL byte. Otherwise `wc` gives the size. It matters only in the workspace,
+# where it decides how a file is read.
 _LOOK = r"""
 local __path=$1 __kind=missing __size=0 __may=0 __plain=1 __part __head LC_ALL=C
 [[ $__path == /* ]] || __path=${PWD%/}/$__path
@@ -44,7 +46,7 @@ while [[ $__part == */* ]]; do
 done
 __a=("$__kind" "$__size" "$__may" "$__path" "$__plain")
 """
-# The path without links: that of the nearest folder that exists, and the names below it.
+# The path without links: the nearest existing folder, and the names below it.
 _RESOLVE = r"""
 builtin mapfile -t -d '' __a < <(
   __path=$1 __kind=missing __size=0 __may=0
@@ -63,7 +65,7 @@ builtin mapfile -t -d '' __a < <(
     && builtin printf '%s\0' "$__kind" "$__size" "$__may" "$__path" "$PWD"
 )
 """
-# `read` stops at a NUL byte with success before it has as many bytes as it may take.
+# `read` stops at a NUL byte with success before it has all requested bytes.
 _MEASURE = r"""
 local __lines __bytes __head __zero=0 LC_ALL=C
 builtin read -r __lines __bytes < <(exec wc -lc <"$1")
@@ -81,17 +83,17 @@ Kind = Literal["file", "folder", "missing", "dangling", "special", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a path of the agent's leads.
+class FileLocation:
+    """Where a path of the agent leads.
 
     Arguments:
-        path: absolute, without links, as commands see it.
-        relative: the same below the workspace; `None` outside.
-        size: bytes of a file of the workspace.
+        path: the absolute path without links, as commands see it.
+        relative: the path relative to the workspace; `None` outside.
+        size: the bytes of a file of the workspace.
         writable: whether the agent may write it.
         given: the path as the agent wrote it.
-        link: whether there is a link on the way.
-        data: what it holds, where it lies in the workspace and can be read whole.
+        link: whether the path contains a link.
+        data: the content of a workspace file that can be read as a whole.
     """
 
     path: str
@@ -105,12 +107,43 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a workspace file; `before` is `None` if the file was new."""
+
+    relative: str
+    before: bytes | None
+    after: bytes
+    what: str
+
+    @property
+    def size(self) -> int:
+        return len(self.before or b"") + len(self.after)
+
+
+@dataclass(slots=True)
+class Changes:
+    """The changes of an episode that can be undone."""
+
+    done: list[Change] = field(default_factory=list)
+
+    def add(self, change: Change) -> None:
+        self.done.append(change)
+        while len(self.done) > LEVELS or (
+            len(self.done) > 1 and sum(change_.size for change_ in self.done) > UNDO_BYTES
+        ):
+            del self.done[0]
+
+    def forget(self, relative: str) -> None:
+        self.done = [change for change in self.done if change.relative != relative]
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """Some lines of a file.
 
     Arguments:
-        first: the number of the first of `lines`.
-        total: how many lines the file has.
+        first: the number of the first line.
+        total: the number of lines in the file.
     """
 
     lines: tuple[str, ...]
@@ -121,125 +154,125 @@ class Page:
 class Files:
     """The files of one shell."""
 
-    def __init__(self, inside: Inside) -> None:
+    def __init__(self, inside: ShellQuery) -> None:
         self.inside, self.shell = inside, inside.shell
 
-    def locate(self, path: str) -> Place:
-        """Where a path leads, from the shell's current folder."""
+    def locate(self, path: str) -> FileLocation:
+        """Resolve a path from the shell's current folder."""
         if not path or "\0" in path or "\n" in path or len(path) > 4000:
             raise CommandError(f"a path of a file is expected; got {path[:80]!r}")
-        kind, size, writable, absolute, plain = self._asked(_LOOK, 5, path, self.shell.workspace)
+        kind, size, writable, absolute, plain = self._query(_LOOK, 5, path, self.shell.workspace)
         link, root = False, self.shell.workspace
-        if plain != "1":  # with links, or with steps back, on the way
-            kind, size, writable, real, root = self._asked(_RESOLVE, 5, absolute, root)
+        if plain != "1":  # with links or `..` in it
+            kind, size, writable, real, root = self._query(_RESOLVE, 5, absolute, root)
             link = posixpath.normpath(absolute) != posixpath.normpath(real)
             absolute = real
         relative = _below(absolute, root)
         data = self._plain(relative) if kind == "file" and relative is not None and int(size) <= WHOLE else None
         known = int(size) if data is None else len(data)
-        return Place(posixpath.normpath(absolute), relative, kind, known, writable == "1", path, link, data)  # type: ignore[arg-type]
+        return FileLocation(posixpath.normpath(absolute), relative, kind, known, writable == "1", path, link, data)  # type: ignore[arg-type]
 
-    def existing(self, path: str) -> Place:
-        """Where a path leads that must be a file which can be read."""
-        place = self.locate(path)
-        if place.kind != "file":
-            # What a background process prints in the middle of a long answer is the only other kind.
+    def existing(self, path: str) -> FileLocation:
+        """Resolve a path that must be a readable file."""
+        location = self.locate(path)
+        if location.kind != "file":
+            # The only other kind is output of a background process within a long answer.
             problem = _PROBLEMS.get(
-                place.kind, "cannot be looked at while something else prints into the shell; try again"
+                location.kind, "cannot be looked at while something else prints into the shell; try again"
             )
             raise CommandError(f"'{path}' {problem.format(path=path)}")
-        return place
+        return location
 
-    def read(self, place: Place) -> bytes:
-        """What a file of the workspace holds, whole."""
-        if place.data is not None:
-            return place.data
-        if place.size > WHOLE:
+    def read(self, location: FileLocation) -> bytes:
+        """Return the whole content of a workspace file."""
+        if location.data is not None:
+            return location.data
+        if location.size > WHOLE:
             raise CommandError(
-                f"'{place.given}' has {place.size} bytes; files up to {WHOLE} can be edited here. Change it by a program: sed, python"
+                f"'{location.given}' has {location.size} bytes; files up to {WHOLE} can be edited here. Change it by a program: sed, python"
             )
-        raise CommandError(f"'{place.given}' cannot be read: it changed just now. Try again")
+        raise CommandError(f"'{location.given}' cannot be read: it changed just now. Try again")
 
-    def text(self, place: Place) -> Text:
-        """A file of the workspace as lines."""
-        data = self.read(place)
+    def text(self, location: FileLocation) -> Text:
+        """Return a workspace file as lines."""
+        data = self.read(location)
         if b"\0" in data:
-            raise binary(place, len(data))
+            raise binary(location, len(data))
         return Text.decode(data)
 
-    def page(self, place: Place, first: int, count: int) -> Page:
-        """Some lines of any file; where that many are not left behind `first`, the last ones."""
-        if place.data is not None:
-            lines = self.text(place).lines
+    def page(self, location: FileLocation, first: int, count: int) -> Page:
+        """Return some lines of any file; the last ones if too few follow `first`."""
+        if location.data is not None:
+            lines = self.text(location).lines
             first = _first(first, count, len(lines))
             return Page(lines[first - 1 : first - 1 + count], first, len(lines))
-        zero, lines_, bytes_ = self._asked(_MEASURE, 3, place.path)
+        zero, lines_, bytes_ = self._query(_MEASURE, 3, location.path)
         newlines, size = int(lines_), int(bytes_)
         if zero == "1":
-            raise binary(place, size)
-        last = self._slice(place, newlines + 1, 1, size)  # a line without an end, if there is one
+            raise binary(location, size)
+        last = self._slice(location, newlines + 1, 1, size)  # an unterminated last line, if any
         total = newlines + len(last)
         first = _first(first, count, total)
-        return Page(tuple(self._slice(place, first, count, size)), first, total)
+        return Page(tuple(self._slice(location, first, count, size)), first, total)
 
-    def write(self, place: Place, data: bytes) -> None:
-        """Put a file into the workspace. If that fails, it holds again what it held before."""
-        assert place.relative is not None
+    def write(self, location: FileLocation, data: bytes) -> None:
+        """Write a workspace file. If that fails, its old content is restored."""
+        assert location.relative is not None
         try:
-            self.shell.write_files({place.relative: data})
+            self.shell.write_files({location.relative: data})
         except SandboxError as error:
-            self.inside.ask(":")  # Where the sandbox itself broke, this raises.
-            if place.data is not None:
+            self.inside.ask(":")  # Raises if the sandbox itself failed.
+            if location.data is not None:
                 try:
-                    self.shell.write_files({place.relative: place.data})
+                    self.shell.write_files({location.relative: location.data})
                 except SandboxError:
                     raise CommandError(
-                        f"'{place.given}' could not be written, and is lost: {error}. Make room and write it again"
+                        f"'{location.given}' could not be written, and is lost: {error}. Make room and write it again"
                     ) from error
-            raise CommandError(f"'{place.given}' could not be written: {error}") from error
+            raise CommandError(f"'{location.given}' could not be written: {error}") from error
 
     def remove(self, relative: str) -> None:
-        """Take a file out of the workspace."""
+        """Delete a workspace file."""
         self.inside.ask('rm -f -- "$1"', posixpath.join(self.shell.workspace, relative))
         if self.shell.read_files([relative], 1):
             raise CommandError(f"'{relative}' cannot be removed; see its rights with: ls -l '{relative}'")
 
-    def _asked(self, script: str, count: int, *arguments: str) -> list[str]:
+    def _query(self, script: str, count: int, *arguments: str) -> list[str]:
         answer = self.inside.ask(script, *arguments)
-        # The programs that it asks are found by the agent's PATH, so that anything may come.
-        if answer is None or len(answer) != count or not all(re.fullmatch(rb"\d{1,18}", one) for one in answer[1:3]):
+        # The script's programs come from the agent's PATH, so the answer may be anything.
+        if answer is None or len(answer) != count or not all(re.fullmatch(rb"\d{1,18}", part) for part in answer[1:3]):
             raise CommandError(f"'{arguments[0]}' cannot be looked at; try: pwd; ls -ld '{arguments[0]}'; type -a wc")
         return [part.decode("utf-8", "replace") for part in answer]
 
     def _plain(self, relative: str) -> bytes | None:
-        """A file of the workspace to which no link leads; `None` where something else is there by now."""
+        """Read a workspace file without links; `None` if something else is there by now."""
         try:
             data = self.shell.read_files([relative], WHOLE + 1).get(relative)
-        except SandboxError as error:  # What the shell said of it is the agent's to forge.
+        except SandboxError as error:  # The agent can forge the shell's answer.
             raise CommandError(f"'{relative}' cannot be read: {error}") from error
         return data if data is not None and len(data) <= WHOLE else None
 
-    def _slice(self, place: Place, first: int, count: int, size: int, width: int = WIDEST) -> list[str]:
-        """Lines by the shell; what it does not let through at once comes in parts."""
-        answer = self.inside.ask(_SLICE, place.path, str(first), str(count), str(width), str(size))
+    def _slice(self, location: FileLocation, first: int, count: int, size: int, width: int = WIDEST) -> list[str]:
+        """Read lines through the shell, in parts if the output is too large."""
+        answer = self.inside.ask(_SLICE, location.path, str(first), str(count), str(width), str(size))
         if answer is None and count > 1:
             half = count // 2
-            rest = self._slice(place, first + half, count - half, size, width)
-            return self._slice(place, first, half, size, width) + rest
+            rest = self._slice(location, first + half, count - half, size, width)
+            return self._slice(location, first, half, size, width) + rest
         if answer is None:
-            return self._slice(place, first, 1, size, width // 2) if width > 1 else [""]
+            return self._slice(location, first, 1, size, width // 2) if width > 1 else [""]
         return [line.decode("utf-8", "surrogateescape").removesuffix("\r") for line in answer]
 
 
-def binary(place: Place, size: int) -> CommandError:
+def binary(location: FileLocation, size: int) -> CommandError:
     return CommandError(
-        f"'{place.given}' is no text: it holds NUL bytes ({size} bytes in all). Look at it by a program, for example: "
-        f"file '{place.given}'; python -c '...'"
+        f"'{location.given}' is no text: it holds NUL bytes ({size} bytes in all). Look at it by a program, for example: "
+        f"file '{location.given}'; python -c '...'"
     )
 
 
 def _below(path: str, root: str) -> str | None:
-    """A path from a folder on; `None` where it is not below it."""
+    """Return a path relative to a folder; `None` if it is not below it."""
     relative = posixpath.relpath(posixpath.normpath(path), posixpath.normpath(root))
     return None if relative == ".." or relative.startswith("../") else relative
 

@@ -1,9 +1,8 @@
-"""Which errors an edit brings into a Python file.
+"""Finds the errors that an edit adds to a Python file.
 
-Sources of the agent are parsed in a process of their own: one that makes the parser crash, or run for ever, costs a
-worker and nothing else. The worker stays, so that a check takes about as long as pyflakes does. It is not in the sandbox:
-it parses, and runs nothing of what it reads. Without pyflakes, which comes with `palaestra[research]`, only what the
-compiler finds is found.
+Sources are parsed in a separate process: one that crashes the parser or never ends only costs that worker. The worker
+is reused, so that a check takes about as long as pyflakes. It runs outside the sandbox, because it only parses. Without
+pyflakes (in `palaestra[research]`) only compiler errors are found.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 LONGEST = 400_000
-"""Characters of the longest source that is looked at."""
+"""The maximum characters of a source that is checked."""
 PATIENCE = 5.0
-"""Seconds that one source may take."""
+"""The maximum seconds per source."""
 
 REMEMBERED = 64
-"""Sources whose errors are known, for all workspaces of this process."""
+"""The number of sources whose errors are cached in this process."""
 
 
 class Finding(NamedTuple):
@@ -44,30 +43,29 @@ class Findings:
     """The errors of a source.
 
     Arguments:
-        broken: it cannot be parsed, so that the only error is where the parser stopped.
+        broken: the source cannot be parsed; the only error is where the parser stopped.
     """
 
-    found: tuple[Finding, ...] = ()
+    errors: tuple[Finding, ...] = ()
     broken: bool = False
 
 
 def new_errors(before: Findings, after: Findings) -> list[Finding]:
-    """The errors that were not there before, wherever they stood. Of a file that could not be parsed nothing is known,
-    so none counts as new."""
+    """Return the errors that are new, wherever they are. A file that could not be parsed before has no new errors."""
     if before.broken:
         return []
-    had = Counter(one.message for one in before.found)
+    had = Counter(finding.message for finding in before.errors)
     new = []
-    for one in after.found:
-        if had[one.message] > 0:
-            had[one.message] -= 1
+    for finding in after.errors:
+        if had[finding.message] > 0:
+            had[finding.message] -= 1
         else:
-            new.append(one)
+            new.append(finding)
     return new
 
 
 class Linter:
-    """Checks sources, one at a time; other threads wait."""
+    """Checks sources one at a time; other threads wait."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -76,13 +74,13 @@ class Linter:
         self._known: dict[str, Findings | None] = {}
 
     def check(self, source: str) -> Findings | None:
-        """The errors of a Python source; `None` where it is too long or too much for the parser."""
+        """Return the errors of a Python source; `None` if it is too long or the parser gave up."""
         if len(source) > LONGEST:
             return None
         if not source.strip():
             return Findings()
         with self._lock:
-            if source not in self._known:  # What one edit leaves, the next one starts from.
+            if source not in self._known:  # An edit usually starts from the result of the previous one.
                 if len(self._known) >= REMEMBERED:
                     del self._known[next(iter(self._known))]
                 self._known[source] = self._ask(source)
@@ -99,7 +97,7 @@ class Linter:
         worker.wait()
 
     def _ask(self, source: str) -> Findings | None:
-        worker = self._started()
+        worker = self._start()
         assert worker.stdin is not None
         assert worker.stdout is not None
         try:
@@ -109,12 +107,12 @@ class Linter:
             line = worker.stdout.readline() if ready else b""
         except OSError:
             line = b""
-        if not line:  # it died, or will not end
+        if not line:  # it died or hangs
             self.close()
             return None
         return _read(json.loads(line))
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes]:
         if self._worker is not None and self._owner == os.getpid() and self._worker.poll() is None:
             return self._worker
         self.close()
@@ -133,13 +131,13 @@ class Linter:
 
 
 LINTER = Linter()
-"""The one of this process; its worker starts with the first check."""
+"""The linter of this process; its worker starts with the first check."""
 atexit.register(LINTER.close)
 
 
 def _read(answer: dict[str, object] | None) -> Findings | None:
     if answer is None:
         return None
-    found = answer["found"]
-    assert isinstance(found, Sequence)
-    return Findings(tuple(Finding(line, message) for line, message in found), bool(answer["broken"]))
+    errors = answer["errors"]
+    assert isinstance(errors, Sequence)
+    return Findings(tuple(Finding(line, message) for line, message in errors), bool(answer["broken"]))

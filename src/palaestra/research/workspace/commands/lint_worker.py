@@ -1,4 +1,4 @@
-"""Finds the errors in Python sources; a process of its own, see `lint`. Reads and writes JSON, a line each.
+"""The worker process of `lint`: finds errors in Python sources. Reads and writes one JSON value per line.
 
 Run as a script with the folder that holds pyflakes; it imports nothing of this package.
 """
@@ -19,36 +19,38 @@ FATAL = frozenset({
     "TooManyExpressionsInStarredAssignment", "FutureFeatureNotDefined", "LateFutureImport",
     "ForwardAnnotationSyntaxError",
 })  # fmt: skip
-"""What pyflakes finds that fails when it is run; matters of style are the agent's own."""
+"""Pyflakes messages about code that fails at run time; matters of style are left to the agent."""
 
 
 def findings(source: str) -> dict[str, object]:
-    """The errors of a source: `broken` where it cannot be parsed at all."""
+    """Return the errors of a source; `broken` if it cannot be parsed."""
     try:
         tree = ast.parse(source)
-        compile(tree, "file", "exec", dont_inherit=True)  # finds what the parser lets pass, as a `nonlocal` of nothing
+        compile(
+            tree, "file", "exec", dont_inherit=True
+        )  # finds errors that the parser misses, such as an invalid `nonlocal`
     except SyntaxError as error:
-        return {"broken": True, "found": [[error.lineno or 1, f"{type(error).__name__}: {error.msg}"]]}
+        return {"broken": True, "errors": [[error.lineno or 1, f"{type(error).__name__}: {error.msg}"]]}
     except ValueError as error:  # a NUL, or a lone surrogate
-        return {"broken": True, "found": [[1, f"SyntaxError: {error}"]]}
+        return {"broken": True, "errors": [[1, f"SyntaxError: {error}"]]}
     try:
         from pyflakes.checker import Checker
     except ImportError:
-        return {"broken": False, "found": []}
-    found = [
+        return {"broken": False, "errors": []}
+    errors = [
         [message.lineno, message.message % message.message_args]
         for message in Checker(tree, filename="file").messages
         if type(message).__name__ in FATAL
     ]
-    return {"broken": False, "found": sorted(found)}
+    return {"broken": False, "errors": sorted(errors)}
 
 
 def main() -> None:
     if sys.argv[1]:
         sys.path.append(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    warnings.simplefilter("ignore")  # Of doubtful escapes nobody here wants to hear.
-    gc.disable()  # A tree is many small objects, none of them garbage. Swept when the answer is out.
+    warnings.simplefilter("ignore")  # Ignore warnings such as invalid escapes.
+    gc.disable()  # A syntax tree is many small objects without garbage; collect after the answer.
     for line in sys.stdin.buffer:
         try:
             answer: object = findings(json.loads(line))

@@ -1,4 +1,4 @@
-"""What an agent writes down for later: within the episode, and beyond it where the memory has a file."""
+"""The agent's notes, for one episode or, with a file, across episodes."""
 
 from __future__ import annotations
 
@@ -8,30 +8,24 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import SettingsError
-from palaestra.research.workspace.commands.base import Command, Parameter
 from palaestra.runs.guard import storage_errors
-
-if TYPE_CHECKING:
-    from palaestra.research.workspace.commands.session import Session
 
 LONGEST_KEY, LONGEST_TEXT, MOST = 200, 20_000, 1000
 SHOWN = 10
-"""Notes that one reading gives."""
+"""The maximum number of notes in one answer."""
 BEGINNING = b'{"key": '
-"""Of every line of a memory's file."""
+"""The beginning of every line of a memory file."""
 _WORD = re.compile(r"\w+")
 
 
 class Memory:
-    """Notes by key; a new one takes the place of an old one with the same key.
+    """Notes by key; a new note replaces the one with the same key.
 
     Arguments:
-        path: a file of JSON lines that holds them; several sessions may share it. `None` keeps them in memory.
+        path: a JSON Lines file for the notes, which several sessions may share. `None` keeps them in memory.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -39,10 +33,10 @@ class Memory:
         self._own: dict[str, str] = {}
 
     def write(self, key: str, text: str) -> None:
-        """Keep a note.
+        """Store a note.
 
         Raises:
-            StorageError: the disk refused it.
+            StorageError: the file cannot be written.
         """
         if self.path is None:
             self._own.pop(key, None)
@@ -52,26 +46,28 @@ class Memory:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with open(self.path, "ab") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX)
-                # A line that was cut by a kill is ended first, so that it takes none with it.
-                start = b"" if _ended(self.path) else b"\n"
+                # A line that was cut by a kill is ended first, so that it does not swallow this one.
+                start = b"" if _ends_with_newline(self.path) else b"\n"
                 stream.write(start + json.dumps({"key": key, "text": text}).encode() + b"\n")
 
     def notes(self) -> dict[str, str]:
-        """All notes, the oldest first."""
+        """Return all notes, the oldest first."""
         if self.path is None:
             return dict(self._own)
-        found: dict[str, str] = {}
+        notes: dict[str, str] = {}
         if not self.path.exists():
-            return found
+            return notes
         for line in self.path.read_bytes().splitlines():
             note = _note(line)
             if note is not None:
-                found.pop(note[0], None)
-                found[note[0]] = note[1]
-        return found
+                notes.pop(note[0], None)
+                notes[note[0]] = note[1]
+        return notes
 
     def search(self, query: str) -> list[tuple[str, str]]:
-        """The notes that share words with `query`, those with more and rarer ones first; the newest, without a query."""
+        """Return the notes that share words with `query`, those with more and rarer ones first; without a query, the
+        newest first.
+        """
         notes = self.notes()
         if not query.strip():
             return list(reversed(notes.items()))
@@ -93,10 +89,10 @@ class Memory:
 
 
 def check_memory(path: Path) -> None:
-    """Raise where notes cannot be kept, as what is there is something else.
+    """Raise if notes cannot be stored at a path.
 
     Raises:
-        SettingsError: a folder is named, or a file that holds no note.
+        SettingsError: it is a folder, or a file without notes.
         StorageError: it cannot be read.
     """
     if path.is_dir():
@@ -107,13 +103,13 @@ def check_memory(path: Path) -> None:
     with storage_errors(path, "reading an agent's memory"):
         lines = [line for line in path.read_bytes().splitlines() if line.strip()] if path.exists() else []
     # The only line may have been cut by a kill.
-    cut = len(lines) == 1 and lines[0].startswith(BEGINNING) and not _ended(path)
+    cut = len(lines) == 1 and lines[0].startswith(BEGINNING) and not _ends_with_newline(path)
     if lines and not cut and all(_note(line) is None for line in lines):
         raise SettingsError(f"the memory {path} is a file of something else: no line of it is a note")
 
 
 def _note(line: bytes) -> tuple[str, str] | None:
-    """Key and text of a note; `None` of a line that is none."""
+    """Return key and text of a note; `None` if the line is not a note."""
     try:
         note = json.loads(line)
         return str(note["key"]), str(note["text"])
@@ -121,7 +117,7 @@ def _note(line: bytes) -> tuple[str, str] | None:
         return None
 
 
-def _ended(path: Path) -> bool:
+def _ends_with_newline(path: Path) -> bool:
     with open(path, "rb") as stream:
         if stream.seek(0, os.SEEK_END) == 0:
             return True
@@ -131,52 +127,3 @@ def _ended(path: Path) -> bool:
 
 def _words(text: str) -> list[str]:
     return _WORD.findall(text.lower().replace("_", " "))
-
-
-def _write(session: Session, arguments: Mapping[str, Any]) -> str:
-    key, text = arguments["key"].strip(), arguments["text"]
-    if not key or len(key) > LONGEST_KEY:
-        raise MEMORY_WRITE.error(f"KEY is a word of at most {LONGEST_KEY} characters; got {len(key)}")
-    if len(text) > LONGEST_TEXT:
-        raise MEMORY_WRITE.error(f"TEXT has at most {LONGEST_TEXT} characters; got {len(text)}")
-    notes = session.memory.notes()
-    if len(notes) >= MOST and key not in notes:
-        raise MEMORY_WRITE.error(f"the memory is full ({MOST} notes); write over a key that is there")
-    session.memory.write(key, text)
-    return f"{'Changed' if key in notes else 'Kept'} the note '{key}'. There {'is' if len(notes | {key: ''}) == 1 else 'are'} {len(notes | {key: ''})} in memory."
-
-
-def _read(session: Session, arguments: Mapping[str, Any]) -> str:
-    query = arguments.get("query", "")
-    found = session.memory.search(query)
-    if not found:
-        total = len(session.memory.notes())
-        if not total:
-            return "The memory is empty. Write to it with: memory_write KEY TEXT"
-        return f"None of the {total} notes shares a word with '{query}'. Without a query memory_read shows the newest."
-    lines = [f"[{key}]\n{text}" for key, text in found[:SHOWN]]
-    if len(found) > SHOWN:
-        more = [key for key, _ in found[SHOWN:]]
-        names = ", ".join(more[:50]) + (", ..." if len(more) > 50 else "")
-        lines.append(f"({len(more)} more: {names})")
-    return "\n".join(lines)
-
-
-MEMORY_WRITE = Command(
-    "memory_write",
-    _write,
-    "Write a note down under a key, to be read later, also when the conversation has grown too long to see. A note with "
-    "the same key is replaced.",
-    (
-        Parameter("key", "one word that names the note"),
-        Parameter("text", "the note, of any number of lines", rest=True),
-    ),
-    "memory_write best_so_far two hidden layers of 64, learning rate 0.003: validation 0.871",
-)
-MEMORY_READ = Command(
-    "memory_read",
-    _read,
-    "Show the notes whose key or text shares words with the query, the best first; without a query, the newest.",
-    (Parameter("query", "words to look for", required=False, rest=True),),
-    "memory_read learning rate",
-)

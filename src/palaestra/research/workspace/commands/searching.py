@@ -1,21 +1,19 @@
-"""Commands that look for text and files: search_dir, search_file, find_file."""
+"""Commands that search text and files: search_dir, search_file, find_file."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from palaestra.research.workspace.commands.base import Command, CommandError, Parameter
-from palaestra.research.workspace.commands.text import shown
-
-if TYPE_CHECKING:
-    from palaestra.research.workspace.commands.session import Session
+from palaestra.research.workspace.commands.base import Command, CommandError, CommandParameter
+from palaestra.research.workspace.commands.session import Session
+from palaestra.research.workspace.commands.text import truncate_line
 
 MOST, WIDEST = 50, 200
-"""Matches that are shown, and how much of each line."""
+"""The maximum number of matches shown, and of characters per line."""
 PATIENCE = 30.0
-# A function stops reading after the lines that are shown; the program behind it then ends by itself.
+# Reading stops after the lines that are shown; the program then ends by itself.
 _TAKE = (
     f"local __k; builtin mapfile -t -n {MOST + 1} __a < <({{}}); local LC_ALL=C\n"
     f'for __k in "${{{{!__a[@]}}}}"; do __a[__k]=${{{{__a[__k]::{WIDEST}}}}}; done'
@@ -27,8 +25,8 @@ _FIND = _TAKE.format('builtin cd -- "$2" && exec find . -name .git -prune -o -na
 
 def _search_dir(session: Session, arguments: Mapping[str, Any]) -> str:
     term, folder = _term(SEARCH_DIR, arguments["term"]), _folder(session, arguments.get("dir", "."))
-    term, lines = _found(session, term, lambda term: _asked(session, _SEARCH_DIR, term, folder))
-    where = _shown_folder(arguments)
+    term, lines = _search(session, term, lambda term: _query(session, _SEARCH_DIR, term, folder))
+    where = _folder_name(arguments)
     if not lines:
         return f"No line of a file in {where} holds '{term}'. Capital letters count; binary files are not searched."
     return _listing([line.removeprefix("./") for line in lines], f"lines with '{term}' in {where}")
@@ -36,17 +34,17 @@ def _search_dir(session: Session, arguments: Mapping[str, Any]) -> str:
 
 def _search_file(session: Session, arguments: Mapping[str, Any]) -> str:
     term, path = _term(SEARCH_FILE, arguments["term"]), arguments.get("file")
-    place = session.open_place("search_file") if path is None else session.files.existing(path)
+    location = session.open_place("search_file") if path is None else session.files.existing(path)
 
     def lines_with(term: str) -> list[str]:
-        if place.data is None:
-            return _asked(session, _SEARCH_FILE, term, place.path)
-        numbered = enumerate(session.files.text(place).lines, 1)
-        found = (f"{number}:{shown(line, WIDEST)}" for number, line in numbered if term in line)
-        return list(itertools.islice(found, MOST + 1))
+        if location.data is None:
+            return _query(session, _SEARCH_FILE, term, location.path)
+        numbered = enumerate(session.files.text(location).lines, 1)
+        matches = (f"{number}:{truncate_line(line, WIDEST)}" for number, line in numbered if term in line)
+        return list(itertools.islice(matches, MOST + 1))
 
-    term, lines = _found(session, term, lines_with)
-    name = place.given
+    term, lines = _search(session, term, lines_with)
+    name = location.given
     if not lines:
         return f"No line of {name} holds '{term}'. Capital letters count."
     return _listing(lines, f"lines with '{term}' in {name}")
@@ -56,19 +54,19 @@ def _find_file(session: Session, arguments: Mapping[str, Any]) -> str:
     name, folder = _term(FIND_FILE, arguments["name"]), _folder(session, arguments.get("dir", "."))
     if "/" in name:
         raise FIND_FILE.error(f"NAME is a name without folders, DIR says where to look; got '{name}'")
-    name, lines = _found(session, name, lambda name: _asked(session, _FIND, name, folder))
+    name, lines = _search(session, name, lambda name: _query(session, _FIND, name, folder))
     lines = sorted(line.removeprefix("./") for line in lines)
-    where = _shown_folder(arguments)
+    where = _folder_name(arguments)
     if not lines:
         return f"No file called '{name}' in {where}. * stands for any letters: find_file '*{name.strip('*')}*'"
     return _listing(lines, f"files called '{name}' in {where}")
 
 
-def _found(session: Session, term: str, search: Callable[[str], list[str]]) -> tuple[str, list[str]]:
-    """What a search finds, and the text that it was for.
+def _search(session: Session, term: str, search: Callable[[str], list[str]]) -> tuple[str, list[str]]:
+    """Search, and return the text that matched with its lines.
 
-    In a call of a tool, quotes around a text are a part of it; many a model puts some there as it would in a shell. Where
-    nothing holds these, the text within them is meant.
+    Models often put quotes around the text of a tool call, as in a shell. If nothing matches with them, the text
+    without quotes is searched.
     """
     lines = search(term)
     bare = term[1:-1]
@@ -78,7 +76,7 @@ def _found(session: Session, term: str, search: Callable[[str], list[str]]) -> t
     return (bare, without) if without else (term, lines)
 
 
-def _asked(session: Session, script: str, *arguments: str) -> list[str]:
+def _query(session: Session, script: str, *arguments: str) -> list[str]:
     answer = session.inside.ask(script, *arguments, timeout=PATIENCE)
     if answer is None:
         raise CommandError("there are too many matches to show; search for something longer, or in a smaller folder")
@@ -91,21 +89,21 @@ def _listing(lines: list[str], what: str) -> str:
     return "\n".join([f"[{len(lines)} {what}]", *lines])
 
 
-def _term(command: Command, term: str) -> str:
+def _term(command: Command[Session], term: str) -> str:
     if not term or "\n" in term or "\0" in term:
         raise command.error(f"what to look for is a text of one line; got {term[:80]!r}")
     return term
 
 
 def _folder(session: Session, path: str) -> str:
-    place = session.files.locate(path)
-    if place.kind != "folder":
-        kind = "does not exist" if place.kind in ("missing", "dangling") else "is no folder"
+    location = session.files.locate(path)
+    if location.kind != "folder":
+        kind = "does not exist" if location.kind in ("missing", "dangling") else "is no folder"
         raise CommandError(f"DIR is a folder to look in, and '{path}' {kind}. Look with: ls")
-    return place.path
+    return location.path
 
 
-def _shown_folder(arguments: Mapping[str, Any]) -> str:
+def _folder_name(arguments: Mapping[str, Any]) -> str:
     path = arguments.get("dir", ".")
     return "the current folder" if path == "." else path
 
@@ -115,8 +113,8 @@ SEARCH_DIR = Command(
     _search_dir,
     "Search the files of a folder, and of those below it, for a text as it stands. Shows file, line number and line.",
     (
-        Parameter("term", "the text", written="in quotes if it has spaces"),
-        Parameter("dir", "the folder; without it, the current one", required=False),
+        CommandParameter("term", "the text", written="in quotes if it has spaces"),
+        CommandParameter("dir", "the folder; without it, the current one", required=False),
     ),
     'search_dir "learning_rate =" src',
 )
@@ -125,8 +123,8 @@ SEARCH_FILE = Command(
     _search_file,
     "Search a file for a text as it stands. Shows line number and line.",
     (
-        Parameter("term", "the text", written="in quotes if it has spaces"),
-        Parameter("file", "the file; without it, the open one", required=False),
+        CommandParameter("term", "the text", written="in quotes if it has spaces"),
+        CommandParameter("file", "the file; without it, the open one", required=False),
     ),
     "search_file def train.py",
 )
@@ -135,8 +133,8 @@ FIND_FILE = Command(
     _find_file,
     "Find files and folders by their name in a folder and below it. * in the name stands for any letters.",
     (
-        Parameter("name", "the name", written="in quotes if it has a *"),
-        Parameter("dir", "the folder; without it, the current one", required=False),
+        CommandParameter("name", "the name", written="in quotes if it has a *"),
+        CommandParameter("dir", "the folder; without it, the current one", required=False),
     ),
     "find_file '*.csv' /data",
 )

@@ -1,4 +1,4 @@
-"""Questions to the agent's shell, whose answers are told from what else comes out of it."""
+"""Queries to the agent's shell, whose answers are separated from its other output."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import time
 from palaestra.research.workspace.commands.base import CommandError
 from palaestra.sandbox.base import Shell, ShellResult
 
-# The agent's own words are no commands of bash. Where one is used as one, in a list, a loop or a script, this says so.
-# A program or function of the agent's of the same name goes first, as bash has it.
+# The agent's commands are not bash commands. This explains it if one is used in a list, a loop or a script. A program
+# or function of the agent with the same name takes precedence, as usual in bash.
 PRELUDE = r"""
 command_not_found_handle() {{
   case $1 in
@@ -23,10 +23,10 @@ command_not_found_handle() {{
 export -f command_not_found_handle
 """
 
-# A question is a function with variables of its own, so that none is left behind, and starts no process that it does not
-# ask for. Their names are such as no agent has made read-only. The agent's options do not hold in it; behind `||`,
-# `set -e` does not either. What it has to say is in `__a`, and is printed between two marks, by one builtin and so in one
-# piece: what background processes print comes before the first or behind the second.
+# A query is a function with local variables, so that nothing is left behind, and starts no extra processes. The
+# variable names are unlikely to be read-only. The agent's shell options do not apply in it; behind `||`, neither does
+# `set -e`. The answer is in `__a` and is printed between two marks by one builtin: output of background processes comes
+# before or after it.
 QUESTION = """{{
 palaestra_question() {{
 local - __a=(); set +eufx; [[ ${{PWD-}} == /* ]] || builtin cd .
@@ -40,11 +40,11 @@ builtin unset -f palaestra_question
 MOST_STRAY = 1 << 16
 
 
-class Inside:
-    """A shell, and the talk with it that is not the agent's.
+class ShellQuery:
+    """A shell, and the queries to it that are not the agent's.
 
-    What background processes print comes with the output of whatever is run next. Where that is one of our questions, it
-    is kept in `stray` for the agent's next command. All questions of one command have to be answered by its `deadline`.
+    Output of background processes arrives with the next command. If that is a query, the output is kept in `stray` for
+    the agent's next command. All queries of one command share a `deadline`.
     """
 
     def __init__(self, shell: Shell, names: list[str]) -> None:
@@ -53,7 +53,7 @@ class Inside:
         self._prelude = PRELUDE.format(names="|".join(map(shlex.quote, names)) or "''")
 
     def execute(self, command: str, timeout: float | None = None) -> ShellResult:
-        """Run a command of the agent's."""
+        """Run a command of the agent."""
         if not self._prepared:
             self._prepared = True
             self._stay(self._run(self._prelude).output)
@@ -61,9 +61,9 @@ class Inside:
         return self._run(command, timeout)
 
     def ask(self, script: str, *arguments: str, timeout: float = 20.0) -> list[bytes] | None:
-        """Run a script of ours, which finds `arguments` as `$1` and so on, and give what it left in the array `__a`.
+        """Run a script with `arguments` as `$1` and so on, and return what it left in the array `__a`.
 
-        `None` where that was more than the shell lets through.
+        Returns `None` if the output was too large.
 
         Raises:
             CommandError: the shell does not answer.
@@ -85,7 +85,7 @@ class Inside:
 
     @property
     def folder(self) -> str:
-        """The shell's current folder; asked for once after each command of the agent's."""
+        """The shell's current folder, queried once after each command of the agent."""
         if not self._folder:
             try:
                 answer = self.ask('__a=("$PWD")', timeout=2.0)

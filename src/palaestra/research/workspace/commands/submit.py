@@ -1,21 +1,19 @@
-"""Commands whose work the environment does: validate and submit."""
+"""Commands that the environment performs: validate and submit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from palaestra.research.workspace.commands.base import Command, Outcome
-
-if TYPE_CHECKING:
-    from palaestra.research.workspace.commands.session import Session
+from palaestra.research.workspace.commands.base import Command, CommandResult
+from palaestra.research.workspace.commands.session import Session
 
 
-def _validate(session: Session, arguments: Mapping[str, Any]) -> str | Outcome:
+def _validate(session: Session, arguments: Mapping[str, Any]) -> str | CommandResult:
     return session.hooks.validate()
 
 
-def _submit(session: Session, arguments: Mapping[str, Any]) -> str | Outcome:
+def _submit(session: Session, arguments: Mapping[str, Any]) -> str | CommandResult:
     return session.hooks.submit()
 
 

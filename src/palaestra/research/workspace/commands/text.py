@@ -1,4 +1,4 @@
-"""A file as lines, and back to the very same bytes."""
+"""A file as lines, and back to the same bytes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The lines of a file, without their ends. Bytes that are no UTF-8 are kept as lone surrogates.
+    """The lines of a file without their ends. Invalid UTF-8 is kept as lone surrogates.
 
     Arguments:
-        newline: what ends a line: `\\n`, or `\\r\\n` where all lines end so.
-        final: whether the last line is ended too.
-        mark: what stands before the text: a byte order mark, or nothing.
+        newline: the line end: `\\n`, or `\\r\\n` if all lines end so.
+        final: whether the last line is terminated.
+        mark: a byte order mark, or empty.
 
     Example:
         >>> text = Text.decode(b"one\\r\\ntwo")
         >>> text.lines, text.newline, text.final
         (('one', 'two'), '\\r\\n', False)
-        >>> text.replaced(1, 1, ["1", "1.5"]).encode()
+        >>> text.replace_lines(1, 1, ["1", "1.5"]).encode()
         b'1\\r\\n1.5\\r\\ntwo'
     """
 
@@ -46,20 +46,20 @@ class Text:
         whole = self.newline.join(self.lines) + (self.newline if self.final and self.lines else "")
         return self.mark + whole.encode("utf-8", "surrogateescape")
 
-    def replaced(self, first: int, last: int, lines: Sequence[str]) -> Self:
-        """With other lines in the place of `first` to `last`, counted from 1; `last` before `first` replaces none."""
+    def replace_lines(self, first: int, last: int, lines: Sequence[str]) -> Self:
+        """Replace the lines `first` to `last`, counted from 1; `last` before `first` replaces none."""
         return replace(self, lines=(*self.lines[: first - 1], *lines, *self.lines[last:]))
 
     @property
     def source(self) -> str:
-        """The text with plain newlines, as a compiler takes it."""
+        """The text with plain newlines, for the compiler."""
         return "".join(line + "\n" for line in self.lines)
 
 
-def lines_of(text: str) -> list[str]:
-    """The lines that an agent wrote; a final newline begins no line of its own.
+def split_lines(text: str) -> list[str]:
+    """Split a text of the agent into lines; a final newline begins no further line.
 
-    >>> lines_of("a\\nb\\n"), lines_of("a\\nb"), lines_of(""), lines_of("\\n")
+    >>> split_lines("a\\nb\\n"), split_lines("a\\nb"), split_lines(""), split_lines("\\n")
     (['a', 'b'], ['a', 'b'], [], [''])
     """
     if not text:
@@ -67,7 +67,7 @@ def lines_of(text: str) -> list[str]:
     return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
-def shown(line: str, most: int) -> str:
-    """A line as it is shown: what is no UTF-8 as U+FFFD, and what is too long cut."""
+def truncate_line(line: str, most: int) -> str:
+    """Return a line for display: invalid UTF-8 as U+FFFD, and cut if it is too long."""
     line = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     return line if len(line) <= most else f"{line[:most]}… ({len(line) - most} more characters)"

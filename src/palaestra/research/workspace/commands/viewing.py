@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from palaestra.research.workspace.commands.base import Command, Parameter
-
-if TYPE_CHECKING:
-    from palaestra.research.workspace.commands.session import Session
+from palaestra.research.workspace.commands.base import Command, CommandParameter
+from palaestra.research.workspace.commands.session import Session
 
 OVERLAP = 2
-"""Lines that two windows share when one scrolls."""
+"""The lines that two windows share when scrolling."""
 
 
 def _open(session: Session, arguments: Mapping[str, Any]) -> str:
@@ -20,13 +18,13 @@ def _open(session: Session, arguments: Mapping[str, Any]) -> str:
         if session.view is None:
             raise OPEN.error("PATH is missing, and no file is open")
         path = session.view.path
-    place = session.files.existing(path)
+    location = session.files.existing(path)
     if line is not None and line < 1:
         raise OPEN.error(f"LINE counts from 1; got {line}")
     if line is None:
-        same = session.view is not None and session.view.path == place.path
-        return session.show(place, session.view.first if session.view and same else 1)
-    return session.show(place, _above(session, line), line)
+        same = session.view is not None and session.view.path == location.path
+        return session.show(location, session.view.first if session.view and same else 1)
+    return session.show(location, _above(session, line), line)
 
 
 def _goto(session: Session, arguments: Mapping[str, Any]) -> str:
@@ -37,19 +35,19 @@ def _goto(session: Session, arguments: Mapping[str, Any]) -> str:
 
 
 def _scroll_up(session: Session, arguments: Mapping[str, Any]) -> str:
-    place = session.open_place("scroll_up")
+    location = session.open_place("scroll_up")
     assert session.view is not None
-    return session.show(place, session.view.first - max(1, session.window - OVERLAP))
+    return session.show(location, session.view.first - max(1, session.window - OVERLAP))
 
 
 def _scroll_down(session: Session, arguments: Mapping[str, Any]) -> str:
-    place = session.open_place("scroll_down")
+    location = session.open_place("scroll_down")
     assert session.view is not None
-    return session.show(place, session.view.first + max(1, session.window - OVERLAP))
+    return session.show(location, session.view.first + max(1, session.window - OVERLAP))
 
 
 def _above(session: Session, line: int) -> int:
-    """Where a window begins in which a line is to be seen with some lines above it."""
+    """Return the first line of a window that shows a line with some lines above it."""
     return max(1, line - session.window // 4)
 
 
@@ -59,8 +57,8 @@ OPEN = Command(
     "Open a file and show a window of its lines with their numbers. Files of the workspace can then be changed with edit "
     "and insert; files outside of it can be read. Without a path, the open file is shown again.",
     (
-        Parameter("path", "the file, from the current folder or absolute", required=False),
-        Parameter("line", "a line that the window is to show", "integer", required=False),
+        CommandParameter("path", "the file, from the current folder or absolute", required=False),
+        CommandParameter("line", "a line that the window is to show", "integer", required=False),
     ),
     "open train.py 40",
 )
@@ -68,7 +66,7 @@ GOTO = Command(
     "goto",
     _goto,
     "Move the window of the open file to a line.",
-    (Parameter("line", "the line to show", "integer"),),
+    (CommandParameter("line", "the line to show", "integer"),),
     "goto 120",
 )
 SCROLL_UP = Command("scroll_up", _scroll_up, "Move the window of the open file up by its height.")

@@ -1,4 +1,4 @@
-"""The window: some lines of a file with their numbers, and how many there are above and below."""
+"""The window: numbered lines of a file, and how many lines are above and below."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import re
 from collections.abc import Sequence
 
 from palaestra.research.workspace.commands.files import WIDEST, Page
-from palaestra.research.workspace.commands.text import shown
+from palaestra.research.workspace.commands.text import truncate_line
 
 HEADER = re.compile(r"^\[file .+, \d+ lines?(?:, .*)?\]$", re.MULTILINE)
-"""The first line of every window; whoever shortens a conversation finds windows by it."""
+"""The first line of every window; history processors find windows by it."""
 MOST = 40_000
-"""Characters of one window; the lines of a wider one are cut shorter."""
+"""The maximum characters of a window; in a larger one lines are cut shorter."""
 
 
 def window(name: str, page: Page, remark: str = "") -> str:
-    """A page as the agent sees it."""
+    """Render a page for the agent."""
     lines = "1 line" if page.total == 1 else f"{page.total} lines"
     header = f"[file {name}, {lines}{', ' + remark if remark else ''}]"
     if not page.total:
         return f"{header}\n(the file is empty)"
-    return "\n".join([header, *_more(page.first - 1, "above"), *_numbered(page.lines, page.first),
+    return "\n".join([header, *_more(page.first - 1, "above"), *_number(page.lines, page.first),
                       *_more(page.total - page.first - len(page.lines) + 1, "below")])  # fmt: skip
 
 
 def around(lines: Sequence[str], first: int, last: int, size: int) -> Page:
-    """The page of at most `size` lines that shows `first` to `last` with some lines around, or where these begin."""
+    """Return a page of at most `size` lines that shows `first` to `last`, or their beginning, with some context."""
     total = len(lines)
     margin = max(0, min(5, (size - (last - first + 1)) // 2))
     start = max(1, min(first - margin, total))
@@ -33,11 +33,11 @@ def around(lines: Sequence[str], first: int, last: int, size: int) -> Page:
     return Page(tuple(lines[start - 1 : end]), start, total)
 
 
-def _numbered(lines: Sequence[str], first: int) -> list[str]:
+def _number(lines: Sequence[str], first: int) -> list[str]:
     width = min(WIDEST, max(80, MOST // max(1, len(lines))))
     if sum(map(len, lines)) <= MOST:
         width = WIDEST
-    return [f"{number}|{shown(line, width)}" for number, line in enumerate(lines, first)]
+    return [f"{number}|{truncate_line(line, width)}" for number, line in enumerate(lines, first)]
 
 
 def _more(count: int, where: str) -> list[str]:

@@ -1,6 +1,6 @@
-"""Output parsers: from what an assistant said to the action that it wants, or to what was wrong with it.
+"""Output parsers: from an assistant's message to its action, or to what is wrong with it.
 
-One of your own is a class with the two members of `Parser`, and a line like these.
+To add one, write a class with the two members of `Parser` and register it like these.
 """
 
 from palaestra.research.workspace.parsing.base import PARSERS, Action, FormatError, Parser, make_parser

@@ -1,4 +1,4 @@
-"""What an output parser is, and what it gives."""
+"""The output parser interface and its helpers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from palaestra.core.registry import Registry
 PARSERS = Registry("output parser", "palaestra.output_parsers")
 
 MOST_STARTS = 32
-"""Places in a text at which JSON is tried, so that the work stays linear in its length."""
+"""The maximum number of places where JSON is tried, so that the work stays linear."""
 _DECODER = json.JSONDecoder(strict=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What an assistant wants to be done: a text for `Session.run`, or calls for `Session.call`; and why."""
+    """What an assistant wants to do: a text for `Session.run`, or calls for `Session.call`; and its reasoning."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
@@ -28,16 +28,16 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class FormatError:
-    """A message without an action that can be read. The text is for the model: what was wrong, and what to do."""
+    """A message without a readable action. The text tells the model what is wrong and what to do."""
 
     message: str
     thought: str = ""
 
 
 class Parser(Protocol):
-    """Reads an assistant's messages; `instructions` tell the model how to write them, for the prompt.
+    """Reads an assistant's messages; `instructions` describe the format for the prompt.
 
-    It does not raise, whatever comes, and takes a time that is linear in the length of the text.
+    A parser must not raise and must run in time linear in the length of the text.
     """
 
     instructions: str
@@ -46,33 +46,33 @@ class Parser(Protocol):
 
 
 def make_parser(name: str) -> Parser:
-    """The output parser that is registered under `name`.
+    """Make the output parser that is registered under `name`.
 
     Raises:
-        UnknownNameError: there is none; names the nearest one.
+        UnknownNameError: there is none; suggests the nearest one.
     """
     parser: Parser = PARSERS.get(name)()
     return parser
 
 
-def divided(message: Message) -> tuple[str, str]:
-    """What a reasoning model thought before it spoke, and what it said. The tag that opens may stand in the prompt."""
+def split_thinking(message: Message) -> tuple[str, str]:
+    """Split a message into the reasoning before `</think>` and the answer. The opening tag may be part of the prompt."""
     text = message.text.replace("\r\n", "\n")
-    thinking, closed, said = text.partition("</think>")
+    thinking, closed, answer = text.partition("</think>")
     if thinking.lstrip().startswith("<think>"):
-        return thinking.lstrip().removeprefix("<think>").strip(), said
+        return thinking.lstrip().removeprefix("<think>").strip(), answer
     if closed and "<think>" not in thinking:
-        return thinking.strip(), said
+        return thinking.strip(), answer
     return "", text
 
 
-def joined(*parts: str) -> str:
-    """The parts of a thought as one."""
+def join_parts(*parts: str) -> str:
+    """Join the parts of a thought."""
     return "\n\n".join(part.strip() for part in parts if part.strip())
 
 
 def objects(text: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects in a text, those in lists among them. Where one cannot be read, the next brace is tried."""
+    """Yield the JSON objects in a text, including those in lists. After an unreadable one the next brace is tried."""
     at = 0
     for _ in range(MOST_STARTS):
         at = text.find("{", at)
@@ -87,8 +87,8 @@ def objects(text: str) -> Iterator[dict[str, Any]]:
             yield value
 
 
-def dumped(value: Any) -> str:
-    """JSON text of what was read from some; what is nested too deep for that becomes an empty object."""
+def dump_json(value: Any) -> str:
+    """Dump a parsed value as JSON; a value that is nested too deep becomes an empty object."""
     try:
         return json.dumps(value)
     except RecursionError:
@@ -96,10 +96,10 @@ def dumped(value: Any) -> str:
 
 
 def call_in(value: dict[str, Any]) -> ToolCall | None:
-    """The call that a JSON object is, in any of the forms that makers of models have given it."""
+    """Return the tool call in a JSON object, in any of the common formats."""
     inner = value.get("function", value)
     name = inner.get("name") if isinstance(inner, dict) else None
     if not isinstance(inner, dict) or not isinstance(name, str) or not name:
         return None
     arguments = inner.get("arguments", inner.get("parameters", {}))
-    return ToolCall(name, arguments if isinstance(arguments, str) else dumped(arguments))
+    return ToolCall(name, arguments if isinstance(arguments, str) else dump_json(arguments))

@@ -6,14 +6,14 @@ import re
 from typing import NamedTuple
 
 from palaestra.core.records import Message
-from palaestra.research.workspace.parsing.base import Action, FormatError, divided, joined
+from palaestra.research.workspace.parsing.base import Action, FormatError, join_parts, split_thinking
 
 _HEREDOC = re.compile(r"<<-?[ \t]*+(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([A-Za-z_][A-Za-z0-9_]*+))")
 _ENDS = {"edit": "end_of_edit", "insert": "end_of_insert", "create": "end_of_file"}
 
 
 class LastBlock:
-    """The last fenced block is the action; what stands around it is thought."""
+    """The last fenced block is the action; the text around it is thought."""
 
     instructions = (
         "Think first, then give one command in a fenced block at the end of your message:\n```\nls -la\n```\n"
@@ -21,13 +21,13 @@ class LastBlock:
     )
 
     def __call__(self, message: Message) -> Action | FormatError:
-        thinking, text = divided(message)
-        found, opened = blocks(text)
-        return _action(text, thinking, found[-1:], opened)
+        thinking, text = split_thinking(message)
+        fenced, opened = blocks(text)
+        return _action(text, thinking, fenced[-1:], opened)
 
 
 class OneBlock:
-    """There is exactly one fenced block, and it is the action."""
+    """The only fenced block is the action."""
 
     instructions = (
         "Think first, then give one command in a fenced block:\n```\nls -la\n```\n"
@@ -35,19 +35,19 @@ class OneBlock:
     )
 
     def __call__(self, message: Message) -> Action | FormatError:
-        thinking, text = divided(message)
-        found, opened = blocks(text)
-        if len(found) > 1 and not opened:
+        thinking, text = split_thinking(message)
+        fenced, opened = blocks(text)
+        if len(fenced) > 1 and not opened:
             return FormatError(
-                f"Exactly one fenced block is expected, and your message has {len(found)}. Nothing was run. Send it again with the one "
+                f"Exactly one fenced block is expected, and your message has {len(fenced)}. Nothing was run. Send it again with the one "
                 "command that you want to be run now in a block, and nothing else in one.",
                 thinking,
             )
-        return _action(text, thinking, found, opened)
+        return _action(text, thinking, fenced, opened)
 
 
 class Block(NamedTuple):
-    """A fenced block: its text, and the places in the message where its fences begin and end."""
+    """A fenced block: its text, and where its fences begin and end in the message."""
 
     text: str
     start: int
@@ -64,10 +64,10 @@ class Fence(NamedTuple):
 
 
 def blocks(text: str) -> tuple[list[Block], bool]:
-    """The fenced blocks of a text, the outermost ones, and whether the last one is not closed.
+    """Return the outermost fenced blocks of a text, and whether the last one is unclosed.
 
-    A fence within a here-document, or within the text of an edit, is text. Else, within a block, a fence with a language
-    opens one more, and the next bare one closes that.
+    A fence within a here-document or the text of an edit is text. Otherwise a fence with a language opens a nested
+    block, which the next bare fence closes.
     """
     lines = text.split("\n")
     places, at = [], 0
@@ -75,7 +75,7 @@ def blocks(text: str) -> tuple[list[Block], bool]:
         places.append(at)
         at += len(line) + 1
     last_of = {line.strip(): number for number, line in enumerate(lines)}
-    found: list[Block] = []
+    fenced: list[Block] = []
     number = 0
     while number < len(lines):
         fence = _fence(lines[number])
@@ -84,11 +84,11 @@ def blocks(text: str) -> tuple[list[Block], bool]:
             continue
         closing = _closing(lines, last_of, number, fence)
         if closing is None:
-            return found, True
+            return fenced, True
         inner = "\n".join(lines[number + 1 : closing])
-        found.append(Block(inner, places[number], places[closing] + len(lines[closing])))
+        fenced.append(Block(inner, places[number], places[closing] + len(lines[closing])))
         number = closing + 1
-    return found, False
+    return fenced, False
 
 
 def _fence(line: str) -> Fence | None:
@@ -103,7 +103,7 @@ def _fence(line: str) -> Fence | None:
 
 
 def _closing(lines: list[str], last_of: dict[str, int], opening: int, fence: Fence) -> int | None:
-    """The number of the line that closes the block which `opening` opens."""
+    """Return the number of the line that closes the block."""
     level, until = 1, ""
     for number in range(opening + 1, len(lines)):
         line = lines[number]
@@ -123,27 +123,27 @@ def _closing(lines: list[str], last_of: dict[str, int], opening: int, fence: Fen
 
 
 def _text_until(line: str, last_of: dict[str, int], number: int, first: bool) -> str:
-    """The line that ends a here-document or an edit which begins here, if there is one further down."""
+    """Return the line that ends a here-document or edit that begins here, if it exists further down."""
     words = line.split(None, 1)
     end = _ENDS.get(words[0], "") if first and words else ""
-    if not end and "<<" in line and (found := _HEREDOC.search(line)):
-        end = (found[1] or found[2] or found[3]).strip()
+    if not end and "<<" in line and (heredoc := _HEREDOC.search(line)):
+        end = (heredoc[1] or heredoc[2] or heredoc[3]).strip()
     return end if end and last_of.get(end, -1) > number else ""
 
 
-def _action(text: str, thinking: str, found: list[Block], opened: bool) -> Action | FormatError:
+def _action(text: str, thinking: str, fenced: list[Block], opened: bool) -> Action | FormatError:
     if opened:
         return FormatError(
             "The last fenced block is not closed, so nothing was run. Send the whole command again, with ``` on a line of its own "
             "behind it; shorter, if your message was cut off.",
             thinking,
         )
-    if not found:
+    if not fenced:
         return FormatError(
             "A command in a fenced block is expected, and your message has none. Nothing was run. For example:\n```\nls -la\n```",
             thinking,
         )
-    block = found[0]
+    block = fenced[0]
     if not block.text.strip():
         return FormatError("The fenced block is empty. Put the command that is to be run in it.", thinking)
-    return Action(block.text, thought=joined(thinking, text[: block.start], text[block.end :]))
+    return Action(block.text, thought=join_parts(thinking, text[: block.start], text[block.end :]))

@@ -1,17 +1,25 @@
-"""Actions in XML tags or in JSON, and messages that are nothing but an action."""
+"""Actions in XML tags or JSON, and messages that are an action as a whole."""
 
 from __future__ import annotations
 
 import re
 
 from palaestra.core.records import Message
-from palaestra.research.workspace.parsing.base import Action, FormatError, call_in, divided, dumped, joined, objects
+from palaestra.research.workspace.parsing.base import (
+    Action,
+    FormatError,
+    call_in,
+    dump_json,
+    join_parts,
+    objects,
+    split_thinking,
+)
 
 _TAG = re.compile(r"</?command>")
 
 
 class Xml:
-    """The action stands between `<command>` and `</command>`."""
+    """The action is between `<command>` and `</command>`."""
 
     instructions = (
         "Think first, then give one command between tags, as it is to be run, with nothing in it escaped:\n"
@@ -19,8 +27,8 @@ class Xml:
     )
 
     def __call__(self, message: Message) -> Action | FormatError:
-        thinking, text = divided(message)
-        found: list[tuple[int, int, int, int]] = []
+        thinking, text = split_thinking(message)
+        spans: list[tuple[int, int, int, int]] = []
         depth, start = 0, (0, 0)
         for tag in _TAG.finditer(text):
             if tag[0] == "<command>":
@@ -30,24 +38,24 @@ class Xml:
             elif depth:
                 depth -= 1
                 if depth == 0:
-                    found.append((*start, *tag.span()))
+                    spans.append((*start, *tag.span()))
         if depth:
             return FormatError(
                 "There is a <command> without its </command>, so nothing was run. Send the whole command again; shorter, if your "
                 "message was cut off.",
                 thinking,
             )
-        if len(found) != 1:
+        if len(spans) != 1:
             return FormatError(
-                f"Exactly one command between <command> and </command> is expected, and your message has {len(found) or 'none'}. Nothing "
+                f"Exactly one command between <command> and </command> is expected, and your message has {len(spans) or 'none'}. Nothing "
                 "was run. For example:\n<command>\nls -la\n</command>",
                 thinking,
             )
-        before, first, last, behind = found[0]
+        before, first, last, behind = spans[0]
         command = text[first:last].strip("\n")
         if not command.strip():
             return FormatError("The command between the tags is empty. Give the one that is to be run.", thinking)
-        return Action(command, thought=joined(thinking, text[:before], text[behind:]))
+        return Action(command, thought=join_parts(thinking, text[:before], text[behind:]))
 
 
 class Json:
@@ -59,8 +67,8 @@ class Json:
     )
 
     def __call__(self, message: Message) -> Action | FormatError:
-        thinking, text = divided(message)
-        value = next((one for one in objects(text) if "command" in one), None)
+        thinking, text = split_thinking(message)
+        value = next((item for item in objects(text) if "command" in item), None)
         if value is None:
             return FormatError(
                 'One JSON object with a "command" is expected, and your message holds none that can be read. Nothing was run. For '
@@ -68,12 +76,12 @@ class Json:
                 thinking,
             )
         thought, command = value.get("thought", ""), value["command"]
-        thought = joined(thinking, thought if isinstance(thought, str) else dumped(thought))
+        thought = join_parts(thinking, thought if isinstance(thought, str) else dump_json(thought))
         if isinstance(command, dict) and (call := call_in(command)):
             return Action(calls=(call,), thought=thought)
         if not isinstance(command, str) or not command.strip():
             return FormatError(
-                f'"command" is a text that is not empty; got {dumped(command)[:80]}. Nothing was run.', thought
+                f'"command" is a text that is not empty; got {dump_json(command)[:80]}. Nothing was run.', thought
             )
         return Action(command.replace("\r\n", "\n").strip("\n"), thought=thought)
 

@@ -1,41 +1,49 @@
-"""Actions that are calls of tools: a message's own, or in its text, as models write them that nobody served with tools."""
+"""Actions that are tool calls: those of the message, or written in its text by models served without tools."""
 
 from __future__ import annotations
 
 import re
 
 from palaestra.core.records import Message, ToolCall
-from palaestra.research.workspace.parsing.base import Action, FormatError, call_in, divided, dumped, joined, objects
+from palaestra.research.workspace.parsing.base import (
+    Action,
+    FormatError,
+    call_in,
+    dump_json,
+    join_parts,
+    objects,
+    split_thinking,
+)
 
 _TAG = re.compile(r"</?tool_call>")
 _ENDED = re.compile(r"\s*+(?:<tool_call>|\Z)")
 _FUNCTION = re.compile(r"<function=([^<>\s]{1,200})>")
 _PARAMETER = re.compile(r"<parameter=([^<>\s]{1,200})>")
 MOST_PASSED = 4
-"""Closing tags that may stand in a text within a call."""
+"""The maximum number of closing tags within the text of a call."""
 _MARKS = ("[TOOL_CALLS]", "<|python_tag|>")
 
-Found = tuple[int, list[ToolCall]] | FormatError | None
-"""Where the first call begins, and all of them; what is wrong with them; or nothing of this form."""
+CallMatch = tuple[int, list[ToolCall]] | FormatError | None
+"""Where the first call begins and all calls; what is wrong with them; or `None` if this format is not used."""
 
 
 class ToolCalls:
-    """The action is one call of a tool, or several."""
+    """The action is one tool call or several."""
 
     instructions = "Think first, then call one of your tools."
 
     def __call__(self, message: Message) -> Action | FormatError:
         if message.tool_calls:
             return Action(calls=message.tool_calls, thought=message.text.strip())
-        thinking, text = divided(message)
-        for read in (_tagged, _functions, _marked, _bare):
-            found = read(text)
-            if isinstance(found, FormatError):
-                return FormatError(found.message, thinking)
-            if found is not None:
-                start, calls = found
-                numbered = [ToolCall(one.name, one.arguments, f"call_{k}") for k, one in enumerate(calls, 1)]
-                return Action(calls=tuple(numbered), thought=joined(thinking, text[:start]))
+        thinking, text = split_thinking(message)
+        for read in (_read_tagged, _read_functions, _read_marked, _read_bare):
+            match = read(text)
+            if isinstance(match, FormatError):
+                return FormatError(match.message, thinking)
+            if match is not None:
+                start, calls = match
+                numbered = [ToolCall(call.name, call.arguments, f"call_{k}") for k, call in enumerate(calls, 1)]
+                return Action(calls=tuple(numbered), thought=join_parts(thinking, text[:start]))
         return FormatError(
             "A call of a tool is expected, and your message has none. Nothing was run. Say what you want to do, and call the tool "
             'for it, for example bash with {"command": "ls -la"}.',
@@ -43,7 +51,7 @@ class ToolCalls:
         )
 
 
-def _tagged(text: str) -> Found:
+def _read_tagged(text: str) -> CallMatch:
     """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`; the function form may stand in the tags too."""
     calls: list[ToolCall] = []
     first = start = -1
@@ -70,14 +78,14 @@ def _tagged(text: str) -> Found:
 
 
 def _inner(text: str) -> list[ToolCall]:
-    functions = _functions(text)
+    functions = _read_functions(text)
     if isinstance(functions, tuple):
         return functions[1]
-    call = next((call for one in objects(text) if (call := call_in(one))), None)
+    call = next((call for item in objects(text) if (call := call_in(item))), None)
     return [call] if call else []
 
 
-def _functions(text: str) -> Found:
+def _read_functions(text: str) -> CallMatch:
     """`<function=NAME>{...}</function>`, or with `<parameter=NAME>VALUE</parameter>` in it."""
     tags = list(_FUNCTION.finditer(text))
     calls = []
@@ -85,35 +93,35 @@ def _functions(text: str) -> Found:
         inner = _before(inner, "</function>")
         parameters = list(_PARAMETER.finditer(inner))
         values = {}
-        for one, value in _stretches(parameters, inner):
-            values[one[1]] = _before(value, "</parameter>").removeprefix("\n").removesuffix("\n")
+        for parameter, value in _stretches(parameters, inner):
+            values[parameter[1]] = _before(value, "</parameter>").removeprefix("\n").removesuffix("\n")
         if not parameters:
             read = next(objects(inner), None)
             if read is None and inner.strip():
                 return _not_a_call(inner)
             values = read or {}
-        calls.append(ToolCall(tag[1], dumped(values)))
+        calls.append(ToolCall(tag[1], dump_json(values)))
     return (tags[0].start(), calls) if tags else None
 
 
-def _marked(text: str) -> Found:
+def _read_marked(text: str) -> CallMatch:
     """`[TOOL_CALLS][{...}]`, or `<|python_tag|>{...}`."""
     for mark in _MARKS:
         start = text.find(mark)
         if start >= 0:
-            calls = [call for one in objects(text[start:]) if (call := call_in(one))]
+            calls = [call for item in objects(text[start:]) if (call := call_in(item))]
             return (start, calls) if calls else _not_a_call(text[start:])
     return None
 
 
-def _bare(text: str) -> Found:
+def _read_bare(text: str) -> CallMatch:
     """JSON with nothing around it that marks it as a call."""
-    calls = [call for one in objects(text) if (call := call_in(one))]
+    calls = [call for item in objects(text) if (call := call_in(item))]
     return (text.find("{"), calls) if calls else None
 
 
 def _stretches(tags: list[re.Match[str]], text: str) -> list[tuple[re.Match[str], str]]:
-    """Each tag with the text behind it, up to the next."""
+    """Return each tag with the text up to the next one."""
     ends = [tag.start() for tag in tags[1:]] + [len(text)]
     return [(tag, text[tag.end() : end]) for tag, end in zip(tags, ends, strict=False)]
 

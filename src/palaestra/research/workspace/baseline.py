@@ -1,4 +1,4 @@
-"""The baseline of a task: measured once for each machine, and kept."""
+"""Baselines of tasks, measured once per machine and cached."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 from palaestra.core.errors import TaskError
 from palaestra.engines.models import cache_folder
-from palaestra.research.judge.evaluation import Judge
+from palaestra.research.judge.evaluation import SubmissionJudge
 from palaestra.research.tasks.eval_seed import seed_mark
-from palaestra.research.tasks.records import Grade, Unusable
+from palaestra.research.tasks.records import Grade, InvalidSubmission
 from palaestra.research.tasks.task import ResearchTask
 from palaestra.research.workspace.workspace import Workspace
 from palaestra.runs.guard import storage_errors
@@ -25,11 +25,11 @@ _measuring = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What a solution of a task's own scored, and how long it took to make and to judge.
+class MeasuredSolution:
+    """The scores of a task's own solution, and the time to make and judge it.
 
     Arguments:
-        files: what it handed in, by name; kept so that `baseline` agents need not make it again.
+        files: the submission by name, kept so that the `baseline` agent need not create it again.
     """
 
     validation: Grade
@@ -38,33 +38,33 @@ class Measured:
     files: dict[str, str] = field(default_factory=dict)
 
 
-def baseline_of(task: ResearchTask, sandbox: Sandbox, judge: Judge) -> Measured:
-    """The task's baseline: from the cache, or measured now.
+def load_baseline(task: ResearchTask, sandbox: Sandbox, judge: SubmissionJudge) -> MeasuredSolution:
+    """Return the task's baseline from the cache, or measure it.
 
     Raises:
-        TaskError: it cannot be measured; says why.
+        TaskError: the baseline cannot be measured.
     """
-    recorded = task.recorded()
-    if recorded is not None:
-        grade = Grade(recorded, {task.metric.name: recorded})
-        return Measured(grade, grade, 0.0)
+    score = task.baseline_score()
+    if score is not None:
+        grade = Grade(score, {task.metric.name: score})
+        return MeasuredSolution(grade, grade, 0.0)
     path = _place(task)
-    with _measuring:  # Once for all threads; two processes may both measure, and find the same.
-        kept = kept_baseline(task)
+    with _measuring:  # One measurement per process; two processes may both measure and get the same result.
+        kept = read_baseline(task)
         if kept is not None:
-            return _counted(task, kept)
-        found = measure(task, sandbox, judge, task.baseline, {})
+            return _select_metric(task, kept)
+        measured = measure(task, sandbox, judge, task.baseline, {})
         with storage_errors(path, "keeping the baseline's score"):
             path.parent.mkdir(parents=True, exist_ok=True)
             handle, partial = tempfile.mkstemp(dir=path.parent, prefix=".baseline-")
             with os.fdopen(handle, "w", encoding="utf-8") as out:
-                out.write(to_json(found))
+                out.write(to_json(measured))
             Path(partial).replace(path)
-    return _counted(task, found)
+    return _select_metric(task, measured)
 
 
-def _counted(task: ResearchTask, measured: Measured) -> Measured:
-    """By the metric that counts now: what is kept has all that the evaluator gave."""
+def _select_metric(task: ResearchTask, measured: MeasuredSolution) -> MeasuredSolution:
+    """Select the current metric; the cache holds everything that the evaluator measured."""
     name = task.metric.name
     grades = [measured.validation, measured.test]
     for grade in grades:
@@ -76,23 +76,25 @@ def _counted(task: ResearchTask, measured: Measured) -> Measured:
     return replace(measured, validation=validation, test=test)
 
 
-def kept_baseline(task: ResearchTask) -> Measured | None:
-    """The task's baseline, if this machine has measured it."""
+def read_baseline(task: ResearchTask) -> MeasuredSolution | None:
+    """Return the task's baseline if this machine has measured it."""
     path = _place(task)
     try:
-        return from_json(Measured, path.read_text(encoding="utf-8")) if path.exists() else None
+        return from_json(MeasuredSolution, path.read_text(encoding="utf-8")) if path.exists() else None
     except ValueError:
-        return None  # Damaged: to be measured again, and written over.
+        return None  # Damaged: measure again and overwrite.
 
 
-def measure(task: ResearchTask, sandbox: Sandbox, judge: Judge, command: str, files: dict[str, bytes]) -> Measured:
-    """Make a submission in a fresh workspace by `command`, and judge it on both splits.
+def measure(
+    task: ResearchTask, sandbox: Sandbox, judge: SubmissionJudge, command: str, files: dict[str, bytes]
+) -> MeasuredSolution:
+    """Create a submission in a fresh workspace with `command` and judge it on both splits.
 
     Arguments:
         files: put over the starter files, for example those of the reference solution.
 
     Raises:
-        TaskError: the command fails, or what it makes cannot be judged.
+        TaskError: the command fails, or its result cannot be judged.
     """
     start, maker = time.perf_counter(), f"what '{command}' made" if command else "the starter files"
     with Workspace(task, sandbox, judge.data, files) as workspace:
@@ -103,34 +105,34 @@ def measure(task: ResearchTask, sandbox: Sandbox, judge: Judge, command: str, fi
                     f"'{command}' of task '{task.name}' failed ({result.note or f'exit code {result.exit_code}'}): "
                     f"{' '.join(result.text.split())[-500:]}"
                 )
-        made = workspace.submission()
+        submission = workspace.submission()
     seconds = time.perf_counter() - start
     grades = {}
     for split in ("validation", "test"):
-        outcome = made if not isinstance(made, dict) else judge.judge(made, split)
+        outcome = submission if not isinstance(submission, dict) else judge.judge(submission, split)
         if not isinstance(outcome, Grade):
-            why = outcome.reason if isinstance(outcome, Unusable) else outcome.message
+            why = outcome.reason if isinstance(outcome, InvalidSubmission) else outcome.message
             raise TaskError(f"{maker} in task '{task.name}' cannot be judged on the {split} split: {why}")
         grades[split] = outcome
-    assert isinstance(made, dict)
-    kept = {name: content.decode("latin-1") for name, content in made.items()}
-    return Measured(grades["validation"], grades["test"], seconds, kept)
+    assert isinstance(submission, dict)
+    kept = {name: content.decode("latin-1") for name, content in submission.items()}
+    return MeasuredSolution(grades["validation"], grades["test"], seconds, kept)
 
 
-def submission_of(measured: Measured) -> dict[str, bytes]:
-    """What was handed in."""
+def submission_files(measured: MeasuredSolution) -> dict[str, bytes]:
+    """Return the submission's files."""
     return {name: text.encode("latin-1") for name, text in measured.files.items()}
 
 
 def _place(task: ResearchTask) -> Path:
-    """Where the baseline's score is kept."""
+    """Return where the baseline is cached."""
     mark = "".join(f"-{part}" for part in (seed_mark(task), _machine()) if part)
     return cache_folder() / "research" / f"{task.name}-{task.digest()}{mark}.json"
 
 
 def _machine() -> str:
-    """What a score may depend on beside the task: the architecture and the Python."""
+    """Return what a score may depend on besides the task: the architecture and the Python version."""
     return f"{platform.machine()}-{platform.python_implementation()}{platform.python_version()}"
 
 
-__all__ = ["Measured", "baseline_of", "kept_baseline", "measure", "submission_of"]
+__all__ = ["MeasuredSolution", "load_baseline", "measure", "read_baseline", "submission_files"]

@@ -1,0 +1,152 @@
+"""The contract of token environments: what training reads from one beyond Gymnasium's vector API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from palaestra.core.records import Problem
+from palaestra.envs.token.validation import check_count, check_seed
+from palaestra.tasks.base import Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Observation = dict[str, np.ndarray]
+
+
+class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
+    """Base class of all token environments. Subclasses call `_define_spaces` and `_allocate` when they are built.
+
+    An observation is `{"tokens": [N, width], "length": [N]}`: the tokens so far, padded on the right. An action is the
+    next token of every slot. A finished slot starts its next episode in the same step (`AutoresetMode.SAME_STEP`); the
+    last observation is in `infos["final_obs"]` and the finished `Response` in `infos["responses"]`.
+
+    The infos of `reset` and `step` hold one value per slot:
+
+    - `episode` and `group`: the numbers of the episode and its group, counted from the seeded reset; -1 if inactive
+    - `fresh`: the slot has just started an episode
+    - `active`: the slot has an episode; actions for inactive slots are ignored
+
+    `reset(seed=s)` restarts the order of the episodes; without a seed the order continues. `reset(options=...)` takes
+    `{"episodes": n}`, which starts `n` episodes in all and then leaves slots inactive, and `{"episode": e}`, which
+    begins at episode number `e`.
+
+    Attributes:
+        tokenizer: decodes prompts and responses; `None` if the environment was given none.
+        vocabulary: number of token ids; actions are from 0 to `vocabulary - 1`.
+        max_tokens: maximum number of tokens per response.
+        width: maximum number of tokens of prompt and response together.
+        group_size: number of consecutive episodes that share a prompt.
+        task: the task that scores the responses. If it is set, training evaluates the policy on `held_out_problems`
+            by greedy decoding; otherwise on the environment that `hold_out` returns.
+        kl_coefficient: weight of the KL divergence from the reference model in training. `None` means no reference
+            model unless the run's settings ask for one; 0 only reports the divergence.
+        reference: name of the reference model. Empty means the policy before training.
+        num_prompts: number of prompts; `None` if the environment generates them.
+    """
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+
+    tokenizer: PreTrainedTokenizerBase | None
+    vocabulary: int
+    max_tokens: int
+    width: int
+    group_size: int = 1
+    task: Task | None = None
+    kl_coefficient: float | None = None
+    reference: str = ""
+    num_prompts: int | None = None
+    pad_id: int = 0
+    _seed = 0
+    _next_episode = 0
+    _quota = -1
+
+    def hold_out(self, count: int) -> TokenEnvContract:
+        """Return an environment to evaluate on, with about `count` prompts that this one no longer uses."""
+        raise NotImplementedError
+
+    def held_out_problems(self, per_skill: int, seed: int) -> Sequence[Problem]:
+        """Draw test problems of the same skills. Called only if `task` is set."""
+        raise NotImplementedError
+
+    @property
+    def next_episode(self) -> int:
+        """The number of the episode that starts next. `reset(seed=..., options={"episode": n})` continues there."""
+        return self._next_episode
+
+    # Slots: state that all token environments share
+
+    def _define_spaces(self) -> None:
+        self.single_action_space = spaces.Discrete(self.vocabulary)
+        self.single_observation_space = spaces.Dict(
+            {
+                "tokens": spaces.Box(0, self.vocabulary - 1, (self.width,), np.int64),
+                "length": spaces.Discrete(self.width + 1),
+            }
+        )
+
+    def _allocate(self, num_envs: int) -> None:
+        """Create the arrays of `num_envs` slots."""
+        self.num_envs = num_envs
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self._tokens = np.full((num_envs, self.width), self.pad_id, dtype=np.int64)
+        self._length = np.zeros(num_envs, dtype=np.int64)
+        self._prompt_length = np.zeros(num_envs, dtype=np.int64)
+        self._episode = np.full(num_envs, -1, dtype=np.int64)
+        self._active = np.zeros(num_envs, dtype=bool)
+        self._fresh = np.zeros(num_envs, dtype=bool)
+        self._slot_rewards: list[list[float]] = [[] for _ in range(num_envs)]
+
+    def _count_from(self, seed: int | list[int | None] | None, options: Mapping[str, Any], name: str) -> int | None:
+        """Apply the seed and the options `episode` and `episodes` of a reset. Returns the seed."""
+        seed = check_seed(seed, name)
+        first, count = check_count(options, "episode"), check_count(options, "episodes")
+        if seed is not None:
+            self._seed, self._next_episode = seed, 0
+        if first is not None:
+            self._next_episode = first
+        self._quota = -1 if count is None else self._next_episode + count
+        return seed
+
+    def _take_episode(self, slot: int) -> int | None:
+        """Assign the next episode to a slot; `None` if the quota is used up, which makes the slot inactive."""
+        if 0 <= self._quota <= self._next_episode:
+            self._active[slot], self._episode[slot] = False, -1
+            return None
+        episode = self._next_episode
+        self._episode[slot] = episode
+        self._next_episode += 1
+        return episode
+
+    def _start_slot(self, slot: int, prompt_ids: Sequence[int]) -> None:
+        """Put a prompt into a slot and activate it."""
+        length = len(prompt_ids)
+        self._tokens[slot, :length] = prompt_ids
+        self._tokens[slot, length:] = self.pad_id
+        self._length[slot] = self._prompt_length[slot] = length
+        self._slot_rewards[slot] = []
+        self._active[slot] = self._fresh[slot] = True
+
+    def _response_ids(self, slot: int) -> tuple[int, ...]:
+        return tuple(self._tokens[slot, self._prompt_length[slot] : self._length[slot]].tolist())
+
+    def _observe(self) -> Observation:
+        return {"tokens": self._tokens.copy(), "length": self._length.copy()}
+
+    def _observe_slot(self, slot: int) -> Observation:
+        return {"tokens": self._tokens[slot].copy(), "length": np.int64(self._length[slot])}
+
+    def _infos(self) -> dict[str, Any]:
+        return {
+            "episode": self._episode.copy(),
+            "group": np.where(self._episode >= 0, self._episode // self.group_size, -1),
+            "fresh": self._fresh.copy(),
+            "active": self._active.copy(),
+        }

@@ -1,0 +1,103 @@
+"""Resume a stopped run of any recipe, and load the policy or model that a run has trained."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from palaestra.core.errors import RunError, SettingsError
+from palaestra.core.events import Listener, ignore
+from palaestra.core.plugins import load_plugins
+from palaestra.recipes.progress import RunProgress, TrainProgress, show_progress
+from palaestra.recipes.settings import load_run_settings
+from palaestra.runs.run import Run
+
+CHANGEABLE = {"teach": {"max_cost", "max_calls", "max_tokens", "categories"}, "evaluate": {"max_cost"}}
+"""The settings that a resumed run may change, by recipe."""
+
+
+def resume(folder: str | Path, *, listener: Listener | None = None, progress: bool = True, **changes: float) -> Any:
+    """Resume a run that was stopped or killed. The result is the same as without the interruption.
+
+    A finished run returns its result at once.
+
+    Arguments:
+        folder: the folder of a run, or of a bench.
+        listener: receives the progress events, instead of the display on stderr.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
+        changes: other limits than the run has: `max_cost` (teach, evaluate), `max_calls`, `max_tokens` and `categories`
+            (teach).
+
+    Returns:
+        The result of the run's recipe, for example a `TrainResult`.
+
+    Raises:
+        RunError: the folder holds no run, or another process is working on it.
+        SettingsError: a change that the recipe does not take.
+
+    Example:
+        >>> from palaestra import resume                                 # doctest: +SKIP
+        >>> resume("runs/train-20250101-120000").summary["gain"]         # doctest: +SKIP
+    """
+    from palaestra.recipes.evaluate import recipe as evaluate
+    from palaestra.recipes.research import bench
+    from palaestra.recipes.research import recipe as research
+    from palaestra.recipes.teach import recipe as teach
+    from palaestra.recipes.train import recipe as train
+
+    folder = Path(folder)
+    if (folder / bench.PLAN).exists():
+        with show_progress(listener, progress, RunProgress) as listener:
+            return bench.resume(folder, listener=listener)
+    recipes: dict[str, Any] = {"teach": teach, "evaluate": evaluate, "train": train, "research": research}
+    with Run.open(folder) as run:
+        if run.recipe not in recipes:
+            raise RunError(f"the run folder is damaged: it names an unknown recipe '{run.recipe}'")
+        for name in changes:
+            if name not in CHANGEABLE.get(run.recipe, ()):
+                raise SettingsError(f"a run of {run.recipe} cannot go on with another {name}; leave it out")
+        rounds = run.settings.get("rounds", 0) if run.recipe == "teach" else 0
+        display = TrainProgress if run.recipe == "train" else lambda console: RunProgress(console, rounds)
+        with show_progress(listener, progress, display) as listener:
+            return recipes[run.recipe].resume(run, listener=listener, **changes)
+
+
+def load_policy(folder: str | Path, *, device: str = "") -> Any:
+    """Load what a run has trained.
+
+    Arguments:
+        folder: the folder of a `train` or `teach` run.
+        device: for example `"cpu"`; empty means that of the run.
+
+    Returns:
+        For `train` the policy at its last checkpoint, as in `TrainResult.policy`. For `teach` the kept student, a
+        `LoadedModel` with `weights`, `tokenizer` and `engine()`.
+
+    Raises:
+        RunError: the run has no checkpoint, or its recipe trains nothing.
+
+    Example:
+        >>> from palaestra import load_policy                            # doctest: +SKIP
+        >>> policy = load_policy("runs/train-20250101-120000")           # doctest: +SKIP
+    """
+    from dataclasses import replace
+
+    from palaestra.engines import models
+    from palaestra.recipes.train.build import build_loop
+    from palaestra.recipes.train.checkpoints import load_newest
+    from palaestra.recipes.train.recipe import TrainSettings
+
+    folder = Path(folder)
+    with Run.open(folder, read_only=True) as run:
+        if run.recipe == "teach":
+            return models.load(str(folder), device=device or str(run.settings.get("device", "")))
+        if run.recipe != "train":
+            raise RunError(f"{folder} is a run of {run.recipe}, which trains nothing; expected one of train or teach")
+        settings = load_run_settings(TrainSettings, run)
+        settings = replace(settings, device=device) if device else settings
+        load_plugins(settings.plugins)
+        with closing(build_loop(settings, ignore)) as loop:
+            if not load_newest(run.checkpoints, loop):
+                raise RunError(f"the run {folder} has no checkpoint yet; resume it first: palaestra resume {folder}")
+            return loop.policy

@@ -1,0 +1,60 @@
+"""A run is resumed, reported, loaded and used as a model by its folder, from Python."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import warm
+
+import palaestra
+from palaestra.core.errors import ModelError, RunError, SettingsError
+
+CONTROL = {"env": "CartPole-v1", "iterations": 2, "slots": 2, "steps": 8, "evaluation": 0, "threads": 1}
+TEACH = {"skills": ("addition",), "rounds": 1, "lesson_size": 8, "validation": 2, "test": 2, "epochs": 1, "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    palaestra.train(**CONTROL, out=folder / "control")
+    palaestra.teach(**TEACH, out=folder / "teach")
+    return folder
+
+
+def test_resume_and_report_take_a_folder(runs: Path) -> None:
+    result = palaestra.resume(str(runs / "teach"))
+    assert result.summary == json.loads((runs / "teach" / "summary.json").read_text())
+    assert palaestra.report(runs / "teach") == runs / "teach" / "report.html"
+    with pytest.raises(SettingsError, match="a run of train cannot go on with another max_cost"):
+        palaestra.resume(runs / "control", max_cost=1.0)
+
+
+def test_load_policy_returns_the_trained_weights(runs: Path, tmp_path: Path) -> None:
+    trained = palaestra.train(**CONTROL, out=tmp_path / "control")
+    loaded = palaestra.load_policy(tmp_path / "control")
+    assert type(loaded) is type(trained.policy)
+    for mine, theirs in zip(loaded.parameters(), trained.policy.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    student = palaestra.load_policy(runs / "teach", device="cpu")
+    assert student.tokenizer is not None
+    shutil.rmtree(tmp_path / "control" / "checkpoints")
+    with pytest.raises(RunError, match="has no checkpoint yet"):
+        palaestra.load_policy(tmp_path / "control")
+
+
+def test_a_run_folder_is_a_model(runs: Path, tmp_path: Path) -> None:
+    result = palaestra.evaluate(model=str(runs / "teach"), skills=("addition",), problems=2, out=tmp_path / "run")
+    assert result.summary["model"] == str(runs / "teach")
+    with pytest.raises(ModelError, match="trained a policy that is no language model"):
+        palaestra.evaluate(model=str(runs / "control"), out=tmp_path / "other")
+    with pytest.raises(ModelError, match="is a run of evaluate, which trains no model"):
+        palaestra.evaluate(model=str(tmp_path / "run"), out=tmp_path / "other")
+    command = warm.command("train", "--model", runs / "teach", "--iterations", "1", "--slots", "8", "--episodes", "8",
+                           "--evaluation", "0", "--threads", "1", "--out", tmp_path / "train")  # fmt: skip
+    assert command.returncode == 0, command.stderr
+    again = palaestra.evaluate(model=str(tmp_path / "train"), skills=("addition",), problems=1, out=tmp_path / "third")
+    assert again.report.count == 1
