@@ -143,25 +143,25 @@ def test_what_nobody_can_judge_is_no_problem_and_a_failure_is_no_zero(fresh_nano
 
 
 def test_the_divergence_is_from_the_base_also_after_a_round(fresh_nano: LoadedModel) -> None:
-    from palaestra.learn.practice import _Tokens
+    from palaestra.learn.practice import _TokenSource
 
     for method in ("full", "lora"):
         student = student_of(models.load("nano", device="cpu"), method=method, start="last")  # type: ignore[arg-type]
         student.learn(EXAMPLES[:4], Seeds(0))
-        source = _Tokens(student, EXAMPLES, Seeds(0))
+        source = _TokenSource(student, EXAMPLES, Seeds(0))
         rollout = source.collect(1, 2)
         reference_BT = source.reference_BT(rollout)
         student.restore()
-        base_BT = _Tokens(student, EXAMPLES, Seeds(0)).policy.logprobs_BT(rollout)
+        base_BT = _TokenSource(student, EXAMPLES, Seeds(0)).policy.logprobs_BT(rollout)
         assert torch.allclose(reference_BT, base_BT, atol=1e-4)
 
 
 def test_what_is_missing_is_one_clear_line(fresh_nano: LoadedModel) -> None:
     with pytest.raises(SettingsError, match="needs a scorer"):
         make_student("practice", fresh_nano, environment=TokenVectorEnv)
-    with pytest.raises(SettingsError, match="give environment=TokenVectorEnv"):
+    with pytest.raises(SettingsError, match="pass environment=TokenVectorEnv"):
         make_student("practice", fresh_nano, score=score)
-    with pytest.raises(SettingsError, match="group_size at least 2"):
+    with pytest.raises(SettingsError, match="option 'group_size': expected at least 2"):
         make_student("practice", fresh_nano, score=score, environment=TokenVectorEnv, group_size=1)
     made = make_student("practice", fresh_nano, score=score, environment=TokenVectorEnv, passes=2, kl=0.1)
     assert isinstance(made, PractisingStudent)

@@ -186,7 +186,7 @@ def test_an_answer_that_could_not_be_judged_is_not_taken_for_wrong(fresh_nano: L
 
 def test_without_any_pair_the_responses_alone_are_learned_or_nothing_is(fresh_nano: LoadedModel) -> None:
     plain = PreferenceStudent(fresh_nano, SMALL, Preference(sft_weight=0.0))
-    with pytest.raises(LessonError, match=r"no scorer was given; give metadata\['rejected'\]"):
+    with pytest.raises(LessonError, match=r"there is no scorer; set metadata\['rejected'\]"):
         plain.learn(EXAMPLES, Seeds(0))
     responses = PreferenceStudent(fresh_nano, SMALL, Preference(sft_weight=1.0)).learn(EXAMPLES, Seeds(0))
     supervised = SupervisedStudent(models.load("nano", device="cpu"), SMALL).learn(EXAMPLES, Seeds(0))
@@ -200,7 +200,7 @@ def test_what_cannot_be_a_rejected_answer_is_one_clear_line(nano: LoadedModel) -
         student.check([replace(EXAMPLES[0], metadata={"rejected": ["1"]})])
     with pytest.raises(LessonError, match="tokens and the student reads at most"):
         student.check([replace(EXAMPLES[0], metadata={"rejected": "1+" * 2000})])
-    with pytest.raises(SettingsError, match="beta above 0; got 0"):
+    with pytest.raises(SettingsError, match="option 'beta': expected above 0; got 0"):
         Preference(beta=0)
 
 
