@@ -84,7 +84,7 @@ class ControlLoop(Loop):
                 collector = ControlCollector(env, self.policy)
                 rollout = collector.collect_episodes(1, seed, torch.Generator(), _max_steps(env), greedy=True)
         finally:
-            self.policy.remember(memory)
+            self.policy.set_memory(memory)
             env.close()
         metrics = self._measure(rollout, rollout.sequence_returns(), "environment")
         return metrics, LedgerEntry("", unwrap(self.settings.policy), rollout.num_sequences)
