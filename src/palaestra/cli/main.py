@@ -15,6 +15,7 @@ from palaestra import __version__
 from palaestra.cli import research as research_commands
 from palaestra.cli.listing import KINDS, entries
 from palaestra.cli.options import from_settings
+from palaestra.cli.serve import serve
 from palaestra.cli.terminal import INTERRUPTED, TRACEBACK, Commands, StoppedError, explain, quiet
 from palaestra.core.errors import RunError, UnknownNameError
 from palaestra.core.interrupts import raise_on_sigterm
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 models_app = typer.Typer(no_args_is_help=True, help="The model registry.")
 app.add_typer(models_app, name="models")
+app.command()(serve)
 
 Out = Annotated[str, typer.Option("--out", help="The run folder; a new one below runs/ if not given.")]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]

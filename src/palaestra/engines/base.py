@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol, runtime_checkable
@@ -67,6 +67,7 @@ class Request:
             can hold its model to one says so by an attribute `reads_schema`; the others ignore it.
         tools: what the model may call, as JSON text: a list in OpenAI's format; empty for none. Calls are in the
             completion's `tool_calls` where a service reads them, and else in its text, as the model wrote them.
+        prompt_ids: the exact token ids to continue, instead of `messages`; of engines that run the model here.
     """
 
     messages: tuple[Message, ...]
@@ -74,6 +75,7 @@ class Request:
     seed: int = 0
     schema: str = ""
     tools: str = ""
+    prompt_ids: tuple[int, ...] = ()
 
 
 Answer = Completion | Failure
@@ -110,6 +112,20 @@ class Watch(Protocol):
         Arguments:
             usage: what it was billed for; `None` where that is not known, as of a connection that broke.
             answer: what the slot gets; `None` where the call brought nothing and another one follows.
+        """
+        ...
+
+
+@runtime_checkable
+class StreamingEngine(Engine, Protocol):
+    """An engine that reports tokens as it generates them."""
+
+    def generate_streaming(
+        self, requests: Sequence[Request], on_token: Callable[[Slot, int, int], None]
+    ) -> list[list[Answer]]:
+        """Generate as `generate` does and call `on_token(slot, position, token)` for each token.
+
+        If a batch is generated again after an error, its tokens are reported again from position 0.
         """
         ...
 
