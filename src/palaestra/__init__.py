@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from palaestra.recipes.compat.train_agent import load_ppo_agent, train_agent
     from palaestra.recipes.evaluate.compare import compare
     from palaestra.recipes.evaluate.recipe import EvaluateSettings, evaluate
+    from palaestra.recipes.research.recipe import research
+    from palaestra.recipes.research.settings import ResearchSettings
     from palaestra.recipes.resume import load_policy, resume
     from palaestra.recipes.teach.recipe import TeachSettings, teach
     from palaestra.recipes.train.pretrain import PretrainSettings, pretrain
@@ -47,6 +49,7 @@ __all__ = [
     "PretrainSettings",
     "REINFORCEConfig",
     "RLOOConfig",
+    "ResearchSettings",
     "RewardModel",
     "RewardSettings",
     "TeachSettings",
@@ -65,6 +68,7 @@ __all__ = [
     "make_teacher",
     "pretrain",
     "report",
+    "research",
     "resume",
     "run_episode",
     "teach",
@@ -85,6 +89,7 @@ _HOMES = {
     "PretrainSettings": "palaestra.recipes.train.pretrain",
     "REINFORCEConfig": "palaestra.learn.reinforce",
     "RLOOConfig": "palaestra.learn.rloo",
+    "ResearchSettings": "palaestra.recipes.research.settings",
     "RewardModel": "palaestra.learn.reward_model",
     "RewardSettings": "palaestra.recipes.train.reward_model",
     "TeachSettings": "palaestra.recipes.teach.recipe",
@@ -110,8 +115,8 @@ _HOMES = {
 }
 
 
-_CALLABLE_PACKAGES = ("report",)
-"""Packages that are called like a function: `palaestra.report(RUN)`."""
+_CALLABLE_PACKAGES = ("report", "research")
+"""Packages that are called like a function: `palaestra.report(RUN)`, `palaestra.research(task=...)`."""
 
 
 def __getattr__(name: str) -> Any:

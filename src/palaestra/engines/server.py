@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from palaestra.core.errors import MissingExtraError
 from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, StopReason, ToolCall
-from palaestra.engines.base import Answer, Engine, Request, Sampling, StreamingEngine
+from palaestra.engines.base import Answer, Engine, Request, Sampling, StreamingEngine, reads_schema
 from palaestra.engines.openai_format import chat_call, message_of
 
 if TYPE_CHECKING:
@@ -368,7 +368,7 @@ class OpenAIServer:
         """Return the JSON schema of a response format, as text."""
         if form is None or form.get("type") == "text":
             return ""
-        if not getattr(self.engine, "reads_schema", False):
+        if not reads_schema(self.engine):
             raise RequestError(f"{self.name} cannot be held to a response_format")
         match form:
             case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:

@@ -16,20 +16,19 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
 from palaestra.core.errors import EngineError, MissingExtraError, ModelError
+from palaestra.core.events import Listener, ignore
 from palaestra.core.records import Completion, Failure, FailureCause, StopReason, Usage
 from palaestra.core.seeding import Seeds
-from palaestra.engines.base import Answer, Request
+from palaestra.engines.base import Answer, BaseEngine, Engine, Request
 from palaestra.engines.chat import prompt_ids, with_tools
-from palaestra.engines.images import ImageError, has_image, load_images, render_prompt
+from palaestra.engines.local import LocalModels
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import torch
 
 DEFAULTS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -41,8 +40,8 @@ DEFAULTS = {
 """Environment variables of vLLM that are set unless the user has set them."""
 
 
-class VLLMEngine:
-    """Generates with vLLM.
+class VLLMEngine(BaseEngine):
+    """Generates with vLLM. `vllm:MODEL` opens a name of the model registry, a folder or a hub id.
 
     Arguments:
         model: a folder with a checkpoint, or a name on the Hugging Face hub.
@@ -56,7 +55,29 @@ class VLLMEngine:
         ModelError: vLLM cannot load the model, for example because its memory does not suffice.
     """
 
+    remote = False
     reads_schema = True
+
+    @classmethod
+    def check(cls, name: str) -> None:
+        if find_spec("vllm") is None:
+            raise MissingExtraError("vllm", "vllm", "the vLLM engine")
+        LocalModels.check(_strip_scheme(name))
+
+    @classmethod
+    def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> Engine:
+        from palaestra.engines import models
+
+        return cls(models.locate(_strip_scheme(name)), name)
+
+    @classmethod
+    def identify(cls, name: str) -> str:
+        # Other kernels round differently: the answers of transformers are stored apart.
+        return f"vllm:{LocalModels.identify(_strip_scheme(name))}"
+
+    @classmethod
+    def reads_images(cls, name: str) -> bool | None:
+        return LocalModels.reads_images(_strip_scheme(name))
 
     def __init__(self, model: str, name: str = "", *, max_lora_rank: int = 0, **options: Any) -> None:
         if find_spec("vllm") is None:
@@ -152,6 +173,8 @@ class VLLMEngine:
 
     def _make_prompt(self, request: Request) -> dict[str, Any] | Failure:
         """Return the prompt in vLLM's format."""
+        from palaestra.engines.images import ImageError, has_image, load_images, render_prompt
+
         if self.processor is None and has_image(request.messages):
             return Failure(FailureCause.INVALID_REQUEST, f"{self.name} reads text only; the prompt has an image")
         try:
@@ -238,6 +261,10 @@ class VLLMEngine:
         )
 
 
+def _strip_scheme(name: str) -> str:
+    return name.removeprefix("vllm:")
+
+
 def _load_processor(model: str) -> Any:
     from transformers import AutoProcessor
 
@@ -257,6 +284,9 @@ def _is_dead(error: BaseException) -> bool:
 @contextmanager
 def _keep_random_state() -> Iterator[None]:
     """Put the global generators back that vLLM seeds when it starts."""
+    import numpy as np
+    import torch
+
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     try:
         yield

@@ -368,7 +368,7 @@ def test_the_documented_command_trains(tmp_path: Path) -> None:
 
     from palaestra.cli.main import app
 
-    page = (Path(__file__).parents[3] / "docs" / "turn.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "turn_training.md").read_text(encoding="utf-8")
     (command,) = [line for line in page.splitlines() if line.startswith("palaestra train --env palaestra/Task-v0")]
     small = "--iterations 1 --episodes 8 --evaluation 4 --slots 8 --max-tokens 12 --threads 1"
     arguments = [*shlex.split(command)[1:], *shlex.split(small), "--out", str(tmp_path / "run")]
