@@ -170,7 +170,7 @@ def test_what_cannot_be_trained_on_isdescribe_iteration(tmp_path: Path) -> None:
     for settings, said in (
         ({"env_options": ("hihg=3",)}, "has no option 'hihg'; did you mean 'high'"),
         ({"env_options": ('high="a"',)}, "high is a whole number from 1 to .*; got 'a'"),
-        ({"env": "palaestra/Task-v0", "env_options": ("task=vision-skills", "problems=1")}, "holds an image"),
+        ({"env": "palaestra/Task-v0", "env_options": ("task=vision-skills", "problems=1")}, "has an image"),
         ({"policy": "mlp"}, "whose actions are messages; use lm"),
         ({"episodes": 6}, "expected whole groups of 4"),
     ):
@@ -189,7 +189,7 @@ def test_an_environment_that_changes_what_was_said_is_refused(tmp_path: Path) ->
 
     gymnasium.register("Rewriting-v0", entry_point=lambda **options: Rewriting(**options))
     try:
-        with pytest.raises(EnvError, match="a conversation may only grow at its end"):
+        with pytest.raises(EnvError, match="it may only append to the conversation"):
             train(
                 out=tmp_path / "run", **{**SMALL, "env": "Rewriting-v0", "env_options": ("turns=9",), "evaluation": 0}
             )
