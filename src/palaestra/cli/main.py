@@ -15,6 +15,7 @@ from palaestra import __version__
 from palaestra.cli import research as research_commands
 from palaestra.cli.listing import KINDS, list_entries
 from palaestra.cli.options import from_settings
+from palaestra.cli.serve import serve
 from palaestra.cli.terminal import INTERRUPTED, TRACEBACK, Commands, StoppedError, explain, quiet
 from palaestra.cli.train_command import TrainCommand
 from palaestra.core.errors import RunError, UnknownNameError
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 models_app = typer.Typer(invoke_without_command=True, help="List the registered models, or download one.")
 app.add_typer(models_app, name="models", rich_help_panel=LOOK)
+app.command(rich_help_panel=MEASURE)(serve)
 
 Out = Annotated[
     str, typer.Option("--out", help="The run folder; a new one below runs/ if not given.", rich_help_panel="Run")
