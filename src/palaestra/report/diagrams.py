@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from palaestra.core.records import Report
 from palaestra.core.statistics import Mean
-from palaestra.recipes.teach.study import Row
+from palaestra.recipes.teach.study import StudyArm
 from palaestra.report.formatting import (
     counts,
     format_signed,
@@ -334,7 +334,9 @@ def seed_series(place: int) -> str:
     return f"s{place % SERIES + 1}"
 
 
-def seed_points(rows: Sequence[Row], seeds: Sequence[int], address: Callable[[Row, int], str]) -> Markup | None:
+def seed_points(
+    rows: Sequence[StudyArm], seeds: Sequence[int], address: Callable[[StudyArm, int], str]
+) -> Markup | None:
     """A line an arm: a dot for each seed's gain, joined to the same seed in the other arms; below it the mean.
 
     Arguments:
@@ -413,7 +415,7 @@ def _find_range(values: Sequence[float], means: Sequence[Mean], room: float) -> 
     return low - pad, high + pad
 
 
-def _place_dots(row: Row, x: Scale, y: float) -> dict[int, Point]:
+def _place_dots(row: StudyArm, x: Scale, y: float) -> dict[int, Point]:
     """Where the dots of an arm go, by seed: at their gains, and above each other where they would hide one another."""
     places: dict[int, Point] = {}
     last, level = -math.inf, 0
@@ -424,7 +426,7 @@ def _place_dots(row: Row, x: Scale, y: float) -> dict[int, Point]:
     return places
 
 
-def _draw_dot(row: Row, seed: int, place: Point, class_: str, address: str) -> Markup:
+def _draw_dot(row: StudyArm, seed: int, place: Point, class_: str, address: str) -> Markup:
     run: Mapping[str, object] = row.runs[seed] or {}
     title = f"{row.name}, seed {seed}: {format_signed(row.gains[seed])}"
     if isinstance(low := run.get("gain_low"), float) and isinstance(high := run.get("gain_high"), float):

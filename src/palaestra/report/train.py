@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from palaestra.core.records import Attempt, Split, Trajectory
 from palaestra.core.statistics import report_on
-from palaestra.recipes.train.recipe import TrainSettings
+from palaestra.recipes.train.settings import TrainSettings
 from palaestra.report.appendix import Appendix, CostRow, make_appendix
 from palaestra.report.charts import (
     BARS,
@@ -130,9 +130,10 @@ class HealthMetric:
 def health_panel(trained: Metrics, settings: Mapping[str, Any]) -> tuple[HealthMetric, ...]:
     """The metrics that there are; one that the last iteration lacks says at which iteration it was taken."""
     language = settings.get("policy") == "lm"
+    hyperparameters: Mapping[str, Any] = settings.get("hyperparameters", {})
     unit = "token" if language else "decision"
     shown = [
-        ("kl", "KL of the update", f"nats a {unit}, new policy from the one that collected", "target_kl"),
+        ("approx_kl", "KL of the update", f"nats a {unit}, new policy from the one that collected", "target_kl"),
         ("reference_kl", "KL to the reference", "nats a response", ""),
         ("clip_fraction", "Clip fraction", "% of ratios outside the clipping range", ""),
         ("entropy", "Entropy", f"nats a {unit}", ""),
@@ -146,7 +147,7 @@ def health_panel(trained: Metrics, settings: Mapping[str, Any]) -> tuple[HealthM
         ("length", "Response length" if language else "Episode length", "tokens" if language else "steps", ""),
         ("turns", "Turns", "messages of the model an episode", ""),
         ("truncated", "Cut at the limit", f"% of {'messages' if metric_points(trained, 'turns') else 'responses'}", ""),
-        ("gradient_norm", "Gradient norm", "before clipping", "max_grad_norm"),
+        ("grad_norm", "Gradient norm", "before clipping", "max_grad_norm"),
     ]
     last, metrics = max(trained, default=0), []
     for name, title, meaning, level in shown:
@@ -154,7 +155,7 @@ def health_panel(trained: Metrics, settings: Mapping[str, Any]) -> tuple[HealthM
         if not values:
             continue
         shares = name in SHARES
-        limit = settings.get(level)
+        limit = hyperparameters.get(level)
         limit = float(limit) if isinstance(limit, int | float) and limit > 0 else math.nan
         if not math.isnan(limit):
             meaning += f"; limit {plain(limit)}"
@@ -452,7 +453,7 @@ def _describe_iteration(iteration: int) -> tuple[str, ...]:
 
 
 def _name_algorithm(settings: Mapping[str, Any]) -> str:
-    name, variant = str(settings.get("algorithm", "")), str(settings.get("variant", ""))
+    name, variant = str(settings.get("algorithm", "")), str(settings.get("hyperparameters", {}).get("variant", ""))
     name = variant if name == "grpo" and variant else name
     return {"dr_grpo": "Dr. GRPO"}.get(name, name.upper())
 
