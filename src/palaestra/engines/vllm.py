@@ -68,7 +68,11 @@ class VLLMEngine(BaseEngine):
     def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> Engine:
         from palaestra.engines import models
 
-        return cls(models.locate(_strip_scheme(name)), name)
+        import torch
+
+        # Compilation takes minutes on a CPU, where small models run.
+        settings = {} if torch.cuda.is_available() else {"dtype": "float32", "enforce_eager": True}
+        return cls(models.locate(_strip_scheme(name)), name, **settings)
 
     @classmethod
     def identify(cls, name: str) -> str:
