@@ -82,7 +82,7 @@ def one(sentences: Sentences, seed: int, quick: bool, keep: str) -> dict[str, An
         outcome = compare(gold, home / "base", result.folder / "model", lines, seed)
         last = result.summary
     return {
-        "seed": seed, **outcome, "proxy_before": round(last["test_before"], 3), "proxy_after": round(last["test_after"], 3),
+        "seed": seed, **outcome, "proxy_before": round(last["before"], 3), "proxy_after": round(last["after"], 3),
         "seconds": round(time.perf_counter() - start),
     }  # fmt: skip
 

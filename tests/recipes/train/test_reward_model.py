@@ -78,9 +78,11 @@ def test_the_model_is_measured_before_and_after_and_learns(trained: tuple[Any, P
         assert {"mean_reciprocal_rank", "ranking_loss", "calibration_error", "brier", "reliability"} <= set(
             metrics[name]
         )
-    assert metrics["after"]["accuracy"] > 0.9
-    assert metrics["after"]["ranking_loss"] < 0.5 * metrics["before"]["ranking_loss"]
-    assert model.report.accuracy == metrics["after"]["accuracy"]
+    assert metrics["after"] > 90
+    assert metrics["report_after"]["ranking_loss"] < 0.5 * metrics["report_before"]["ranking_loss"]
+    assert model.report.accuracy == metrics["report_after"]["accuracy"]
+    assert metrics["gain"] == pytest.approx(metrics["after"] - metrics["before"], abs=0.02)
+    assert metrics["unit"] == "percent"
     assert metrics["settings"]["learning_rate"] == 1e-2
     steps = [event for event in events if event.phase == "train"]
     assert [event.done for event in steps] == list(range(1, metrics["steps"] + 1))
