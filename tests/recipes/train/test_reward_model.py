@@ -72,7 +72,7 @@ def test_the_model_is_measured_before_and_after_and_learns(trained: tuple[Any, P
     metrics = json.loads((folder / "reward_metrics.json").read_text())
     assert metrics == json.loads(json.dumps(model.metrics))
     assert metrics["counts"] == {"train": 65, "validation": 7, "held_out": 18, "identical_left_out": 1}
-    for name in ("before", "after"):
+    for name in ("report_before", "report_after"):
         assert metrics[name]["count"] == 18
         assert metrics[name]["low"] <= metrics[name]["accuracy"] <= metrics[name]["high"]
         assert {"mean_reciprocal_rank", "ranking_loss", "calibration_error", "brier", "reliability"} <= set(
