@@ -84,7 +84,7 @@ class Meter:
         from palaestra.teachers.quality.executes import Executes
 
         self.wrap(TransformersEngine, "generate", "generation")
-        self.wrap(OpenAIEngine, "generate_watched", "generation")
+        self.wrap(OpenAIEngine, "generate_monitored", "generation")
         self.wrap(ModelStudent, "learn", "training")
         self.wrap(MathSkills, "score", "scoring")
         self.wrap(Executes, "judge", "scoring")

@@ -92,7 +92,7 @@ def test_models_lists_the_registry() -> None:
         (["teach", "--teacher", "skil_tree"], "did you mean 'skill_tree'"),
         (["teach", "--student", "nanoo"], "did you mean 'nano'"),
         (["teach", "--skill", "clok"], "did you mean 'clock'"),
-        (["evaluate", "--model", "/no/such/folder"], "there is no folder /no/such/folder"),
+        (["evaluate", "--model", "/no/such/folder"], "/no/such/folder is neither a folder nor a hub id"),
         (["teach", "--skill", "clock", "--skill", "clock"], "given twice"),
         (["teach", "--rounds", "x"], "--rounds"),
         (["teach", "--roundz", "3"], "--roundz"),
@@ -224,8 +224,8 @@ def test_train_leaves_a_run_with_summary_report_and_policy(trained: Path) -> Non
         (["train", "--learning-rate", "inf"], "setting 'learning_rate': expected a finite number; got inf"),
         (["teach", "--learning-rate", "nan"], "setting 'learning_rate': expected a finite number; got nan"),
         (["teach", "--student-option", "size=1"], "student 'supervised' has no option 'size'; it takes none"),
-        (["teach", "--task", "vision-skills"], "the problems have pictures, and the model 'nano' reads text only"),
-        (["evaluate", "--task", "vision-skills"], "the problems have pictures, and the model 'nano' reads text only"),
+        (["teach", "--task", "vision-skills"], "the problems have images, and the model 'nano' reads text only"),
+        (["evaluate", "--task", "vision-skills"], "the problems have images, and the model 'nano' reads text only"),
         (["evaluate", "--device", "nonsense"], "setting 'device': torch cannot compute on 'nonsense'"),
         (["train", "--out", "settings.json/run"], "settings.json is a file, not a folder"),
         (["teach", "--out", "/proc/run"], "/proc/run"),
@@ -254,3 +254,41 @@ def test_train_reward_prints_accuracy_before_and_after_and_saves_the_model(tmp_p
     last = result.stdout.strip().splitlines()[-1]
     assert last.startswith("model: runs/reward-")
     assert (tmp_path / last.removeprefix("model: ") / "config.json").exists()
+
+
+def test_help_has_groups_and_defaults() -> None:
+    printed = palaestra("teach", "--help").stdout
+    for group in ("Task", "Model", "Teacher", "Learning", "Run"):
+        assert f"─ {group} ─" in printed
+    assert "[default: (skill_tree)]" in printed
+    for command in ("train", "evaluate", "research"):
+        assert "[default:" in palaestra(command, "--help").stdout
+
+
+def test_a_bare_command_says_what_can_be_done() -> None:
+    result = palaestra()
+    assert (result.returncode, result.stderr) == (0, "")
+    for name in ("train", "teach", "evaluate", "research", "resume", "models"):
+        assert f" {name} " in result.stdout
+    result = palaestra("models")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "palaestra models get NAME" in result.stdout
+
+
+def test_every_environment_is_listed_with_a_description() -> None:
+    import gymnasium
+
+    import palaestra as package
+
+    printed = palaestra("list", "environments").stdout
+    ours = [name for name, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(package.__name__)]
+    for name in ours:
+        line = next(line for line in printed.splitlines() if line.split()[:1] == [name])
+        assert "scale: " in line
+
+
+def test_the_package_can_be_run_as_a_module() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "palaestra", "--version"], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "0.1.0"

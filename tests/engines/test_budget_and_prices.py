@@ -85,7 +85,7 @@ def test_threads_share_a_budget_without_passing_it() -> None:
 
 
 def test_prices_are_by_the_million() -> None:
-    assert Price(2.5, 10.0).of(Usage(1_000_000, 100_000)) == 3.5
+    assert Price(2.5, 10.0).cost(Usage(1_000_000, 100_000)) == 3.5
 
 
 def test_the_users_prices_come_first_and_may_be_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,23 +93,23 @@ def test_the_users_prices_come_first_and_may_be_patterns(tmp_path: Path, monkeyp
     path.write_text(json.dumps({"gpt-4o": [1, 2], "azure:*": {"prompt": 3, "completion": 4}, "http://gpu*": [0, 0]}))
     monkeypatch.setenv("PALAESTRA_PRICES", str(path))
     prices = Prices.load()
-    assert prices.of("openai:gpt-4o") == prices.of("openai:gpt-4o-2024-08-06") == Price(1.0, 2.0)
-    assert prices.of("azure:mine") == Price(3.0, 4.0)
-    assert prices.of("http://gpu7:8000/v1#big") == Price(0.0, 0.0)
-    assert prices.of("openai:gpt-4o-mini") == Price(0.15, 0.60)
-    assert prices.of("https://elsewhere/v1#big") is None
+    assert prices.find("openai:gpt-4o") == prices.find("openai:gpt-4o-2024-08-06") == Price(1.0, 2.0)
+    assert prices.find("azure:mine") == Price(3.0, 4.0)
+    assert prices.find("http://gpu7:8000/v1#big") == Price(0.0, 0.0)
+    assert prices.find("openai:gpt-4o-mini") == Price(0.15, 0.60)
+    assert prices.find("https://elsewhere/v1#big") is None
     monkeypatch.delenv("PALAESTRA_PRICES")
-    assert Prices.load().of("azure:mine") is None
+    assert Prices.load().find("azure:mine") is None
 
 
 def test_a_price_may_be_given_by_the_models_own_name_wherever_it_is_served() -> None:
     own = Prices({"big": Price(10.0, 20.0), "small-*": Price(1.0, 2.0)})
-    assert own.of("http://127.0.0.1:8000/v1#big") == own.of("https://gpu/v1#big-2025-01-31") == Price(10.0, 20.0)
-    assert own.of("https://gpu/v1#small-7b") == Price(1.0, 2.0)
+    assert own.find("http://127.0.0.1:8000/v1#big") == own.find("https://gpu/v1#big-2025-01-31") == Price(10.0, 20.0)
+    assert own.find("https://gpu/v1#small-7b") == Price(1.0, 2.0)
     # Nobody else is taken to ask what OpenAI does, and a server on this machine asks nothing.
-    assert Prices().of("https://gpu/v1#gpt-4o") is None
-    assert Prices().of("http://localhost:8000/v1#gpt-4o") == Price(0.0, 0.0)
-    assert Prices().of("gpt-4o-2024-08-06") == Prices().of("azure:gpt-4o") == Price(2.5, 10.0)
+    assert Prices().find("https://gpu/v1#gpt-4o") is None
+    assert Prices().find("http://localhost:8000/v1#gpt-4o") == Price(0.0, 0.0)
+    assert Prices().find("openai:gpt-4o-2024-08-06") == Prices().find("azure:gpt-4o") == Price(2.5, 10.0)
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -5,9 +6,11 @@ from chat_server import Reply, Server
 
 from palaestra.core.errors import EngineError, UnknownNameError
 from palaestra.core.records import Completion, Message
-from palaestra.engines.base import Request
+from palaestra.engines.base import ENGINES, Answer, BaseEngine, Price, Request, get_scheme, is_remote
 from palaestra.engines.factory import check_model, open_cached, open_engine
 from palaestra.engines.openai import OpenAIEngine
+from palaestra.engines.prices import Prices
+from palaestra.engines.transformers import TransformersEngine
 from palaestra.runs.cache import Cache
 
 REQUEST = Request((Message("user", "What is 3 + 4?"),))
@@ -40,3 +43,44 @@ def test_a_model_that_cannot_be_asked_is_known_before_anything_is_written(monkey
     with pytest.raises(UnknownNameError, match="did you mean 'nano'"):
         check_model("nanoo")
     check_model("nano")
+
+
+class EchoEngine(BaseEngine):
+    def __init__(self, name: str) -> None:
+        self.name = self.identity = name
+
+    @classmethod
+    def list_price(cls, name: str) -> Price | None:
+        return Price(1.0, 2.0) if name == "echo:loud" else None
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
+        return [[Completion(r.messages[-1].text)] * r.sampling.count for r in requests]
+
+
+def test_a_new_engine_is_one_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ENGINES, "_entries", {**ENGINES._entries})
+    ENGINES.register("echo", EchoEngine, "repeats the last message")
+    check_model("echo:loud")
+    assert is_remote("echo:loud")
+    assert Prices().find("echo:loud") == Price(1.0, 2.0)
+    with Cache(tmp_path / "c.sqlite") as cache:
+        engine = open_cached("echo:loud", cache, in_flight=2)
+        assert engine.generate([REQUEST])[0][0] == Completion("What is 3 + 4?")
+        assert engine.spent().unpriced == 0
+        quiet = open_cached("echo:quiet", cache)
+        quiet.generate([REQUEST])
+        assert quiet.spent().unpriced == 1
+
+
+def test_a_name_without_a_scheme_is_a_local_model() -> None:
+    assert [get_scheme(name) for name in ("nano", "owner/name", "transformers:nano")] == ["transformers"] * 3
+    assert isinstance(open_engine("transformers:nano", device="cpu"), TransformersEngine)
+
+
+def test_the_mock_scheme_always_gives_the_same_answer() -> None:
+    assert open_engine("mock:Answer: 7").generate([REQUEST])[0][0].text == "Answer: 7"  # type: ignore[union-attr]
+
+
+def test_an_unknown_scheme_suggests_the_nearest_engine() -> None:
+    with pytest.raises(UnknownNameError, match="unknown engine 'openia'; did you mean 'openai'"):
+        check_model("openia:gpt-4o")

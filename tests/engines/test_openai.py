@@ -18,8 +18,8 @@ from rich.console import Console
 from palaestra.core.errors import BudgetSpentError, EngineError, MissingExtraError, SettingsError
 from palaestra.core.events import Event
 from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, StopReason, TextPart, Usage
-from palaestra.engines import endpoints
-from palaestra.engines.base import ENGINES, Answer, Engine, Request, Sampling, Slot, WatchedEngine
+from palaestra.engines import openai_endpoint
+from palaestra.engines.base import ENGINES, Answer, Engine, MonitoredEngine, Request, Sampling, Slot
 from palaestra.engines.budget import Budget
 from palaestra.engines.cached import CachedEngine
 from palaestra.engines.openai import OpenAIEngine
@@ -371,7 +371,7 @@ def test_a_name_of_no_known_form_is_refused(name: str) -> None:
 
 
 def test_without_the_package_the_install_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "find_spec", lambda name: None)
+    monkeypatch.setattr(openai_endpoint, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'palaestra\[openai\]'"):
         OpenAIEngine("http://localhost:1/v1#m")
 
@@ -380,7 +380,7 @@ def test_it_is_registered_and_keeps_the_protocols() -> None:
     assert ENGINES.get("openai") is OpenAIEngine
     made = OpenAIEngine("http://localhost:1/v1#m")
     assert isinstance(made, Engine)
-    assert isinstance(made, WatchedEngine)
+    assert isinstance(made, MonitoredEngine)
 
 
 def test_it_works_inside_a_running_loop_as_in_a_notebook() -> None:
@@ -410,7 +410,7 @@ def test_a_watch_that_refuses_ends_the_batch_after_what_is_under_way() -> None:
 
     watch = Three()
     with Server(lambda c, n: Reply(delay=0.05)) as server, pytest.raises(BudgetSpentError, match="enough"):
-        engine(server, in_flight=8).generate_watched([ask(f"q{k}") for k in range(20)], watch)
+        engine(server, in_flight=8).generate_monitored([ask(f"q{k}") for k in range(20)], watch)
     assert len(server.calls) == watch.begun == watch.ended == 3
 
 

@@ -13,7 +13,7 @@ from palaestra.engines.cached import CachedEngine
 from palaestra.engines.mock import MockEngine
 from palaestra.engines.openai import OpenAIEngine
 from palaestra.engines.schemas import response_format, strict_schema
-from palaestra.engines.structured import ask, candidates, parse
+from palaestra.engines.structured import ask, find_candidates, parse
 from palaestra.runs.cache import Cache
 
 
@@ -75,7 +75,7 @@ def test_what_is_wrong_is_said(text: str, complaint: str) -> None:
 
 
 def test_a_page_of_brackets_costs_no_hour() -> None:
-    assert len(list(candidates("[{" * 500_000))) <= 2
+    assert len(list(find_candidates("[{" * 500_000))) <= 2
 
 
 FAULTS: dict[str, tuple[Callable[[Call, int], Reply], int, FailureCause | None, str]] = {
@@ -157,9 +157,9 @@ def test_no_questions_need_no_engine() -> None:
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(SettingsError, match="at least once"):
+    with pytest.raises(SettingsError, match="at least 1"):
         ask(MockEngine({}), [question("q")], Datum, tries=0)
-    with pytest.raises(SettingsError, match="one answer"):
+    with pytest.raises(SettingsError, match="count of 1"):
         ask(MockEngine({}), [Request((Message("user", "q"),), Sampling(count=2))], Datum)
 
 

@@ -1,39 +1,82 @@
-"""The engine protocol: batched completions, exact ids, a failure per item and never of the batch."""
+"""The engine protocol, and the registry that opens a model by its name.
+
+A model is named `scheme:model`, and `ENGINES` holds what opens each scheme. A name without a scheme is a local model of
+the model registry, a folder or the hub. To add an engine, register a subclass of `BaseEngine` under its scheme:
+
+    class EchoEngine(BaseEngine):
+        def __init__(self, name: str) -> None:
+            self.name = self.identity = name
+
+        def generate(self, requests):
+            return [[Completion(r.messages[-1].text)] * r.sampling.count for r in requests]
+
+    ENGINES.register("echo", EchoEngine, "repeats the last message")
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from palaestra.core.errors import SettingsError
+from palaestra.core.events import Listener, ignore
 from palaestra.core.records import Completion, Failure, Message, Usage
 from palaestra.core.registry import Registry
 
+LOCAL_SCHEME = "transformers"
+"""The scheme of names without one."""
 ENGINES = Registry("engine", "palaestra.engines")
-ENGINES.register(
-    "transformers", "palaestra.engines.transformers:TransformersEngine", "a transformers model in this process"
-)
-ENGINES.register("mock", "palaestra.engines.mock:MockEngine", "scripted answers, for tests")
-ENGINES.register(
-    "openai",
-    "palaestra.engines.openai:OpenAIEngine",
-    "OpenAI, Azure OpenAI, or any server that speaks their chat format",
-)
+ENGINES.register(LOCAL_SCHEME, "palaestra.engines.local:LocalModels", "a transformers model in this process")
+ENGINES.register("mock", "palaestra.engines.mock:MockEngine", "a fixed answer, for tests: mock:ANSWER")
+for _scheme, _description in {
+    "openai": "OpenAI: openai:MODEL",
+    "azure": "Azure OpenAI: azure:DEPLOYMENT",
+    "http": "a server with the OpenAI chat format: http://HOST:PORT/v1#MODEL",
+    "https": "a server with the OpenAI chat format: https://HOST/v1#MODEL",
+}.items():
+    ENGINES.register(_scheme, "palaestra.engines.openai:OpenAIEngine", _description)
+
+
+def get_scheme(name: str) -> str:
+    """Return the scheme of a model name; `LOCAL_SCHEME` if it has none that is registered."""
+    scheme, colon, _ = name.partition(":")
+    return scheme if colon and scheme in ENGINES.names() else LOCAL_SCHEME
+
+
+def is_remote(name: str) -> bool:
+    """Whether a model is behind a service, as opposed to weights that this process loads."""
+    scheme: type[EngineScheme] = ENGINES.get(get_scheme(name))
+    return scheme.remote
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars per million prompt tokens and per million completion tokens."""
+
+    prompt: float
+    completion: float
+
+    def __post_init__(self) -> None:
+        if not all(0 <= value < float("inf") for value in (self.prompt, self.completion)):
+            raise SettingsError(f"a price is a number of dollars, 0 or more; got {self.prompt} and {self.completion}")
+
+    def cost(self, usage: Usage) -> float:
+        return (usage.prompt_tokens * self.prompt + usage.completion_tokens * self.completion) / 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How completions are drawn.
+    """Sampling parameters.
 
     Arguments:
-        max_tokens: the most tokens of a completion.
-        temperature: 0 takes the most likely token; 1 samples from the model's own distribution.
-        top_p: keep the smallest set of tokens that has this probability.
-        top_k: keep this many tokens; 0 keeps all.
+        max_tokens: maximum number of tokens of a completion.
+        temperature: 0 means greedy decoding; 1 samples from the model's own distribution.
+        top_p: sample from the smallest set of tokens with this probability.
+        top_k: sample from this many tokens; 0 means all.
         stop: strings that end a completion; they are not part of its text.
-        count: how many completions of the same prompt.
+        count: number of completions of the prompt.
     """
 
     max_tokens: int = 64
@@ -44,29 +87,28 @@ class Sampling:
     count: int = 1
 
     def __post_init__(self) -> None:
-        for name, good, wanted in (
+        for name, valid, expected in (
             ("max_tokens", self.max_tokens >= 1, "at least 1"),
             ("temperature", self.temperature >= 0, "at least 0"),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("top_k", self.top_k >= 0, "at least 0"),
             ("count", self.count >= 1, "at least 1"),
-            ("stop", all(self.stop), "strings that are not empty"),
+            ("stop", all(self.stop), "non-empty strings"),
         ):
-            if not good:
-                raise SettingsError(f"sampling needs {name} {wanted}; got {getattr(self, name)!r}")
+            if not valid:
+                raise SettingsError(f"sampling needs {name} {expected}; got {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt, how to answer it, and the seed that its random choices belong to.
+    """One prompt with its sampling parameters and seed.
 
-    The same request gives the same tokens whatever else is in the batch.
+    The same request gives the same tokens, whatever else is in the batch.
 
     Arguments:
-        schema: the JSON schema, as JSON text, that the answer is to follow; empty for none. An engine that
-            can hold its model to one says so by an attribute `reads_schema`; the others ignore it.
-        tools: what the model may call, as JSON text: a list in OpenAI's format; empty for none. Calls are in the
-            completion's `tool_calls` where a service reads them, and else in its text, as the model wrote them.
+        schema: JSON text of the JSON schema for the answer; empty for none. Engines without `reads_schema` ignore it.
+        tools: JSON text of the tools that the model may call, a list in OpenAI's format; empty for none. Calls are in
+            the completion's `tool_calls` if a service parses them, otherwise in its text.
     """
 
     messages: tuple[Message, ...]
@@ -78,29 +120,90 @@ class Request:
 
 Answer = Completion | Failure
 Slot = tuple[int, int]
-"""The place of one answer: the index of its request, and which of the request's completions it is."""
+"""The place of one answer: the index of its request, and the index of the completion within the request."""
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """Generates completions."""
+    """Generates completions. `BaseEngine` adds what is optional."""
 
     name: str
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
-        """Answer every request, in order, with `sampling.count` completions or failures each."""
+        """Answer every request in order, with `sampling.count` completions or failures each."""
         ...
 
 
-class Watch(Protocol):
-    """Is told of every call of a `WatchedEngine`, in the thread that makes it."""
+class EngineScheme:
+    """How the models of one scheme are checked, opened and priced. `ENGINES` holds subclasses.
+
+    Its module is imported to check settings, so it must not import torch or another heavy package at the top level.
+    Every `name` is the whole name, with the scheme.
+    """
+
+    remote: ClassVar[bool] = True
+    """Whether the models are behind a service. Calls to a service run in parallel and are recorded one by one."""
+
+    @classmethod
+    def check(cls, name: str) -> None:
+        """Raise if the model cannot be used, for example without a key. Loads nothing."""
+
+    @classmethod
+    def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> Engine:
+        """Open a model. `options` are those of `OpenAIEngine`; engines ignore what they do not have."""
+        raise NotImplementedError
+
+    @classmethod
+    def list_price(cls, name: str) -> Price | None:
+        """Return the published price; `None` if it is unknown. Local models are free."""
+        return None if cls.remote else Price(0.0, 0.0)
+
+    @classmethod
+    def identify(cls, name: str) -> str:
+        """Return the cache identity of a model, for example a hash of its weights; empty for the engine's own."""
+        return ""
+
+    @classmethod
+    def reads_images(cls, name: str) -> bool | None:
+        """Whether the model reads images; `None` if that is unknown."""
+        return None
+
+
+class BaseEngine(EngineScheme):
+    """Base class of engines, with defaults for everything but `generate`.
+
+    Attributes:
+        name: the model's name.
+        identity: determines the answers together with the request; the cache stores them under it. Weights in memory
+            have none, because training changes them under the same name.
+        reads_schema: whether the engine enforces `Request.schema`.
+    """
+
+    name: str
+    identity: str = ""
+    reads_schema: bool = False
+
+    @classmethod
+    def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> Engine:
+        return cls(name)  # type: ignore[call-arg]
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
+        raise NotImplementedError
+
+
+def reads_schema(engine: Engine) -> bool:
+    """Whether an engine enforces `Request.schema`."""
+    return isinstance(engine, BaseEngine) and engine.reads_schema
+
+
+class CallMonitor(Protocol):
+    """Is notified before and after every call of a `MonitoredEngine`, in the thread of the call."""
 
     def before(self, slot: Slot) -> bool:
-        """A call for `slot` is about to be made; false means: not now, ask again a little later.
+        """A call for `slot` is about to start. Return false to postpone it; the engine asks again a little later.
 
         Raises:
-            BudgetSpentError: not at all. The engine starts no further call, lets those that are under way
-                end, and raises the error then.
+            BudgetSpentError: no further call may start. The engine finishes the running calls and raises the error.
         """
         ...
 
@@ -108,18 +211,18 @@ class Watch(Protocol):
         """The call has ended.
 
         Arguments:
-            usage: what it was billed for; `None` where that is not known, as of a connection that broke.
-            answer: what the slot gets; `None` where the call brought nothing and another one follows.
+            usage: the billed tokens; `None` if unknown, for example after a broken connection.
+            answer: the answer of the slot; `None` if the call failed and is repeated.
         """
         ...
 
 
 @runtime_checkable
-class WatchedEngine(Engine, Protocol):
-    """An engine whose calls cost money: it reports each of them as it ends, not the batch when it is over."""
+class MonitoredEngine(Engine, Protocol):
+    """An engine that reports each call as it ends, because calls cost money."""
 
-    def generate_watched(
-        self, requests: Sequence[Request], watch: Watch, known: Mapping[Slot, Answer] = MappingProxyType({})
+    def generate_monitored(
+        self, requests: Sequence[Request], monitor: CallMonitor, known: Mapping[Slot, Answer] = MappingProxyType({})
     ) -> list[list[Answer]]:
-        """As `generate`; what is `known` is not asked."""
+        """Like `generate`, but skip the slots in `known`."""
         ...

@@ -1,7 +1,7 @@
-"""Any engine with a memory, a ledger and a budget: what was answered once is not asked again.
+"""An engine with a cache of answers, a ledger and a budget.
 
-An answer is stored when it arrives, with its cost. So a run that is killed, or whose budget is spent, goes on
-with what it has, and the same run again makes no call.
+An answer is stored with its cost when it arrives. A run that was killed, or whose budget was spent, continues with the
+stored answers, and repeating a finished run makes no call.
 """
 
 from __future__ import annotations
@@ -16,39 +16,47 @@ from typing import Any
 
 from palaestra.core.errors import BudgetSpentError, SettingsError
 from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, TextPart, Usage
-from palaestra.engines.base import Answer, Engine, Request, Slot, WatchedEngine
+from palaestra.engines.base import (
+    Answer,
+    BaseEngine,
+    Engine,
+    MonitoredEngine,
+    Price,
+    Request,
+    Slot,
+    is_remote,
+    reads_schema,
+)
 from palaestra.engines.budget import Budget, Reservation
-from palaestra.engines.prices import Price, Prices, unpriced
+from palaestra.engines.prices import Prices, missing_price
 from palaestra.runs.cache import Cache, digest
 from palaestra.runs.ledger import Spending
 
-KEPT = {FailureCause.CONTEXT_LENGTH, FailureCause.REFUSED, FailureCause.MALFORMED}
-"""Failures that lie in what was asked, and would come again. Those of the moment, and of a request that a
-better set-up server may accept, are asked again."""
+CACHED_FAILURES = {FailureCause.CONTEXT_LENGTH, FailureCause.REFUSED, FailureCause.MALFORMED}
+"""Failures that the same request would have again. Requests with other failures are repeated."""
 _CHUNK = 32
-"""Requests that are asked at once of an engine that says nothing before its batch is over."""
+"""Number of requests per batch for an engine that does not report single calls."""
 _POLL = 0.01
 _FREE = Price(0.0, 0.0)
 
 
-class CachedEngine:
-    """Asks `engine` only what the cache does not know.
+class CachedEngine(BaseEngine):
+    """Calls `engine` only for requests whose answers are not in the cache.
 
     Arguments:
-        engine: any engine. One of a service (`WatchedEngine`) is metered call by call, the others by the batch.
-        cache: where answers and calls are kept.
-        budget: what may be spent; none for no limit.
-        prices: the price table; none loads the user's. An engine in this process costs no money.
-        owner: whose calls these are: the run's id.
-        phase: the part of the run, as its ledger calls it; change it by `at`.
-        identity: what determines the answers beside the request. By default the engine's own `identity`; weights
-            in memory have none, because training changes them under the same name: give their hash.
+        engine: any engine. A `MonitoredEngine` is recorded call by call, other engines batch by batch.
+        cache: stores answers and calls.
+        budget: limits what may be spent; `None` for no limit.
+        prices: the price table; `None` loads the user's. Local engines are free.
+        owner: the id of the run that makes the calls.
+        phase: the part of the run in its ledger; `at` changes it.
+        identity: determines the answers together with the request; default: the engine's own `identity`. Weights in
+            memory have none, because training changes them under the same name: pass their hash.
 
-    The same request twice, in one batch or ever, is asked once: `seed` and the index of a completion are what
-    makes requests different.
+    Equal requests are sent once, in one batch or ever. Seeds and completion indices make requests different.
 
     Raises:
-        SettingsError: the engine has no identity, or its price is not known and `max_cost` limits it.
+        SettingsError: the engine has no identity, or `max_cost` is set and its price is unknown.
     """
 
     def __init__(
@@ -64,62 +72,62 @@ class CachedEngine:
     ) -> None:
         self.engine, self.cache, self.owner, self.phase = engine, cache, owner, phase
         self.name, self.budget = engine.name, budget or Budget()
-        self.identity = identity or str(getattr(engine, "identity", ""))
-        self.reads_schema = bool(getattr(engine, "reads_schema", False))
+        self.identity = identity or (engine.identity if isinstance(engine, BaseEngine) else "")
+        self.reads_schema = reads_schema(engine)
         if not self.identity:
             raise SettingsError(
-                f"the engine '{engine.name}' does not say which weights answer; give CachedEngine an identity, "
-                "for example their hash"
+                f"the engine '{engine.name}' has no identity; give CachedEngine one, for example the hash of "
+                "its weights"
             )
-        self.price = (prices or Prices.load()).of(engine.name) if isinstance(engine, WatchedEngine) else _FREE
+        paid = isinstance(engine, MonitoredEngine) or is_remote(engine.name)
+        self.price = (prices or Prices.load()).find(engine.name) if paid else _FREE
         if self.price is None and self.budget.limits_money:
-            raise unpriced(engine.name)
+            raise missing_price(engine.name)
         self.estimate = PromptEstimate()
 
     def at(self, phase: str) -> CachedEngine:
-        """The same engine, cache and budget for another phase of the run."""
+        """Return the same engine, cache and budget for another phase of the run."""
         other = copy.copy(self)
         other.phase = phase
         return other
 
     def spent(self, phase: str = "") -> Spending:
-        """What this owner's calls have cost so far, before a resume too."""
+        """Return the cost of this owner's calls so far, including those before a resume."""
         return self.cache.spent(self.owner, phase)
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
-        """As the engine's, from the cache where that knows.
+        """Answer from the cache, and send the remaining requests to the engine.
 
         Raises:
-            BudgetSpentError: not everything could be asked. What was answered is stored, so that the same call
-                with a larger budget asks only for the rest.
+            BudgetSpentError: the budget does not allow all calls. Answers so far are stored, so the same call with a
+                larger budget sends only the rest.
         """
         keys = [request_keys(self.identity, request) for request in requests]
-        known = self.cache.get({key for several in keys for key in several})
-        hits = sum(key in known for several in keys for key in several)
+        known = self.cache.get({key for group in keys for key in group})
+        hits = sum(key in known for group in keys for key in group)
         if hits:
             self.cache.hit(self.owner, self.phase, self.name, hits)
-        # Requests that are the same are asked once, at the place of the first.
-        open_ = {several: r for several, r in zip(keys, requests, strict=True) if any(k not in known for k in several)}
-        if open_:
-            known |= self._ask(list(open_.values()), list(open_), known)
-        return [[known[key] for key in several] for several in keys]
+        # Equal requests are sent once.
+        missing = {group: r for group, r in zip(keys, requests, strict=True) if any(k not in known for k in group)}
+        if missing:
+            known |= self._ask(list(missing.values()), list(missing), known)
+        return [[known[key] for key in group] for group in keys]
 
     def _ask(
         self, requests: list[Request], keys: list[tuple[str, ...]], known: Mapping[str, Answer]
     ) -> dict[str, Answer]:
-        desk = _Desk(self, requests, keys)
-        if isinstance(self.engine, WatchedEngine):
-            slots = {
-                (i, k): known[key] for i, several in enumerate(keys) for k, key in enumerate(several) if key in known
-            }
-            answers = self.engine.generate_watched(requests, desk, slots)
+        meter = _CallMeter(self, requests, keys)
+        if isinstance(self.engine, MonitoredEngine):
+            slots = {(i, k): known[key] for i, group in enumerate(keys) for k, key in enumerate(group) if key in known}
+            answers = self.engine.generate_monitored(requests, meter, slots)
         else:
-            answers = desk.ask_by_chunks()
-        return {key: a for several, got in zip(keys, answers, strict=True) for key, a in zip(several, got, strict=True)}
+            answers = meter.ask_by_chunks()
+        pairs = (pair for group, row in zip(keys, answers, strict=True) for pair in zip(group, row, strict=True))
+        return dict(pairs)
 
 
-class _Desk:
-    """Through which the calls of one batch go: it reserves, notes, stores and settles."""
+class _CallMeter:
+    """The monitor of one batch: reserves budget before each call, and stores answer and cost after it."""
 
     def __init__(self, home: CachedEngine, requests: list[Request], keys: list[tuple[str, ...]]) -> None:
         self.home, self.requests, self.keys = home, requests, keys
@@ -129,80 +137,86 @@ class _Desk:
         return self._begin([slot])
 
     def _begin(self, slots: Sequence[Slot]) -> bool:
-        """Note that the calls of these slots, of one request, are about to be made; false where they have to wait."""
+        """Reserve and record the calls of one request's slots; false if they have to wait for budget."""
         home, request = self.home, self.requests[slots[0][0]]
         try:
-            made = self._reserve(len(slots), request, home.estimate.tokens(request))
+            reservations = self._reserve(len(slots), request, home.estimate.tokens(request))
         except BudgetSpentError:
             if home.estimate.seen:
                 raise
-            # At worst it does not fit, but nobody knows yet: one call will tell.
-            made = self._reserve(len(slots), request, math.ceil(prompt_size(request) * home.estimate.HOPED))
-        for slot, reservation in zip(slots, made, strict=False):
+            # The worst case does not fit. Without any measurement yet, try with a typical size.
+            reservations = self._reserve(len(slots), request, math.ceil(prompt_size(request) * home.estimate.TYPICAL))
+        for slot, reservation in zip(slots, reservations, strict=False):
             key, priced = self.keys[slot[0]][slot[1]], home.price is not None
             self.open[slot] = home.cache.begin(home.owner, home.phase, home.name, key, priced=priced), reservation
-        return bool(made)
+        return bool(reservations)
 
     def _reserve(self, calls: int, request: Request, prompt: int) -> list[Reservation]:
-        most = Usage(prompt, request.sampling.max_tokens)
-        money = self.home.price.of(most) if self.home.price else 0.0
-        return self.home.budget.reserve_all(calls, most.prompt_tokens + most.completion_tokens, money)
+        limit = Usage(prompt, request.sampling.max_tokens)
+        money = self.home.price.cost(limit) if self.home.price else 0.0
+        return self.home.budget.reserve_all(calls, limit.prompt_tokens + limit.completion_tokens, money)
 
     def after(self, slot: Slot, usage: Usage | None, seconds: float, answer: Answer | None) -> None:
         home = self.home
         call, reservation = self.open.pop(slot)
-        money = home.price.of(usage) if home.price and usage else 0.0
+        money = home.price.cost(usage) if home.price and usage else 0.0
         home.budget.settle(reservation, usage, money)
         if usage is not None:
             home.estimate.learn(self.requests[slot[0]], usage)
-        kept = isinstance(answer, Completion) or (isinstance(answer, Failure) and answer.cause in KEPT)
-        keep = (self.keys[slot[0]][slot[1]], answer) if kept and answer is not None else None
-        home.cache.end(call, usage, seconds, money, keep)
+        entry = None
+        if isinstance(answer, Completion) or (isinstance(answer, Failure) and answer.cause in CACHED_FAILURES):
+            entry = self.keys[slot[0]][slot[1]], answer
+        home.cache.end(call, usage, seconds, money, entry)
 
     def ask_by_chunks(self) -> list[list[Answer]]:
-        """Ask an engine that answers by the batch; a batch is what the budget has room for."""
+        """Call an engine that answers in batches. A batch has as many requests as the budget allows."""
         answers: list[list[Answer]] = []
         while len(answers) < len(self.requests):
             slots: list[list[Slot]] = []
             spent: BudgetSpentError | None = None
             for index, request in enumerate(self.requests[len(answers) :][:_CHUNK], len(answers)):
-                several = [(index, k) for k in range(request.sampling.count)]
+                request_slots = [(index, k) for k in range(request.sampling.count)]
                 try:
-                    if not self._begin(several):
+                    if not self._begin(request_slots):
                         break
                 except BudgetSpentError as error:
                     spent = error
                     break
-                slots.append(several)
+                slots.append(request_slots)
             if spent is not None and not slots:
                 raise spent
             if not slots:
-                time.sleep(_POLL)  # Calls of another engine hold the room.
+                time.sleep(_POLL)  # Calls of another engine hold the budget.
             answers += self._ask_chunk(slots)
         return answers
 
     def _ask_chunk(self, slots: list[list[Slot]]) -> list[list[Answer]]:
         began = time.monotonic()
         try:
-            answers = self.home.engine.generate([self.requests[several[0][0]] for several in slots]) if slots else []
+            answers = (
+                self.home.engine.generate([self.requests[request_slots[0][0]] for request_slots in slots])
+                if slots
+                else []
+            )
         except BaseException:
             for slot in list(self.open):
                 self.after(slot, None, 0.0, None)
             raise
         each = (time.monotonic() - began) / max(1, sum(map(len, slots)))
-        for several, got in zip(slots, answers, strict=True):
-            for slot, answer in zip(several, got, strict=True):
+        for request_slots, row in zip(slots, answers, strict=True):
+            for slot, answer in zip(request_slots, row, strict=True):
                 self.after(slot, answer.usage if isinstance(answer, Completion) else Usage(), each, answer)
         return answers
 
 
 class PromptEstimate:
-    """How many tokens a prompt may have, from its bytes and what the answers so far have shown.
+    """Estimates the tokens of a prompt from its bytes and from the usage of earlier calls.
 
-    Before the first answer a token may be as short as a byte; after it, a fourth shorter than the shortest yet.
+    Before the first call a token may be one byte; after it, 1.25 times the highest ratio of tokens to bytes so far.
     """
 
-    HOPED = 1 / 3
+    TYPICAL = 1 / 3
+    """Tokens per byte of ordinary text."""
 
     def __init__(self) -> None:
         self.seen = 0.0
@@ -215,7 +229,7 @@ class PromptEstimate:
 
 
 def request_keys(identity: str, request: Request) -> tuple[str, ...]:
-    """The cache's keys of a request's completions: a hash of all that determines each of them."""
+    """Return the cache keys of a request's completions: hashes of everything that determines them."""
     sampling = request.sampling
     parts = {
         "identity": identity,
@@ -230,7 +244,7 @@ def request_keys(identity: str, request: Request) -> tuple[str, ...]:
 
 
 def _key(message: Message) -> list[Any]:
-    """What tells a message from another; one without calls is known as it was before there were any."""
+    """Return what identifies a message. The key of a message without tool calls has no fields for them."""
     content = message.content if isinstance(message.content, str) else [_part(part) for part in message.content]
     if not message.tool_calls and not message.tool_call_id:
         return [message.role, content]
@@ -241,7 +255,7 @@ def _key(message: Message) -> list[Any]:
 def _part(part: TextPart | ImagePart) -> Any:
     if isinstance(part, TextPart):
         return {"text": part.text}
-    # A file counts by what is in it, wherever it lies.
+    # A file is identified by its content, not by its path.
     path = Path(part.url.removeprefix("file://"))
     if not part.url.startswith(("data:", "http:", "https:")) and path.is_file():
         return {"image": hashlib.sha256(path.read_bytes()).hexdigest()}
@@ -249,7 +263,7 @@ def _part(part: TextPart | ImagePart) -> Any:
 
 
 def prompt_size(request: Request) -> int:
-    """About how long a prompt is, in bytes of text; an image counts like a page of it."""
+    """Estimate the size of a prompt in bytes of text. An image counts 3000."""
     size = len(request.schema) + len(request.tools) + 24 * len(request.messages)
     for message in request.messages:
         size += len(message.text.encode("utf-8", "replace"))

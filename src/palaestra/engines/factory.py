@@ -1,62 +1,63 @@
-"""Any model by its name: of the shelf, a folder, the hub, or a service; with a memory where one is given."""
+"""Open any model by its name, with or without a cache of its answers."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from palaestra.core.errors import SettingsError
+from palaestra.core.errors import SettingsError, UnknownNameError
 from palaestra.core.events import Listener, ignore
 from palaestra.core.records import Problem
-from palaestra.engines.base import Engine
+from palaestra.engines.base import ENGINES, Engine, EngineScheme, get_scheme
 from palaestra.engines.budget import Budget
 from palaestra.engines.cached import CachedEngine
-from palaestra.engines.endpoints import Endpoint, is_remote
 from palaestra.engines.prices import Prices
-from palaestra.engines.weights import hash_files
-from palaestra.runs.cache import Cache, digest
+from palaestra.runs.cache import Cache
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9_+.-]*):")
+
+
+def get_engine_scheme(name: str) -> type[EngineScheme]:
+    """Return what opens the models of a name's scheme.
+
+    Raises:
+        UnknownNameError: the name has a scheme that is not registered.
+    """
+    scheme = _SCHEME.match(name)
+    if scheme is not None and scheme[1] not in ENGINES.names() and not Path(name).exists():
+        raise UnknownNameError("engine", scheme[1], ENGINES.names())
+    engine_scheme: type[EngineScheme] = ENGINES.get(get_scheme(name))
+    return engine_scheme
 
 
 def check_model(name: str) -> None:
-    """Raise now, before anything is written, if `name` cannot be a model, or its service cannot be asked."""
-    if is_remote(name):
-        Endpoint.of(name).check()
-    else:
-        from palaestra.engines import models
-
-        models.check(name)
+    """Raise if a model does not exist or its service cannot be called. Loads and writes nothing."""
+    get_engine_scheme(name).check(name)
 
 
 def check_reads(name: str, problems: Iterable[Problem]) -> None:
-    """Raise now, before anything is loaded, if problems have pictures and a model on this machine reads text only."""
-    from palaestra.engines import models
-
-    if is_remote(name) or models.reads_images(name) is not False:
+    """Raise if problems have images and the model is known to read text only."""
+    if get_engine_scheme(name).reads_images(name) is not False:
         return
     if any(message.has_image for problem in problems for message in problem.messages):
         raise SettingsError(
-            f"the problems have pictures, and the model '{name}' reads text only; take one that reads images"
-            f"{', for example nano-vlm' if 'nano-vlm' in models.MODELS else ''}"
+            f"the problems have images, and the model '{name}' reads text only; choose one that reads images, "
+            "for example nano-vlm"
         )
 
 
-def open_engine(name: str, *, device: str = "", listener: Listener = ignore, **service: Any) -> Engine:
-    """The engine of a model.
+def open_engine(name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> Engine:
+    """Open a model.
 
     Arguments:
-        name: `openai:MODEL`, `azure:DEPLOYMENT`, `http://HOST:PORT/v1#MODEL`, or what the shelf knows.
-        device: of weights that are loaded here.
-        listener: is told how far weights are fetched, and of a service's calls that are made again.
-        service: settings of `OpenAIEngine`, for example `in_flight`; only of a service.
+        name: `scheme:model` with a scheme of `ENGINES`, a name of the model registry, a folder or a hub id.
+        device: for weights that are loaded here.
+        listener: receives the progress of downloads, and repeated calls to a service.
+        options: arguments of the engine, for example `in_flight` of `OpenAIEngine`.
     """
-    if is_remote(name):
-        from palaestra.engines.openai import OpenAIEngine
-
-        return OpenAIEngine(name, listener=listener, **service)
-    from palaestra.engines import models
-
-    return models.load(name, device=device, listener=listener).engine()
+    return get_engine_scheme(name).open(name, device=device, listener=listener, **options)
 
 
 def open_cached(
@@ -70,21 +71,11 @@ def open_cached(
     phase: str = "",
     **settings: Any,
 ) -> CachedEngine:
-    """The same with a cache, a ledger and a budget; weights are known to the cache by their hash.
+    """Open a model with a cache, a ledger and a budget.
 
     Arguments:
-        engine: the model's, where it is open already; several runs may share one.
+        engine: the engine of the model, if it is open already; several runs may share one.
     """
     engine = engine or open_engine(name, **settings)
-    identity = "" if is_remote(name) else _weights(name)
+    identity = get_engine_scheme(name).identify(name)
     return CachedEngine(engine, cache, budget=budget, prices=prices, owner=owner, phase=phase, identity=identity)
-
-
-def _weights(name: str) -> str:
-    """What a checkpoint's answers depend on: the content of its files; of the hub's, its name."""
-    from palaestra.engines import models
-
-    folder = Path(models.locate(name))
-    if not folder.is_dir():
-        return f"hub:{name}"
-    return digest(hash_files(folder))

@@ -1,21 +1,23 @@
-"""An engine that says what a script tells it to: for tests and for trying out an environment."""
+"""An engine with scripted answers, for tests and for trying out an environment."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from palaestra.core.events import Listener, ignore
 from palaestra.core.records import Completion, Failure, FailureCause, Usage
-from palaestra.engines.base import Answer, Request
+from palaestra.engines.base import Answer, BaseEngine, Request
 
 Script = Mapping[str, str | Failure] | Callable[[Request, int], str | Failure]
 
 
-class MockEngine:
-    """Answers from a script.
+class MockEngine(BaseEngine):
+    """Answers from a script. The name `mock:ANSWER` opens one that always gives the same answer.
 
     Arguments:
-        script: either the answer to each last message by its text, or a function of the request and
-            the index of the completion. An answer may be a `Failure`.
+        script: the answers by the text of the last message, or a function of the request and the index of the
+            completion. An answer may be a `Failure`.
 
     Example:
         >>> from palaestra.core.records import Message
@@ -24,25 +26,32 @@ class MockEngine:
         'Answer: 4'
     """
 
+    remote = False
+
     def __init__(self, script: Script, name: str = "mock") -> None:
         self.name, self.script = name, script
         self.requests: list[Request] = []
+
+    @classmethod
+    def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> MockEngine:
+        engine = cls(lambda request, index: name.partition(":")[2], name)
+        engine.identity = name
+        return engine
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
         self.requests += requests
         return [[self._answer(request, k) for k in range(request.sampling.count)] for request in requests]
 
     def _answer(self, request: Request, index: int) -> Answer:
-        asked = request.messages[-1].text
+        question = request.messages[-1].text
         if callable(self.script):
-            said = self.script(request, index)
-        elif asked in self.script:
-            said = self.script[asked]
+            answer = self.script(request, index)
+        elif question in self.script:
+            answer = self.script[question]
         else:
-            return Failure(FailureCause.ENGINE, f"the script has no answer to {asked[:60]!r}")
-        if isinstance(said, Failure):
-            return said
-        # Characters stand in for tokens, so that usage and ids are there and add up.
-        ids = tuple(map(ord, said))
-        prompt = tuple(map(ord, asked))
-        return Completion(said, ids, (0.0,) * len(ids), usage=Usage(len(prompt), len(ids)), prompt_ids=prompt)
+            return Failure(FailureCause.ENGINE, f"the script has no answer to {question[:60]!r}")
+        if isinstance(answer, Failure):
+            return answer
+        # Characters stand in for tokens, so that ids and usage are consistent.
+        ids, prompt = tuple(map(ord, answer)), tuple(map(ord, question))
+        return Completion(answer, ids, (0.0,) * len(ids), usage=Usage(len(prompt), len(ids)), prompt_ids=prompt)

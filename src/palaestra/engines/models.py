@@ -1,7 +1,7 @@
-"""The model shelf: names, and the weights behind them.
+"""The model registry: names of local models and the weights behind them.
 
-`nano` comes with the package, and so does `nano-vlm`, which reads images, once it has been trained. `smollm2` is
-fetched once. Everything else is a folder with a transformers checkpoint, or an id on the Hugging Face hub.
+`nano` and `nano-vlm`, which reads images, are part of the package. `smollm2` is downloaded once. Any other name is a folder
+with a transformers checkpoint, or an id on the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import MissingExtraError, ModelError, SettingsError, UnknownNameError
 from palaestra.core.events import Event, Listener, ignore
+from palaestra.engines.base import LOCAL_SCHEME
 from palaestra.runs.files import read_json
 
 if TYPE_CHECKING:
     from palaestra.engines.transformers import TransformersEngine
 
 ADAPTER = "adapter_config.json"
-"""In a folder with a LoRA adapter of peft instead of a whole model; it names the base model."""
+"""The file of a LoRA adapter folder that names the base model."""
 ASSETS = Path(str(files("palaestra"))) / "assets"
 NANO_VLM = ASSETS / "nano_vlm"
 MODELS: Mapping[str, str] = {
@@ -39,7 +40,7 @@ MODELS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """Weights and tokenizer in memory; of a model that reads images its processor too."""
+    """Weights and tokenizer in memory, with the processor of a model that reads images."""
 
     name: str
     weights: Any
@@ -47,35 +48,36 @@ class LoadedModel:
     processor: Any = None
 
     def engine(self, batch_size: int = 128, *, plain: bool = False) -> TransformersEngine:
-        """What answers with this model; `plain` asks by the bare text, whatever template the model has.
+        """Make an engine of this model. `plain` sends the plain text instead of applying the chat template.
 
         Raises:
-            SettingsError: the model reads images, whose places only its template knows.
+            SettingsError: `plain` for a model that reads images, which needs its template.
         """
         from palaestra.engines.transformers import TransformersEngine
 
         tokenizer = self.tokenizer
         if plain:
             if self.processor is not None:
-                raise SettingsError(f"{self.name} reads images by its chat template; leave the prompt at 'chat'")
+                raise SettingsError(f"{self.name} needs its chat template to read images; leave the prompt at 'chat'")
             tokenizer = copy.deepcopy(tokenizer)
             tokenizer.chat_template = None
         return TransformersEngine(self.weights, tokenizer, self.name, batch_size, self.processor)
 
 
 def cache_folder() -> Path:
-    """Where fetched models are kept: `$PALAESTRA_CACHE`, or the user's cache folder."""
+    """Return the folder of downloads and caches: `$PALAESTRA_CACHE`, or the user's cache folder."""
     base = os.environ.get("PALAESTRA_CACHE")
     return Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "palaestra"
 
 
 def locate(name: str, listener: Listener = ignore) -> str:
-    """What transformers is to load for `name`: a folder, or a hub id. Fetches `smollm2` if needed.
+    """Return the folder or hub id that transformers loads for `name`. Downloads `smollm2` if needed.
 
     Raises:
-        UnknownNameError: not a known name, not a folder, and not of the form `owner/name`.
-        ModelError: a folder without a checkpoint, or a model that cannot be fetched.
+        UnknownNameError: not registered, not a folder, and not of the form `owner/name`.
+        ModelError: a folder without a checkpoint, or a download that failed.
     """
+    name = name.removeprefix(f"{LOCAL_SCHEME}:")
     if name == "nano":
         return str(ASSETS / "nano")
     if name == "nano-vlm":
@@ -93,12 +95,12 @@ def locate(name: str, listener: Listener = ignore) -> str:
         if (path / "settings.json").exists() and (path / "store.sqlite").exists():
             return locate_run_model(path)
         if not (path / "config.json").exists() and not (path / ADAPTER).exists():
-            raise ModelError(f"the folder {path} holds no transformers checkpoint: it has no config.json")
+            raise ModelError(f"the folder {path} is not a transformers checkpoint: it has no config.json")
         return str(path)
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return name
     if "/" in name:
-        raise ModelError(f"there is no folder {name}, and it is no hub id such as owner/name")
+        raise ModelError(f"{name} is neither a folder nor a hub id such as owner/name")
     raise UnknownNameError("model", name, MODELS)
 
 
@@ -127,13 +129,13 @@ def locate_run_model(run: Path) -> str:
 
 
 def check(name: str) -> None:
-    """Raise now, before anything is written, if `name` cannot be a model."""
+    """Raise if `name` cannot be a local model. Downloads nothing."""
     if name not in MODELS:
         locate(name)
 
 
 def check_device(device: str) -> None:
-    """Raise now, before anything is loaded, if torch cannot compute on `device`; empty is always right."""
+    """Raise if torch cannot use `device`. Empty is always valid."""
     if not device:
         return
     import torch
@@ -147,8 +149,8 @@ def check_device(device: str) -> None:
 
 
 def reads_images(name: str) -> bool | None:
-    """Whether a model reads images, by its `config.json`; `None` if it is not on this machine."""
-    if name == "smollm2":  # Not fetched for this.
+    """Whether a model reads images, according to its `config.json`; `None` if it is not on this machine."""
+    if name == "smollm2":  # It is not downloaded for this.
         return False
     folder = Path(locate(name))
     if not folder.is_dir():
@@ -162,15 +164,15 @@ def reads_images(name: str) -> bool | None:
 def load(
     name: str, *, device: str = "", dtype: str = "", listener: Listener = ignore, trainable: bool = False
 ) -> LoadedModel:
-    """Load a model of the shelf, of a folder or of the hub.
+    """Load a model of the registry, a folder or the hub.
 
     Arguments:
-        device: for example `"cpu"` or `"cuda"`; empty means a GPU where there is one.
+        device: for example `"cpu"` or `"cuda"`; empty means a GPU if there is one.
         dtype: for example `"float32"`; empty means float32 on a CPU and bfloat16 on a GPU.
-        trainable: refuse a model that no policy can be made of.
+        trainable: reject models that cannot be trained.
 
     Raises:
-        ModelError: the model cannot be loaded, or is no causal language model; the configuration alone decides.
+        ModelError: the model cannot be loaded, or its configuration is not that of a causal language model.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -195,14 +197,14 @@ def load(
         weights = weights.to(device).eval()
     except (MissingExtraError, ModelError):
         raise
-    except Exception as error:  # transformers, safetensors and torch each raise their own.
+    except Exception as error:  # transformers, safetensors and torch raise many types.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(f"cannot load the model '{name}': {reason}") from error
     return LoadedModel(name, weights, tokenizer, processor)
 
 
 def _read_base(folder: Path) -> str:
-    """The base model of a folder with a LoRA adapter; empty for every other folder.
+    """Return the base model of a folder with a LoRA adapter; empty for any other folder.
 
     Raises:
         ModelError: the adapter names no base model.
@@ -217,21 +219,21 @@ def _read_base(folder: Path) -> str:
 
 
 def _merge_adapter(name: str, folder: Path, model: LoadedModel) -> LoadedModel:
-    """A base model with a LoRA adapter merged into its weights."""
+    """Merge a LoRA adapter into the weights of its base model."""
     if find_spec("peft") is None:
         raise MissingExtraError("peft", "lora", f"the LoRA adapter {folder}")
     from peft import PeftModel
 
     try:
         merged = PeftModel.from_pretrained(model.weights, str(folder)).merge_and_unload()
-    except Exception as error:  # peft, safetensors and torch each raise their own.
+    except Exception as error:  # peft, safetensors and torch raise many types.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(f"cannot load the model '{name}': {reason}") from error
     return LoadedModel(name, merged.eval(), model.tokenizer, model.processor)
 
 
 def _load_vision(where: str, config: Any, dtype: Any) -> tuple[Any, Any]:
-    """Processor and weights of an image-text-to-text checkpoint, its images prepared by Pillow everywhere."""
+    """Load processor and weights of an image-text-to-text checkpoint. Images are always processed by Pillow."""
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     if find_spec("PIL") is None:
@@ -241,18 +243,15 @@ def _load_vision(where: str, config: Any, dtype: Any) -> tuple[Any, Any]:
     return processor, AutoModelForImageTextToText.from_pretrained(where, config=config, dtype=dtype)
 
 
-def is_here(name: str) -> bool:
-    """Whether a model of the shelf can be loaded without fetching anything."""
+def is_available(name: str) -> bool:
+    """Whether a registered model can be loaded without a download."""
     if name == "smollm2":
         return (cache_folder() / "models" / "smollm2" / "manifest.json").exists()
     return name in MODELS
 
 
 def get(name: str, listener: Listener = ignore) -> str:
-    """Fetch a model now and verify it; returns where it lies.
-
-    A hub id goes through huggingface_hub's own cache, with its own checks.
-    """
+    """Download a model and verify it. Returns its folder; hub models are in the cache of huggingface_hub."""
     where = locate(name, listener)
     if Path(where).is_dir():
         if name == "smollm2":
@@ -267,4 +266,4 @@ def get(name: str, listener: Listener = ignore) -> str:
     try:
         return str(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        raise ModelError(f"cannot fetch '{name}' from the hub: {str(error).strip().splitlines()[0]}") from error
+        raise ModelError(f"cannot download '{name}' from the hub: {str(error).strip().splitlines()[0]}") from error

@@ -23,8 +23,8 @@ from palaestra.core.errors import EngineError, SettingsError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Failure, FailureCause, Usage
 from palaestra.core.seeding import Seeds
-from palaestra.engines.base import Answer, Request, Slot, Watch
-from palaestra.engines.endpoints import Endpoint
+from palaestra.engines.base import Answer, BaseEngine, CallMonitor, Price, Request, Slot
+from palaestra.engines.openai_endpoint import Endpoint, find_list_price
 from palaestra.engines.openai_format import LIMITS, BrokenAnswerError, Dialect, Trouble, body, read, trouble
 from palaestra.engines.retry import AGAIN, WAITING, Patience
 
@@ -36,12 +36,12 @@ _POLL = 0.01
 _log = logging.getLogger(__name__)
 
 
-class OpenAIEngine:
+class OpenAIEngine(BaseEngine):
     """Asks a model that is served somewhere.
 
     Arguments:
         name: `openai:MODEL`, `azure:DEPLOYMENT` or `http://HOST:PORT/v1#MODEL`; keys come from the environment
-            (`palaestra.engines.endpoints`).
+            (`palaestra.engines.openai_endpoint`).
         in_flight: most calls at once.
         patience: how calls are repeated that failed for the moment.
         timeout: most seconds for one call, its whole answer included.
@@ -86,7 +86,7 @@ class OpenAIEngine:
                 "an engine for a service needs in_flight and largest of at least 1, and timeout, stall and notice above 0; "
                 f"got {in_flight}, {largest}, {timeout}, {stall} and {notice}"
             )
-        self.name, self.endpoint, self.listener = name, Endpoint.of(name), listener
+        self.name, self.endpoint, self.listener = name, Endpoint.parse(name), listener
         self.in_flight, self.patience, self.largest = in_flight, patience, largest
         self.timeout, self.stall, self.notice = timeout, stall, notice
         self.extra = {**({"return_token_ids": True, "logprobs": True} if exact else {}), **extra}
@@ -97,11 +97,23 @@ class OpenAIEngine:
         self._reached = False
         """Whether there was ever somebody at the address."""
 
-    def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
-        return self.generate_watched(requests, _Nobody())
+    @classmethod
+    def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> OpenAIEngine:
+        return cls(name, listener=listener, **options)
 
-    def generate_watched(
-        self, requests: Sequence[Request], watch: Watch, known: Mapping[Slot, Answer] = MappingProxyType({})
+    @classmethod
+    def check(cls, name: str) -> None:
+        Endpoint.parse(name).check()
+
+    @classmethod
+    def list_price(cls, name: str) -> Price | None:
+        return find_list_price(name)
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
+        return self.generate_monitored(requests, _Nobody())
+
+    def generate_monitored(
+        self, requests: Sequence[Request], watch: CallMonitor, known: Mapping[Slot, Answer] = MappingProxyType({})
     ) -> list[list[Answer]]:
         slots = [(i, k) for i, request in enumerate(requests) for k in range(request.sampling.count)]
         batch = _Batch(requests, watch, dict(known), iter([slot for slot in slots if slot not in known]))
@@ -258,7 +270,7 @@ class _Batch:
     """The calls of one `generate`, and what its workers share."""
 
     requests: Sequence[Request]
-    watch: Watch
+    watch: CallMonitor
     answers: dict[Slot, Answer]
     waiting: Iterator[Slot]
     fatal: BaseException | None = None

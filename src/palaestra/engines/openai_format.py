@@ -26,7 +26,7 @@ from palaestra.core.records import (
 )
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Answer, Request
-from palaestra.engines.endpoints import Endpoint
+from palaestra.engines.openai_endpoint import Endpoint
 from palaestra.engines.retry import server_wish
 from palaestra.engines.schemas import instruct, response_format
 

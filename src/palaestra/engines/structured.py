@@ -1,4 +1,4 @@
-"""Answers of a given shape: JSON that a pydantic model accepts, or a failure that says why not."""
+"""Structured output: JSON answers that a pydantic model validates, with retries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Completion, Failure, FailureCause, Message, StopReason
 from palaestra.core.seeding import Seeds
-from palaestra.engines.base import Engine, Request
+from palaestra.engines.base import Engine, Request, reads_schema
 from palaestra.engines.schemas import instruct
 
 T = TypeVar("T", bound=BaseModel)
@@ -21,26 +21,26 @@ Check = Callable[[int, T], str]
 
 _FENCE = re.compile(r"```[^\S\n]*[\w-]*[^\S\n]*\n(.*?)```", re.DOTALL)
 _LONGEST = 1_000_000
-"""Characters of an answer that are searched for JSON: from its end, where answers stand."""
+"""Number of characters at the end of an answer that are searched for JSON."""
 _STARTS = 2_000
-"""Places in an answer at which JSON is looked for, so that a page of brackets costs no hour."""
+"""Maximum number of places at which JSON is tried, which bounds the time for an answer full of brackets."""
 _QUOTED = 8_000
-"""Characters of a wrong answer that are shown to the model again."""
+"""Maximum number of characters of a wrong answer in the retry prompt."""
 
 
 def ask(
     engine: Engine, questions: Sequence[Request], schema: type[T], *, tries: int = 3, check: Check[T] | None = None
 ) -> list[T | Failure]:
-    """Ask every question, in order, for an answer of the given shape.
+    """Ask every question for an answer that `schema` validates.
 
     Arguments:
-        engine: any. One that can hold its model to a schema (`reads_schema`) is given it; to the others it is
-            said in the prompt.
-        questions: each for one completion.
+        engine: any engine. If it enforces schemas (`reads_schema`), it receives the schema; otherwise the prompt
+            describes it.
+        questions: requests for one completion each.
         schema: the pydantic model of an answer.
-        tries: how often a question is asked at most. After an answer that does not fit, the model is shown
-            it again, with what is wrong. All questions that are still open are asked together.
-        check: further conditions, by the index of the question; returns what is wrong, or an empty string.
+        tries: maximum number of calls per question. After an invalid answer, the model sees it again with the error.
+            Open questions are sent in one batch.
+        check: further conditions, by the index of the question; returns the error, or an empty string.
 
     Returns:
         For each question the answer, or a `Failure`: the engine's own, or `MALFORMED` with the last error.
@@ -49,77 +49,80 @@ def ask(
         >>> from palaestra.engines.mock import MockEngine
         >>> class Sum(BaseModel):
         ...     value: int
-        >>> said = iter(["four", 'I see: {"value": 4}'])
-        >>> ask(MockEngine(lambda request, index: next(said)), [Request((Message("user", "2+2?"),))], Sum)
+        >>> answers = iter(["four", 'I see: {"value": 4}'])
+        >>> ask(MockEngine(lambda request, index: next(answers)), [Request((Message("user", "2+2?"),))], Sum)
         [Sum(value=4)]
     """
     if tries < 1:
-        raise SettingsError(f"a question is asked at least once; got tries={tries}")
+        raise SettingsError(f"ask needs tries of at least 1; got {tries}")
     if any(question.sampling.count != 1 for question in questions):
-        raise SettingsError("a question of a given shape has one answer; ask several questions with different seeds")
+        raise SettingsError("ask needs requests with a count of 1; ask several questions with different seeds")
     shape = json.dumps(schema.model_json_schema(), ensure_ascii=False)
-    known = bool(getattr(engine, "reads_schema", False))
+    enforced = reads_schema(engine)
+    requests = [
+        replace(question, schema=shape) if enforced else replace(question, messages=instruct(question.messages, shape))
+        for question in questions
+    ]
     answers: list[T | Failure | None] = [None] * len(questions)
-    asked = [replace(q, schema=shape) if known else replace(q, messages=instruct(q.messages, shape)) for q in questions]
     for attempt in range(1, tries + 1):
-        open_ = [index for index, answer in enumerate(answers) if answer is None]
-        if not open_:
+        pending = [index for index, answer in enumerate(answers) if answer is None]
+        if not pending:
             break
-        for index, (said,) in zip(open_, engine.generate([asked[index] for index in open_]), strict=True):
-            if isinstance(said, Failure):
-                answers[index] = said
+        for index, (reply,) in zip(pending, engine.generate([requests[index] for index in pending]), strict=True):
+            if isinstance(reply, Failure):
+                answers[index] = reply
                 continue
-            found = parse(said, schema)
-            wrong = found if isinstance(found, str) else check(index, found) if check is not None else ""
-            if not wrong and not isinstance(found, str):
-                answers[index] = found
+            value = parse(reply, schema)
+            problem = value if isinstance(value, str) else check(index, value) if check is not None else ""
+            if not problem and not isinstance(value, str):
+                answers[index] = value
             elif attempt == tries:
-                began = " ".join(said.text.split())[:80]
+                start = " ".join(reply.text.split())[:80]
                 answers[index] = Failure(
                     FailureCause.MALFORMED,
-                    f"asked {tries} time(s) for {schema.__name__}; the last answer, {began!r}: {wrong}",
+                    f"asked {tries} time(s) for {schema.__name__}; the last answer, {start!r}: {problem}",
                 )
             else:
                 seed = Seeds(questions[index].seed).derive("try", attempt).integer()
-                asked[index] = replace(asked[index], messages=_again(asked[index], said, wrong), seed=seed)
+                messages = _add_retry(requests[index].messages, reply, problem)
+                requests[index] = replace(requests[index], messages=messages, seed=seed)
     return [answer for answer in answers if answer is not None]
 
 
-def _again(question: Request, said: Completion, wrong: str) -> tuple[Message, ...]:
-    """The conversation with the wrong answer and what is wrong with it."""
-    told = Message("user", f"That answer cannot be used: {wrong}\nAnswer again: the whole JSON and nothing else.")
-    if not said.text.strip():
-        return (*question.messages, told)  # Some servers refuse a message without text.
-    text = said.text.strip()
+def _add_retry(messages: tuple[Message, ...], reply: Completion, problem: str) -> tuple[Message, ...]:
+    """Append the invalid answer and its error to the conversation."""
+    retry = Message("user", f"That answer cannot be used: {problem}\nAnswer again: the whole JSON and nothing else.")
+    text = reply.text.strip()
+    if not text:
+        return (*messages, retry)  # Some servers reject a message without text.
     text = text if len(text) <= _QUOTED else text[:_QUOTED] + " [...]"
-    return (*question.messages, Message("assistant", text), told)
+    return (*messages, Message("assistant", text), retry)
 
 
-def parse(said: Completion, schema: type[T]) -> T | str:
-    """What the completion says, or what is wrong with it.
+def parse(reply: Completion, schema: type[T]) -> T | str:
+    """Return the validated answer in a completion, or the error as text.
 
-    The JSON may be all of the text, stand in a fenced block, or anywhere in prose; where several values fit, the
-    last one counts.
+    The JSON may be the whole text, a fenced block, or part of prose. The last value that fits counts.
     """
-    if not said.text.strip():
+    if not reply.text.strip():
         return "it is empty"
     errors: list[tuple[int, str]] = []
-    for text in candidates(said.text):
+    for text in find_candidates(reply.text):
         try:
             return schema.model_validate_json(text)
         except ValidationError as error:
             errors.append((len(text), _explain(error)))
     cut = (
-        f"it was cut off after {said.usage.completion_tokens} tokens; be shorter. "
-        if said.stop_reason is StopReason.LENGTH
+        f"it was cut off after {reply.usage.completion_tokens} tokens; be shorter. "
+        if reply.stop_reason is StopReason.LENGTH
         else ""
     )
-    # The longest piece of JSON is what was meant as the answer.
+    # The longest JSON value is most likely the intended answer.
     return cut + max(errors, key=lambda pair: pair[0])[1] if errors else f"{cut}there is no JSON in it"
 
 
-def candidates(text: str) -> Iterator[str]:
-    """Pieces of a text that may be the JSON that was asked for, the likeliest first."""
+def find_candidates(text: str) -> Iterator[str]:
+    """Yield the parts of a text that may be the JSON answer, the most likely first."""
     stripped = text[-_LONGEST:].strip()
     if stripped[:1] in ("{", "["):
         yield stripped
@@ -140,9 +143,9 @@ def candidates(text: str) -> Iterator[str]:
 
 
 def _explain(error: ValidationError) -> str:
-    """The first errors of a validation, in words that a model can act on."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    lines = [f"{'.'.join(map(str, one['loc'])) or 'the answer'}: {one['msg']}" for one in found[:5]] + (
-        [f"and {len(found) - 5} more"] if len(found) > 5 else []
-    )
+    """Describe the first errors of a validation for the model."""
+    details = error.errors(include_url=False, include_context=False, include_input=False)
+    lines = [f"{'.'.join(map(str, detail['loc'])) or 'the answer'}: {detail['msg']}" for detail in details[:5]]
+    if len(details) > 5:
+        lines.append(f"and {len(details) - 5} more")
     return "; ".join(lines)

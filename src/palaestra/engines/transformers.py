@@ -23,7 +23,7 @@ import torch
 from palaestra.core.errors import MissingExtraError
 from palaestra.core.records import Completion, Failure, FailureCause, StopReason, Usage
 from palaestra.core.seeding import Seeds
-from palaestra.engines.base import Answer, Request, Sampling
+from palaestra.engines.base import Answer, BaseEngine, Request, Sampling
 from palaestra.engines.chat import end_ids, prompt_ids, with_tools
 from palaestra.engines.families import original_context, position_limit, takes_padding
 from palaestra.engines.images import ImageError, VisualPrompt, batch_inputs, has_image, visual_prompt
@@ -54,7 +54,7 @@ class _Row:
         return self.seen.signature if self.seen is not None else ""
 
 
-class TransformersEngine:
+class TransformersEngine(BaseEngine):
     """Generates with a causal language model of transformers, or with one that reads images too.
 
     Arguments:

@@ -69,7 +69,7 @@ class MeteredEngines:
         Arguments:
             engine: the engine of the model, if it is open already.
         """
-        from palaestra.engines.endpoints import is_remote
+        from palaestra.engines.base import is_remote
         from palaestra.engines.factory import open_cached
 
         service = self.service if is_remote(name) else {}
@@ -170,7 +170,7 @@ class SharedEngines:
 
     def get(self, name: str) -> Engine:
         """Return the model of that name. The first call loads it."""
-        from palaestra.engines.endpoints import is_remote
+        from palaestra.engines.base import is_remote
         from palaestra.engines.factory import open_engine
 
         with self._lock:

@@ -155,7 +155,7 @@ def test_what_all_runs_may_spend_together_stops_the_bench_and_more_of_it_goes_on
         assert after["cost"] == pytest.approx(cost)
         assert after["total_cost"] == 2 * cost
     prices.write_text("{}")
-    with pytest.raises(SettingsError, match="needs to know what https://elsewhere"):
+    with pytest.raises(SettingsError, match="needs the price of https://elsewhere"):
         bench(ResearchSettings(model="https://elsewhere/v1#x"), tasks=[number], agents=["model"], total_cost=1.0, out=tmp_path / "x")  # fmt: skip
     assert not (tmp_path / "x").exists()
 

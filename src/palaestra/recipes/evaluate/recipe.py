@@ -149,7 +149,7 @@ def resume(run: Run, *, listener: Listener = ignore, max_cost: float | None = No
 
 def check(settings: EvaluateSettings) -> None:
     """Raise for every name that does not exist and a task that cannot be scored, before anything is loaded or written."""
-    from palaestra.engines.endpoints import is_remote
+    from palaestra.engines.base import is_remote
     from palaestra.engines.factory import check_model, check_reads
     from palaestra.engines.models import check_device
     from palaestra.tasks.base import get_hooks
@@ -183,11 +183,11 @@ def _asked(settings: EvaluateSettings) -> tuple[Task, list[Problem]]:
 
 def _load(settings: EvaluateSettings, listener: Listener) -> Engine:
     from palaestra.engines import models
-    from palaestra.engines.endpoints import is_remote
+    from palaestra.engines.base import LOCAL_SCHEME, get_scheme
     from palaestra.engines.factory import open_engine
 
     listener(Event("load"))
-    if is_remote(settings.model):
+    if get_scheme(settings.model) != LOCAL_SCHEME:
         return open_engine(settings.model, listener=listener, **service_options(settings.call_timeout))
     model = models.load(settings.model, device=settings.device, listener=listener)
     return model.engine(settings.engine_batch, plain=settings.prompt == "plain")
@@ -195,8 +195,7 @@ def _load(settings: EvaluateSettings, listener: Listener) -> Engine:
 
 def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], listener: Listener) -> EvaluateResult:
     """Ask what the store does not know yet; `engine` is loaded at most once."""
-    from palaestra.engines.base import Sampling
-    from palaestra.engines.endpoints import is_remote
+    from palaestra.engines.base import Sampling, is_remote
     from palaestra.tasks.base import get_hooks
     from palaestra.tasks.evaluate import evaluate as ask
     from palaestra.tasks.evaluate import measures, outcomes

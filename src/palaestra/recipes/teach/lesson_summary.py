@@ -42,13 +42,13 @@ def count_calls(run: Run) -> int:
 
 def unpriced_models(settings: Mapping[str, Any]) -> list[str]:
     """The models of a run that are behind a service and in no price table."""
-    from palaestra.engines.endpoints import is_remote
+    from palaestra.engines.base import is_remote
     from palaestra.engines.prices import Prices
 
     names = {str(settings.get(name) or "") for name in MODELS} - {"", "task"}
     remote = sorted(name for name in names if is_remote(name))
     prices = Prices.load() if remote else None
-    return [name for name in remote if prices is not None and prices.of(name) is None]
+    return [name for name in remote if prices is not None and prices.find(name) is None]
 
 
 def name_failure(error: PalaestraError) -> str:

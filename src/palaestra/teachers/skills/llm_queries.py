@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from palaestra.core.records import Failure, ImagePart, Message, Problem, TextPart
-from palaestra.engines.base import Answer, Engine, Request, Sampling
-from palaestra.engines.cached import KEPT
+from palaestra.engines.base import Answer, BaseEngine, Engine, Request, Sampling, reads_schema
+from palaestra.engines.cached import CACHED_FAILURES
 from palaestra.engines.structured import Check, ask
 from palaestra.teachers.prompts import Prompts
 
@@ -62,15 +62,15 @@ class Asking:
 
 def may_pass(failure: Failure) -> bool:
     """Whether a failure was one of the moment, so that asking again makes sense."""
-    return failure.cause not in KEPT
+    return failure.cause not in CACHED_FAILURES
 
 
-class _Counted:
+class _Counted(BaseEngine):
     """An engine with a count of its requests, those included that a cache answers: the same in every run."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.name, self.requests = engine, engine.name, 0
-        self.reads_schema = bool(getattr(engine, "reads_schema", False))
+        self.reads_schema = reads_schema(engine)
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
         self.requests += len(requests)

@@ -1,29 +1,49 @@
-"""Where a model is served, by its name: OpenAI, Azure OpenAI, or a server of one's own.
+"""Where a model of the OpenAI engine is served, by its name, and what it costs there.
 
-openai:gpt-4o-mini                  OpenAI; the key is in OPENAI_API_KEY (OPENAI_BASE_URL is honoured)
+openai:gpt-4o-mini                  OpenAI; the key is in OPENAI_API_KEY, another address in OPENAI_BASE_URL
 azure:my-deployment                 Azure; AZURE_OPENAI_API_KEY and AZURE_OPENAI_ENDPOINT
-http://localhost:8000/v1#my-model   any server that speaks the format; a key, if it wants one, in PALAESTRA_API_KEY
+http://localhost:8000/v1#my-model   any server with the same chat format; an optional key in PALAESTRA_API_KEY
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import EngineError, MissingExtraError, SettingsError
+from palaestra.engines.base import Price
+from palaestra.engines.prices import strip_date
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 AZURE_VERSION = "2024-10-21"
+LIST_PRICES: Mapping[str, Price] = {
+    "gpt-4o": Price(2.50, 10.00),
+    "gpt-4o-mini": Price(0.15, 0.60),
+    "gpt-4.1": Price(2.00, 8.00),
+    "gpt-4.1-mini": Price(0.40, 1.60),
+    "gpt-4.1-nano": Price(0.10, 0.40),
+    "gpt-5": Price(1.25, 10.00),
+    "gpt-5-mini": Price(0.25, 2.00),
+    "gpt-5-nano": Price(0.05, 0.40),
+    "o3": Price(2.00, 8.00),
+    "o3-mini": Price(1.10, 4.40),
+    "o4-mini": Price(1.10, 4.40),
+}
+"""Prices of OpenAI and Azure OpenAI as published in 2025. Other servers set their own prices for the same models."""
 _KEYS = {"openai": "OPENAI_API_KEY", "azure": "AZURE_OPENAI_API_KEY", "url": "PALAESTRA_API_KEY"}
 
 
-def is_remote(name: str) -> bool:
-    """Whether a model's name stands for a service, as opposed to weights that are loaded here."""
-    return name.startswith(("openai:", "azure:", "http://", "https://"))
+def find_list_price(name: str) -> Price | None:
+    """Return the published price of a model. A server on this machine is free; other servers are unknown."""
+    if name.startswith(("http://localhost", "http://127.0.0.1")):
+        return Price(0.0, 0.0)
+    scheme, _, model = name.partition(":")
+    return LIST_PRICES.get(model, LIST_PRICES.get(strip_date(model))) if scheme in ("openai", "azure") else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +56,8 @@ class Endpoint:
     model: str
 
     @classmethod
-    def of(cls, name: str) -> Endpoint:
-        """The endpoint that `name` stands for.
+    def parse(cls, name: str) -> Endpoint:
+        """Parse the name of a served model.
 
         Raises:
             SettingsError: the name has none of the three forms.
@@ -69,16 +89,14 @@ class Endpoint:
 
     @property
     def identity(self) -> str:
-        """What determines the answers: the model and who serves it."""
+        """Address and model, which determine the answers."""
         return f"{self.url}#{self.model}"
 
     def key(self) -> str:
-        """The key from the environment.
-
-        The key of OpenAI goes to OpenAI and to nobody else: a server of one's own has a variable of its own.
+        """Return the key from the environment. The key of OpenAI is never sent to another server.
 
         Raises:
-            EngineError: there is none, in one line that names the variable.
+            EngineError: there is none; the message names the variable.
         """
         key = os.environ.get(self.variable, "")
         if not key and self.kind != "url":
@@ -86,7 +104,7 @@ class Endpoint:
         return key or "none"
 
     def check(self) -> None:
-        """Raise now if no call can ever be made.
+        """Raise if no call can be made.
 
         Raises:
             MissingExtraError: the `openai` package is not installed.
@@ -97,7 +115,7 @@ class Endpoint:
         self.key()
 
     def client(self, timeout: float) -> AsyncOpenAI:
-        """A client of the `openai` package, which does not repeat calls by itself; raises as `check` does."""
+        """Make a client of the `openai` package that does not repeat calls by itself. Raises like `check`."""
         self.check()
         from openai import AsyncAzureOpenAI, AsyncOpenAI
 
