@@ -146,7 +146,7 @@ def test_the_secret_is_of_this_machine_and_the_same_for_all_submissions(
     seeds, places = [], []
     for machine in ("a", "b", "a"):
         monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / machine))
-        secret._secret.cache_clear()
+        secret._machine_seed.cache_clear()
         seeds.append(secret.eval_seed(lessons))
         places.append(baseline._place(lessons).name)
         assert secret.eval_seed(games) == 0
