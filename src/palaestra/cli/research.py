@@ -30,7 +30,7 @@ OF_THE_AGENT = (
     "parser", "history", "format_errors", "format_penalty", "cache", "device",
 )  # fmt: skip
 """Settings that do not apply to an MCP client, which is the agent itself."""
-SILENT = "0 messages: the agent said nothing; a score is that of what the task begins with"
+SILENT = "0 messages: the agent wrote nothing; its score is that of the starter files"
 
 Out = Annotated[str, typer.Option("--out", help="The run folder; a new one below runs/ if not given.")]
 BenchOut = Annotated[str, typer.Option("--out", help="The folder of the bench; one that was stopped goes on.")]
@@ -204,7 +204,7 @@ def _of_checkout(mlgym: str) -> list[str]:
 
     names = mlgym_names(mlgym)
     if not names:
-        raise SettingsError(f"{mlgym} is no checkout of MLGym: there is no task in its configs/tasks")
+        raise SettingsError(f"{mlgym} is not an MLGym checkout: there is no task in its configs/tasks")
     return names
 
 

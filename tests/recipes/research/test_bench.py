@@ -209,7 +209,7 @@ def test_an_agent_that_never_spoke_is_marked_in_the_table_and_on_the_page(number
     for table in standings_tables(result.standings, 80, result.silent):
         console.print(table)
     assert "6*°" in out.getvalue()
-    assert "° 0 messages: the agent said nothing" in out.getvalue()
+    assert "° 0 messages: the agent wrote nothing" in out.getvalue()
     out.truncate(0)
     progress = ResearchProgress(console)
     for event in told:
@@ -233,8 +233,8 @@ def test_another_bench_or_a_run_is_not_written_over(number: str, tmp_path: Path)
 
 def test_wrong_names_are_said_at_once(number: str, tmp_path: Path) -> None:
     for tasks, agents, said in (
-        ([number], ["human"], "plays by itself"),
-        ([number], ["best_of:2:human"], "plays by itself"),
+        ([number], ["human"], "does not support interactive agents"),
+        ([number], ["best_of:2:human"], "does not support interactive agents"),
         ([number], ["model"], "name one with --model"),
         ([number], [], "at least 1 agent"),
         ([number], ["baseline", "baseline"], "named once"),

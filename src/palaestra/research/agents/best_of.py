@@ -28,7 +28,7 @@ class BestOfAgent(Agent):
         count, _, spec = argument.partition(":")
         if not count.isdecimal() or int(count) < 1 or not spec:
             raise SettingsError(
-                f"the best of several episodes is best_of:N:AGENT, for example best_of:4:model; got 'best_of:{argument}'"
+                f"expected best_of:N:AGENT, for example best_of:4:model; got 'best_of:{argument}'"
             )
         self.inner = make_agent(spec, context)
         self.episodes, self.parser, self.model = int(count) * self.inner.episodes, self.inner.parser, self.inner.model

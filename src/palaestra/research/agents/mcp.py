@@ -119,7 +119,7 @@ class ClientAgent(Agent):
 
     def act(self, conversation: Conversation) -> Message | Halt:
         if self._line is None:
-            return Halt(TurnStopReason.INTERRUPTED, "there is no client; one begins with: palaestra research mcp")
+            return Halt(TurnStopReason.INTERRUPTED, "there is no client; start one with: palaestra research mcp")
         fresh = conversation.messages[self._known :]
         if not self._known:
             self._line.open(fresh)

@@ -65,7 +65,7 @@ class ScriptAgent(Agent):
         turn = count_turns(conversation)
         if turn >= len(self.messages):
             return Halt(
-                TurnStopReason.GAVE_UP, f"the script has {len(self.messages)} actions, and none of them handed in"
+                TurnStopReason.GAVE_UP, f"the script has {len(self.messages)} actions, none of which submitted"
             )
         return self.messages[turn]
 
@@ -109,7 +109,7 @@ def _parse_line(path: Path, number: int, line: str) -> Message:
     try:
         value = json.loads(line)
     except ValueError as error:
-        raise SettingsError(f"{path}, line {number}, is no JSON: {error}") from error
+        raise SettingsError(f"{path}, line {number}, is not JSON: {error}") from error
     if isinstance(value, str):
         return Message("assistant", value)
     if isinstance(value, dict) and isinstance(value.get("name"), str):
