@@ -30,12 +30,12 @@ from palaestra.learn.pretrain import pretrain_model
 from palaestra.learn.randomness import seeded_torch
 from palaestra.tasks.vision.corpus import Shown, corpus
 from palaestra.tasks.vision.render import png_url, render
-from palaestra.tasks.vision.scene import Scene, SceneItem
+from palaestra.tasks.vision.scene import Item, Scene
 from palaestra.tasks.vision.task import VisionSkills
 
 PROBLEMS = VisionSkills().problems(Split.TEST, 1, 0)
 GREEDY, SAMPLED = Sampling(max_tokens=6), Sampling(max_tokens=6, temperature=1.0, top_p=0.95)
-RED = Scene((SceneItem("circle", "red", "large", 24, 40),))
+RED = Scene((Item("circle", "red", "large", 24, 40),))
 
 
 def make(folder: Path) -> None:
@@ -133,7 +133,7 @@ def test_logprobs_are_those_of_one_full_forward_pass(vlm: LoadedModel) -> None:
 
 
 def test_the_picture_matters_and_takes_its_places_among_the_tokens(vlm: LoadedModel) -> None:
-    other = Scene((SceneItem("star", "blue", "small", 40, 8),))
+    other = Scene((Item("star", "blue", "small", 40, 8),))
     one, two = (ask(picture_of(s), TextPart("What is it?")) for s in (RED, other))
     (a,), (b,) = vlm.engine().generate([one, two])
     assert isinstance(a, Completion)
@@ -252,7 +252,7 @@ def test_batches_repeat_with_the_seed_and_hold_a_picture_for_every_place(vlm: Lo
 def test_a_small_one_learns_what_it_is_shown(vlm: LoadedModel) -> None:
     """Two pictures that differ in colour alone, told apart after a few dozen steps."""
     rows = [
-        Shown(Scene((SceneItem("circle", colour, "large", 24, 24),)), "What colour?", f"Answer: {colour}")
+        Shown(Scene((Item("circle", colour, "large", 24, 24),)), "What colour?", f"Answer: {colour}")
         for colour in ("red", "blue")
     ]
     with seeded_torch(Seeds(2)):

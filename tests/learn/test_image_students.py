@@ -22,7 +22,7 @@ from palaestra.learn.student import SupervisedStudent
 from palaestra.learn.supervised import Method, Supervision, add_adapter, fine_tune
 from palaestra.runs.files import write_folder
 from palaestra.tasks.vision.render import png_url, render
-from palaestra.tasks.vision.scene import Scene, SceneItem
+from palaestra.tasks.vision.scene import Item, Scene
 from palaestra.tasks.vision.task import VisionSkills
 
 STILL = Supervision(epochs=1, batch_size=64, learning_rate=1e-30)
@@ -56,7 +56,7 @@ def build(processor: Any, layers: int = 1, width: int = 32) -> LoadedModel:
 
 
 def picture(colour: str, x: int = 24, y: int = 24, shape: str = "circle") -> ImagePart:
-    return ImagePart(png_url(render(Scene((SceneItem(shape, colour, "large", x, y),)))))
+    return ImagePart(png_url(render(Scene((Item(shape, colour, "large", x, y),)))))
 
 
 def example(response: str, *parts: ImagePart | TextPart) -> Example:
