@@ -464,7 +464,7 @@ def test_a_score_that_is_no_number_is_the_fault_of_the_submission_and_counts(gam
     made = judged(game, f"def play(k):\n    return {value}\n")
     assert isinstance(made, InvalidSubmission)
     assert made.exposed
-    assert "no score" in made.reason
+    assert "not a score" in made.reason
 
 
 def test_answers_are_not_guessed_by_tables_that_give_no_number(checkout: Path) -> None:

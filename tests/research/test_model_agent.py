@@ -96,7 +96,7 @@ def test_a_served_model_calls_tools_and_is_answered_by_number(play: Play) -> Non
     assert len(set(answered)) == 2
     assert said[0]["content"] == "I write it."
     assert said[0]["tool_calls"][0]["function"] == {"name": "bash", "arguments": '{"command": "echo 30 > answer.txt"}'}
-    assert "no JSON" in last["messages"][-1]["content"]
+    assert "not JSON" in last["messages"][-1]["content"]
 
 
 def test_the_cost_limit_ends_with_what_is_there(play: Play) -> None:

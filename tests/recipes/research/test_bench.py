@@ -177,7 +177,7 @@ def test_a_task_of_a_folder_goes_by_its_name_and_an_agent_as_it_was_given(
     again = resume(tmp_path / "bench")
     assert [e.summary["best_submission"] for e in again.episodes if e.summary] == [21.0]
     shutil.copytree(number, tmp_path / "copy")
-    with pytest.raises(SettingsError, match="each task of a bench is named once; 'number'"):
+    with pytest.raises(SettingsError, match="each task of a bench must be named once; 'number'"):
         bench(tasks=[number, str(tmp_path / "copy")], agents=["baseline"], out=tmp_path / "twice")
 
 

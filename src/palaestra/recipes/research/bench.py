@@ -332,7 +332,9 @@ def _places(
             checked = research.check(resolved)
             notes |= {checked.note: None} if checked.note else {}
             if checked.interactive:
-                raise SettingsError(f"a bench does not support interactive agents; use: palaestra research --agent {agent}")
+                raise SettingsError(
+                    f"a bench does not support interactive agents; use: palaestra research --agent {agent}"
+                )
             if resolved.agent != agent:
                 places[agent] = resolved.agent
         names[task] = research.make_task(resolved).name

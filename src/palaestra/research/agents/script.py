@@ -64,9 +64,7 @@ class ScriptAgent(Agent):
     def act(self, conversation: Conversation) -> Message | Halt:
         turn = count_turns(conversation)
         if turn >= len(self.messages):
-            return Halt(
-                TurnStopReason.GAVE_UP, f"the script has {len(self.messages)} actions, none of which submitted"
-            )
+            return Halt(TurnStopReason.GAVE_UP, f"the script has {len(self.messages)} actions, none of which submitted")
         return self.messages[turn]
 
 

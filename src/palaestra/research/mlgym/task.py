@@ -302,7 +302,9 @@ def load_mlgym(
         wanted = submission or find_submission(evaluator, starter, file.description)
         changes["submission"] = Submission(files=(wanted,), largest=LARGEST)
     elif submission:
-        raise SettingsError(f"only Python tasks have a submission file to choose; '{file.id}' is {file.task_entrypoint}")
+        raise SettingsError(
+            f"only Python tasks have a submission file to choose; '{file.id}' is {file.task_entrypoint}"
+        )
     task = task.model_copy(update=changes)
     if metric or recorded:
         return task
