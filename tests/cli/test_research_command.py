@@ -149,7 +149,10 @@ def test_options_of_a_subcommand_stand_behind_it_and_errors_are_one_line(tmp_pat
         (["research", "--task", "x", "tasks"], "got --task before it"),
         (["research", "--agent", "modle"], "did you mean 'model'"),
         (["research"], "name one with --model"),
-        (["research", "bench", "--tasks", "prisoners_dilemma", "--agents", "human"], "does not support interactive agents"),
+        (
+            ["research", "bench", "--tasks", "prisoners_dilemma", "--agents", "human"],
+            "does not support interactive agents",
+        ),
         (["research", "bench", "--tasks", "prisoners_dilemma"], "--agents"),
     ):
         result = palaestra(*arguments)

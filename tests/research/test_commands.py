@@ -475,7 +475,7 @@ def test_what_background_processes_print_is_not_lost(session: Session) -> None:
     put(session, f__txt="x\n")
     session.run("(sleep .1; echo late) &")
     end = time.monotonic() + 5
-    while not session.inside.stray and time.monotonic() < end:
+    while not session.query.stray and time.monotonic() < end:
         assert good(session.run("open f.txt")) == "[file /workspace/f.txt, 1 line]\n1|x"
     assert good(session.run("echo now")) == "late\nnow"
 
