@@ -1,4 +1,4 @@
-"""Environments, one package a time-scale. Importing this registers them and loads none."""
+"""Environments, one package per time-scale. Importing this module registers them and loads none."""
 
 from gymnasium.envs.registration import register, registry
 

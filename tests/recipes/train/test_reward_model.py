@@ -142,7 +142,7 @@ def test_a_state_of_other_data_or_settings_is_refused_or_left_alone(
         train_reward(backbone, data, tmp_path / "n", resume_checkpoint=str(tmp_path / "m"), **SMALL)
     train_reward(backbone, data, tmp_path / "m", **SMALL)
     assert same_weights(tmp_path / "m", trained[1])
-    with pytest.raises(RunError, match="there is none"):
+    with pytest.raises(RunError, match="has no"):
         train_reward(backbone, data, tmp_path / "n", resume_checkpoint=str(tmp_path / "nowhere"), **SMALL)
 
 
