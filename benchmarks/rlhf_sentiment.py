@@ -24,7 +24,7 @@ from reward_sentiment import HOW, Sentences, build_backbone, part, read_sentence
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import mean_interval
 from palaestra.learn.batches import Encoded, batch_plan, collate, response_loss
-from palaestra.learn.randomness import seeded_torch
+from palaestra.learn.randomness import fork_torch_rng
 from palaestra.learn.reward_model import RewardModel
 
 TOKENS, WORDS = 20, 4
@@ -122,7 +122,7 @@ def write_language_model(texts: list[str], folder: Path, seeds: Seeds, epochs: i
         vocab_size=len(tokenizer), n_positions=64, n_embd=128, n_layer=2, n_head=4, bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0,
     )  # fmt: skip
-    with seeded_torch(seeds.derive("writer")):
+    with fork_torch_rng(seeds.derive("writer")):
         model = GPT2LMHeadModel(config)
     rows = []
     for text in texts:

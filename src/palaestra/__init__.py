@@ -25,9 +25,13 @@ if TYPE_CHECKING:
     from palaestra.recipes.compat.run_episode import run_episode
     from palaestra.recipes.compat.train_agent import load_ppo_agent, train_agent
     from palaestra.recipes.evaluate.compare import compare
-    from palaestra.recipes.evaluate.recipe import EvaluateSettings, evaluate
+    from palaestra.recipes.evaluate.recipe import evaluate
+    from palaestra.recipes.evaluate.settings import EvaluateSettings
+    from palaestra.recipes.research.recipe import research
+    from palaestra.recipes.research.settings import ResearchSettings
     from palaestra.recipes.resume import load_policy, resume
-    from palaestra.recipes.teach.recipe import TeachSettings, teach
+    from palaestra.recipes.teach.recipe import teach
+    from palaestra.recipes.teach.settings import TeachSettings
     from palaestra.recipes.train.pretrain import PretrainSettings, pretrain
     from palaestra.recipes.train.recipe import TrainSettings, train
     from palaestra.recipes.train.reward_model import RewardSettings, train_reward
@@ -47,6 +51,7 @@ __all__ = [
     "PretrainSettings",
     "REINFORCEConfig",
     "RLOOConfig",
+    "ResearchSettings",
     "RewardModel",
     "RewardSettings",
     "TeachSettings",
@@ -65,6 +70,7 @@ __all__ = [
     "make_teacher",
     "pretrain",
     "report",
+    "research",
     "resume",
     "run_episode",
     "teach",
@@ -74,7 +80,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "EvaluateSettings": "palaestra.recipes.evaluate.recipe",
+    "EvaluateSettings": "palaestra.recipes.evaluate.settings",
     "GRPOConfig": "palaestra.learn.grpo",
     "LMActorNetwork": "palaestra.learn.policies.networks",
     "LMCriticNetwork": "palaestra.learn.policies.networks",
@@ -85,9 +91,10 @@ _HOMES = {
     "PretrainSettings": "palaestra.recipes.train.pretrain",
     "REINFORCEConfig": "palaestra.learn.reinforce",
     "RLOOConfig": "palaestra.learn.rloo",
+    "ResearchSettings": "palaestra.recipes.research.settings",
     "RewardModel": "palaestra.learn.reward_model",
     "RewardSettings": "palaestra.recipes.train.reward_model",
-    "TeachSettings": "palaestra.recipes.teach.recipe",
+    "TeachSettings": "palaestra.recipes.teach.settings",
     "TokenEnv": "palaestra.envs.token",
     "TokenVectorEnv": "palaestra.envs.token",
     "TrainSettings": "palaestra.recipes.train.recipe",
@@ -110,8 +117,8 @@ _HOMES = {
 }
 
 
-_CALLABLE_PACKAGES = ("report",)
-"""Packages that are called like a function: `palaestra.report(RUN)`."""
+_CALLABLE_PACKAGES = ("report", "research")
+"""Packages that are called like a function: `palaestra.report(RUN)`, `palaestra.research(task=...)`."""
 
 
 def __getattr__(name: str) -> Any:

@@ -176,7 +176,7 @@ def test_the_table_of_gains_fits_eighty_columns_with_nothing_cut_off() -> None:
     from palaestra.cli.tables import gain_table
 
     row = {"problems": 25, "examples": 1000, "gain": -100.0, "gain_low": -100.0, "gain_high": -100.0} | {
-        f"test_{when}{which}": value
+        f"{when}{which}": value
         for when in ("before", "after")
         for which, value in (("", 100.0), ("_low", 87.0), ("_high", 100.0))
     }
@@ -254,3 +254,41 @@ def test_train_reward_prints_accuracy_before_and_after_and_saves_the_model(tmp_p
     last = result.stdout.strip().splitlines()[-1]
     assert last.startswith("model: runs/reward-")
     assert (tmp_path / last.removeprefix("model: ") / "config.json").exists()
+
+
+def test_help_has_groups_and_defaults() -> None:
+    printed = palaestra("teach", "--help").stdout
+    for group in ("Task", "Model", "Teacher", "Learning", "Run"):
+        assert f"─ {group} ─" in printed
+    assert "[default: (skill_tree)]" in printed
+    for command in ("train", "evaluate", "research"):
+        assert "[default:" in palaestra(command, "--help").stdout
+
+
+def test_a_bare_command_says_what_can_be_done() -> None:
+    result = palaestra()
+    assert (result.returncode, result.stderr) == (0, "")
+    for name in ("train", "teach", "evaluate", "research", "resume", "models"):
+        assert f" {name} " in result.stdout
+    result = palaestra("models")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "palaestra models get NAME" in result.stdout
+
+
+def test_every_environment_is_listed_with_a_description() -> None:
+    import gymnasium
+
+    import palaestra as package
+
+    printed = palaestra("list", "environments").stdout
+    ours = [name for name, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(package.__name__)]
+    for name in ours:
+        line = next(line for line in printed.splitlines() if line.split()[:1] == [name])
+        assert "scale: " in line
+
+
+def test_the_package_can_be_run_as_a_module() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "palaestra", "--version"], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "0.1.0"

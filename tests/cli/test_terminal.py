@@ -57,7 +57,7 @@ def test_ctrl_c_says_how_to_go_on_where_there_is_something_to_go_on_with(
     def at_once(kind: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("palaestra.cli.main.entries", at_once)
+    monkeypatch.setattr("palaestra.cli.main.list_entries", at_once)
     assert called(monkeypatch, capsys, "list") == (130, "stopped\n")
 
 

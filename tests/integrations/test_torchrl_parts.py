@@ -36,7 +36,7 @@ from palaestra.integrations.torchrl.make import _to_retry
 from palaestra.research.tasks.task import load_task
 
 Chained = Callable[..., MLGymEnv]
-DOCS = Path(__file__).parents[2] / "docs" / "turn.md"
+DOCS = Path(__file__).parents[2] / "docs" / "mlgym.md"
 
 
 @pytest.fixture

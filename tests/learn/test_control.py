@@ -14,7 +14,7 @@ from palaestra.core.errors import EnvError
 from palaestra.core.seeding import Seeds
 from palaestra.learn.collect import ControlCollector
 from palaestra.learn.policies.control import history_policy, mlp_policy
-from palaestra.learn.policies.distributions import head_for
+from palaestra.learn.policies.distributions import make_action_head
 from palaestra.learn.ppo import PPO, PPOConfig
 from palaestra.learn.rollouts import everything, select
 
@@ -65,12 +65,12 @@ def test_the_ratio_is_one_and_actions_fit_the_space(name: str, body: Any) -> Non
 def test_log_probs_and_entropies_are_those_of_torch_distributions() -> None:
     generator = torch.Generator().manual_seed(0)
     output = torch.randn(5, 6, generator=generator)
-    head = head_for(SPACES["multi_discrete"])
+    head = make_action_head(SPACES["multi_discrete"])
     actions, logprobs = head.sample(output, None, generator)
     parts = [torch.distributions.Categorical(logits=logits) for logits in torch.split(output, [2, 4], -1)]
     assert torch.allclose(logprobs, sum(p.log_prob(actions[:, k]) for k, p in enumerate(parts)), atol=1e-6)  # type: ignore[arg-type]
     assert torch.allclose(head.evaluate_actions(output, None, actions)[1], sum(p.entropy() for p in parts), atol=1e-6)  # type: ignore[arg-type]
-    box, log_std = head_for(SPACES["box"]), torch.tensor([0.3, -0.5])
+    box, log_std = make_action_head(SPACES["box"]), torch.tensor([0.3, -0.5])
     mean = torch.randn(5, 2, generator=generator)
     actions, logprobs = box.sample(mean, log_std, generator)
     normal = torch.distributions.Normal(mean, log_std.exp())
@@ -80,7 +80,7 @@ def test_log_probs_and_entropies_are_those_of_torch_distributions() -> None:
 
 def test_sampling_follows_the_distribution() -> None:
     logits = torch.tensor([[0.0, 1.0, -1.0]]).expand(60_000, -1)
-    actions, _ = head_for(SPACES["discrete"]).sample(logits, None, torch.Generator().manual_seed(0))
+    actions, _ = make_action_head(SPACES["discrete"]).sample(logits, None, torch.Generator().manual_seed(0))
     shares = torch.bincount(actions[:, 0], minlength=3) / 60_000
     assert torch.allclose(shares, logits[0].softmax(-1), atol=0.01)
 
@@ -145,12 +145,12 @@ def test_observations_are_normalised_by_what_was_seen_while_learning() -> None:
     policy = mlp_policy(gymnasium.spaces.Box(-100, 100, (1,)), SPACES["discrete"], normalise=True)
     policy.train()
     for _ in range(50):
-        policy.perceive(np.array([[4.0], [8.0]]), np.zeros(2, bool), None)
-    scaled = policy.perceive(np.array([[4.0], [8.0]]), np.zeros(2, bool), None)
+        policy.encode_observation(np.array([[4.0], [8.0]]), np.zeros(2, bool), None)
+    scaled = policy.encode_observation(np.array([[4.0], [8.0]]), np.zeros(2, bool), None)
     assert torch.allclose(scaled[:, 0], torch.tensor([-1.0, 1.0]), atol=1e-2)
     seen = float(policy.seen)
     policy.eval()
-    policy.perceive(np.array([[4.0], [8.0]]), np.zeros(2, bool), None)
+    policy.encode_observation(np.array([[4.0], [8.0]]), np.zeros(2, bool), None)
     assert float(policy.seen) == seen
 
 
@@ -167,9 +167,13 @@ def test_every_decision_is_in_one_minibatch_of_an_epoch() -> None:
 
 
 def test_a_space_that_does_not_fit_is_named() -> None:
-    with pytest.raises(EnvError, match=r"acts in Discrete, MultiDiscrete, MultiBinary and Box.*Dict"):
+    with pytest.raises(
+        EnvError, match=r"expected a Discrete, MultiDiscrete, MultiBinary or Box action space; got Dict"
+    ):
         mlp_policy(SPACES["box"], gymnasium.spaces.Dict({"a": SPACES["box"]}))
-    with pytest.raises(EnvError, match=r"reads Box, MultiBinary and Discrete observations.*FlattenObservation"):
+    with pytest.raises(
+        EnvError, match=r"expected a Box, MultiBinary or Discrete observation space.*FlattenObservation"
+    ):
         mlp_policy(gymnasium.spaces.Dict({"a": SPACES["box"]}), SPACES["discrete"])
 
 

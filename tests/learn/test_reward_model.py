@@ -10,13 +10,13 @@ import torch
 from palaestra.core.errors import LessonError, ModelError
 from palaestra.core.records import Message
 from palaestra.core.seeding import Seeds
-from palaestra.learn.reward_data import Comparison
+from palaestra.learn.reward_data import ResponseComparison
 from palaestra.learn.reward_model import RewardModel, load_reward_model, make_reward_model
 from palaestra.learn.reward_report import RewardReport, report_on_scores
 from palaestra.learn.reward_training import (
     RewardState,
     RewardTraining,
-    _patience_ended,
+    _is_out_of_patience,
     _schedule,
     best_of_k_loss,
     train_reward_model,
@@ -132,7 +132,7 @@ def test_the_head_of_an_encoder_survives_the_cut() -> None:
 
 
 def test_ids_of_another_tokenizer_are_refused() -> None:
-    with pytest.raises(ModelError, match="ids from 0 to 21; got 99"):
+    with pytest.raises(ModelError, match="from 0 to 21; got 99"):
         tiny("gpt2").score_ids([[1, 99]])
 
 
@@ -177,7 +177,7 @@ def test_the_head_comes_from_the_seed_and_nothing_else_changes() -> None:
 def test_what_is_no_reward_model_is_refused_in_one_line(tmp_path: Path) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    with pytest.raises(ModelError, match="nano is no reward model: expected one label; LlamaForCausalLM has 2"):
+    with pytest.raises(ModelError, match="nano is not a reward model: expected one label; LlamaForCausalLM has 2"):
         load_reward_model("nano")
     model = tiny("llama")
     model.weights.save_pretrained(tmp_path / "bare")
@@ -187,7 +187,7 @@ def test_what_is_no_reward_model_is_refused_in_one_line(tmp_path: Path) -> None:
     config = LlamaConfig(**(model.weights.config.to_dict() | {"num_labels": 1}))
     LlamaForCausalLM(config).save_pretrained(tmp_path / "causal")
     model.tokenizer.save_pretrained(tmp_path / "causal")
-    with pytest.raises(ModelError, match=r"lacks the weights score\.weight"):
+    with pytest.raises(ModelError, match=r"has no weights score\.weight"):
         load_reward_model(tmp_path / "causal")
     with pytest.raises(ModelError, match=r"no config\.json"):
         load_reward_model(tmp_path)
@@ -270,7 +270,7 @@ def test_a_score_that_is_no_number_is_not_counted_as_right() -> None:
 # Training
 
 
-def numbers(count: int, responses: int = 2) -> list[Comparison]:
+def numbers(count: int, responses: int = 2) -> list[ResponseComparison]:
     """The response that says good is the best one, wherever it stands."""
     generator = np.random.default_rng(0)
     data = []
@@ -278,7 +278,7 @@ def numbers(count: int, responses: int = 2) -> list[Comparison]:
         words = [" ".join(generator.choice(list("123456789"), generator.integers(1, 6))) for _ in range(responses)]
         best = int(generator.integers(responses))
         texts = tuple(f"{w} {'good' if k == best else 'bad'} {w[0]}" for k, w in enumerate(words))
-        data.append(Comparison("a film is ", texts, best))
+        data.append(ResponseComparison("a film is ", texts, best))
     return data
 
 
@@ -304,7 +304,7 @@ def test_a_rule_is_learned_from_pairs_and_from_best_of_four(kind: str, responses
 def test_early_stopping_gives_back_the_best_weights() -> None:
     data = numbers(64)
     # Validation says the opposite of training: the first epoch harms least.
-    wrong = [Comparison(c.prompt, c.responses, 1 - c.best) for c in data[48:]]
+    wrong = [ResponseComparison(c.prompt, c.responses, 1 - c.best) for c in data[48:]]
     model = tiny("gpt2")
     kept: list[RewardState] = []
 
@@ -360,7 +360,7 @@ def test_a_loss_that_is_not_finite_stops_with_advice() -> None:
 def test_training_needs_comparisons_and_early_stopping_needs_others() -> None:
     with pytest.raises(LessonError, match="at least one comparison"):
         train_reward_model(tiny("gpt2"), [], [], FAST, Seeds(0))
-    with pytest.raises(LessonError, match="patience of 0"):
+    with pytest.raises(LessonError, match="set patience to 0"):
         train_reward_model(tiny("gpt2"), numbers(4), [], FAST, Seeds(0))
 
 
@@ -375,5 +375,5 @@ def test_the_rate_rises_over_at_most_a_tenth_and_falls_as_a_cosine() -> None:
 
 def test_patience_counts_epochs_since_the_best() -> None:
     losses = [{"ranking_loss": loss} for loss in (0.5, 0.4, 0.6, 0.45)]
-    assert [_patience_ended(losses[:k], 2) for k in range(5)] == [False, False, False, False, True]
-    assert not _patience_ended(losses, 0)
+    assert [_is_out_of_patience(losses[:k], 2) for k in range(5)] == [False, False, False, False, True]
+    assert not _is_out_of_patience(losses, 0)

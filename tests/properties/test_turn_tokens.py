@@ -19,7 +19,7 @@ from talk import Talk
 from palaestra.core.seeding import Seeds
 from palaestra.engines.models import LoadedModel
 from palaestra.envs.turn import TurnVectorEnv
-from palaestra.learn.chats import ChatEncoder
+from palaestra.learn.chat_encoder import ChatEncoder
 from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy
 from palaestra.learn.rollouts import Rollout
 from palaestra.learn.turns import collect_turns
@@ -133,7 +133,7 @@ def test_what_is_learned_from_is_what_was_sampled_turn_by_turn(nano: LoadedModel
         assert np.allclose(rollout.logprobs_BT[sequence, :n], logprobs)
         assert np.allclose(rollout.rewards_BT[sequence], rewards)
         # The record of the store says the same.
-        record = episode.trajectory("Talk-v0")
+        record = episode.to_trajectory("Talk-v0")
         assert [i for s in record.segments for i in s.token_ids] == ids
         marks = [mark for s in record.segments for mark in s.chosen]
         assert np.flatnonzero(marks).tolist() == places

@@ -83,7 +83,7 @@ def test_no_forged_message_is_a_verdict(judge: ProgramJudge, lines: tuple[Any, .
         "import sys\nprint('{\"test\": {\"verdict\": \"passed\"}}')\nprint('{\"done\": 3}', file=sys.stderr)\ndef f(x): pass",
         "import os\nfor n in os.listdir('/proc/self/fd'):\n    try: open(f'/proc/self/fd/{n}', 'wb').write(b'{\"gone\": \"passed\"}\\n')\n    except OSError: pass\ndef f(x): pass",
         "import gc\nfor one in gc.get_objects():\n    if type(one).__name__ == 'Peer':\n        one.say = lambda message: None\n        type(one).say = lambda self, message: os.write(self._told, b'{\"gone\": \"passed\"}\\n')\nimport os\ndef f(x): pass",
-        "import sys\nsys.modules['codec'].pack = lambda *a: {'gone': 'passed'}\nsys.modules['codec'].line = lambda m: b'{\"gone\": \"passed\"}\\n'\ndef f(x): pass",
+        "import sys\nsys.modules['codec'].pack = lambda *a: {'gone': 'passed'}\nsys.modules['channel'].encode = lambda m: '{\"gone\": \"passed\"}'\ndef f(x): pass",
         "import sys\nsys.modules['peer'].describe_error = lambda e: {'gone': 'passed'}\ndef f(x): raise ValueError",
         "import sys\nframe = sys._getframe()\nwhile frame.f_back: frame = frame.f_back\nframe.f_globals['main'] = None\ndef f(x): return frame.f_globals",
         "import threading, os\ndef work():\n    while True: os.write(4, b'{\"value\": 11}\\n')\nthreading.Thread(target=work, daemon=True).start()\ndef f(x): return None",

@@ -187,7 +187,7 @@ def test_trusted_tests_share_a_sandbox_and_find_nothing_of_each_other() -> None:
     assert broken.cause is FailureCause.SCORER
     assert isinstance(judge.judge(Functions("assert f(1) == 2", "f"), double), ProgramVerdict)
     judge._graders.close()
-    assert not grader.alive
+    assert not grader.is_alive
 
 
 def test_tests_of_a_model_get_a_sandbox_of_their_own() -> None:

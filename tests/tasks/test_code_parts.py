@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Split
+from palaestra.sandbox.inside.channel import encode
 from palaestra.tasks.code.ambiguity import read_examples, why_undecided
 from palaestra.tasks.code.comparison import first_difference, same_output
 from palaestra.tasks.code.family import change, select
@@ -84,9 +85,8 @@ plain = st.recursive(
 
 @given(plain)
 def test_values_come_through_as_they_are(value: Any) -> None:
-    line = codec.line({"value": codec.pack(value, keep=never)})
-    assert line.endswith(b"\n")
-    assert line.count(b"\n") == 1
+    line = encode({"value": codec.pack(value, keep=never)})
+    assert "\n" not in line
     back = codec.unpack(json.loads(line)["value"], remote=never)
     assert back == value
     assert type(back) is type(value)

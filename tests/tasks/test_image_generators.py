@@ -20,7 +20,7 @@ from palaestra.tasks.vision.image_generators import text_to_image
 from palaestra.tasks.vision.image_generators.base import IMAGE_GENERATORS, make_image_generator
 from palaestra.tasks.vision.pictures import Pictures
 from palaestra.tasks.vision.render import render
-from palaestra.tasks.vision.scene import Scene, SceneItem
+from palaestra.tasks.vision.scene import Item, Scene
 from palaestra.tasks.vision.writing import DescribedDatum, VisionDatum
 from palaestra.teachers.model_writer import ModelWriter
 from palaestra.teachers.prompts import Prompts
@@ -59,7 +59,7 @@ def score(task: Task, example: Example) -> Score | Failure:
 
 
 def test_the_procedural_painter_draws_scenes_in_order_and_says_what_it_cannot() -> None:
-    good, bad = (Scene((SceneItem("circle", colour, "large", 20, 20),)) for colour in ("red", "mauve"))
+    good, bad = (Scene((Item("circle", colour, "large", 20, 20),)) for colour in ("red", "mauve"))
     found = make_image_generator("procedural").generate([good, bad, "a red circle", good], seed=3)
     assert [one.cause if isinstance(one, Failure) else one.tobytes() for one in found] == [
         render(good).tobytes(), FailureCause.MALFORMED, FailureCause.INVALID_REQUEST, render(good).tobytes(),

@@ -17,7 +17,7 @@ from palaestra.tasks.base import make_task
 from palaestra.tasks.teaching import WritableTask
 from palaestra.tasks.vision.image_generators.base import make_image_generator
 from palaestra.tasks.vision.image_generators.text_to_image import TextToImage
-from palaestra.tasks.vision.scene import Scene, SceneItem
+from palaestra.tasks.vision.scene import Item, Scene
 
 ROOM = 24
 """Tokens that the pipeline's text encoder reads; a token is a letter here."""
@@ -89,7 +89,7 @@ def test_pictures_come_in_order_and_depend_on_their_words_and_the_seed_alone(pip
 
 
 def test_what_the_pipeline_cannot_read_whole_is_a_failure_and_not_a_picture_of_half_of_it(pipeline: Path) -> None:
-    long, scene = "a very long tale of dogs and cats", Scene((SceneItem("circle", "red", "large", 20, 20),))
+    long, scene = "a very long tale of dogs and cats", Scene((Item("circle", "red", "large", 20, 20),))
     found = image_generator(pipeline).generate(["a dog", long, scene, "half \ud800", "a cat"], seed=0)
     assert [type(one).__name__ for one in found] == ["Image", "Failure", "Failure", "Failure", "Image"]
     causes = [one.cause for one in found if isinstance(one, Failure)]

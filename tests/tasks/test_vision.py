@@ -30,8 +30,8 @@ from palaestra.tasks.vision.scene import (
     RADII,
     SHAPES,
     Chart,
+    Item,
     Scene,
-    SceneItem,
     check_scene,
     scene_split,
 )
@@ -57,7 +57,7 @@ def mask_of(picture: np.ndarray, colour: str) -> np.ndarray:
     return found
 
 
-def read_items(scene: Scene) -> list[SceneItem]:
+def read_items(scene: Scene) -> list[Item]:
     """The shapes of a picture, from its pixels alone: blobs that are not paper, each against every shape."""
     picture = pixels(scene)
     inked = np.abs(picture - np.array(PAPER)).max(-1) > 24
@@ -80,17 +80,17 @@ def read_items(scene: Scene) -> list[SceneItem]:
         part = np.s_[min(ys) : max(ys) + 1, min(xs) : max(xs) + 1]
 
         def off(shape: str, near: tuple[int, int], colour: str = colour, size: str = size, part: Any = part) -> float:
-            drawn = pixels(Scene((SceneItem(shape, colour, size, *near),)))
+            drawn = pixels(Scene((Item(shape, colour, size, *near),)))
             return float(np.abs(drawn[part] - picture[part]).mean())
 
         places = [(round(middle[0]), round(middle[1]) + dy) for dy in (0, 1)]
         places = [(min(57, max(7, x)), min(57, max(7, y))) if size == "large" else (x, y) for x, y in places]
         shape, (x, y) = min(((s, p) for s in SHAPES for p in places), key=lambda sp: off(*sp))
-        found.append(SceneItem(shape, colour, size, x, y))
+        found.append(Item(shape, colour, size, x, y))
     return found
 
 
-def named(text: str, items: list[SceneItem]) -> list[SceneItem]:
+def named(text: str, items: list[Item]) -> list[Item]:
     """The items that a noun phrase such as "large red circles" means."""
     singular = {plural: shape for shape, plural in PLURALS.items()}
     for word in text.replace("shapes", "").replace("shape", "").split():
@@ -107,11 +107,11 @@ NOUN = r"((?:(?:large|small|[a-z]+) )?[a-z]+)"
 AXIS = {"left": ("column", -1), "right": ("column", 1), "above": ("row", -1), "below": ("row", 1)}
 
 
-def oracle(question: str, items: list[SceneItem]) -> str:
+def oracle(question: str, items: list[Item]) -> str:
     """The answer to a question about shapes, found with nothing but the items."""
     q = question.lower().rstrip(".?")
 
-    def only(text: str) -> SceneItem:
+    def only(text: str) -> Item:
         (found,) = named(text, items)
         return found
 
@@ -313,8 +313,8 @@ def picture(message: Message) -> str:
 
 
 def test_a_shape_that_lies_a_little_elsewhere_in_its_cell_is_in_the_same_split() -> None:
-    scene = Scene((SceneItem("circle", "red", "small", 8, 8), SceneItem("star", "blue", "large", 40, 24)))
-    moved = Scene((SceneItem("star", "blue", "large", 40, 24), SceneItem("circle", "red", "small", 6, 9)))
+    scene = Scene((Item("circle", "red", "small", 8, 8), Item("star", "blue", "large", 40, 24)))
+    moved = Scene((Item("star", "blue", "large", 40, 24), Item("circle", "red", "small", 6, 9)))
     assert scene.canonical() == moved.canonical()
     assert scene.exact() != moved.exact()
     assert not agrees(render(moved), scene)
@@ -343,7 +343,7 @@ def test_unknown_names_and_too_many_problems_are_answered_in_one_line(monkeypatc
         TASK.problems(Split.TEST, 100_000, 0, ["shape"])
 
 
-RED = SceneItem("circle", "red", "large", 8, 8)
+RED = Item("circle", "red", "large", 8, 8)
 
 
 @pytest.mark.parametrize(

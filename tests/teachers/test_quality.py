@@ -309,9 +309,9 @@ def test_equations_hold_just_where_python_says_so(a: int, b: int, sign: str) -> 
 def test_an_image_must_show_its_scene() -> None:
     pytest.importorskip("PIL")
     from palaestra.tasks.vision.render import png_url, render
-    from palaestra.tasks.vision.scene import Scene, SceneItem
+    from palaestra.tasks.vision.scene import Item, Scene
 
-    scene = Scene((SceneItem("circle", "red", "large", 8, 40),))
+    scene = Scene((Item("circle", "red", "large", 8, 40),))
     url = png_url(render(scene))
 
     def show(shown: str, described: object = None) -> Example:

@@ -1,1 +1,1 @@
-"""The command line: parses, calls a recipe, draws progress."""
+"""The command line: parse options, call a recipe, print its results."""

@@ -1,4 +1,4 @@
-"""What `palaestra list` names: everything that is registered, and what goes with it."""
+"""The contents of `palaestra list`: registries, skills, models, environments and research tasks."""
 
 from __future__ import annotations
 
@@ -19,63 +19,60 @@ REGISTRIES = {
     "parsers": "palaestra.research.workspace.parsing:PARSERS",
     "histories": "palaestra.research.agents.history:HISTORIES",
 }
-"""Where each registry is; none of them loads torch."""
+"""The registries as `module:name`. Importing them does not load torch."""
 
 
-def registered(kind: str) -> Mapping[str, str]:
-    """Names and descriptions of a registry."""
+def list_entries(kind: str) -> Mapping[str, str]:
+    """Return the names of one of `KINDS`, each with its description."""
+    if kind in OTHERS:
+        return OTHERS[kind]()
     module, _, name = REGISTRIES[kind].partition(":")
-    found: Mapping[str, str] = getattr(import_module(module), name).descriptions()
-    return found
+    descriptions: Mapping[str, str] = getattr(import_module(module), name).descriptions()
+    return descriptions
 
 
-def skills() -> Mapping[str, str]:
-    """The skills of every task, with their subskills."""
+def list_skills() -> Mapping[str, str]:
+    """Return the skills of every task, with their subskills."""
     from palaestra.tasks.base import TASKS, make_task
 
     return {f"{t}: {skill}": ", ".join(parts) for t in TASKS.names() for skill, parts in make_task(t).skills().items()}
 
 
-def sandboxes() -> Mapping[str, str]:
-    """The sandboxes, and what holds the limits of the default one on this machine."""
+def list_sandboxes() -> Mapping[str, str]:
+    """Return the sandboxes, and how the default one enforces its limits on this machine."""
     from palaestra.sandbox import SANDBOXES, report_limits
 
-    found = dict(SANDBOXES.descriptions())
-    found["bubblewrap"] += f". Here {report_limits()}"
-    return found
+    sandboxes = dict(SANDBOXES.descriptions())
+    sandboxes["bubblewrap"] += f". Here {report_limits()}"
+    return sandboxes
 
 
-def models() -> Mapping[str, str]:
-    """The names of the model registry."""
+def list_models() -> Mapping[str, str]:
+    """Return the registered models."""
     from palaestra.engines.models import MODELS
 
     return MODELS
 
 
-def environments() -> Mapping[str, str]:
-    """Our environments as Gymnasium knows them."""
-    from gymnasium import registry
+def list_environments() -> Mapping[str, str]:
+    """Return the environments of Palaestra by their Gymnasium ids."""
+    from palaestra.envs import DESCRIPTIONS
 
-    return {name: str(s.entry_point) for name, s in registry.items() if str(s.entry_point).startswith("palaestra")}
+    return DESCRIPTIONS
 
 
-def research_tasks() -> Mapping[str, str]:
-    """The research tasks with their titles."""
+def list_research_tasks() -> Mapping[str, str]:
+    """Return the research tasks with their titles."""
     from palaestra.research.tasks.task import load_task, task_names
 
     return {name: load_task(name).title for name in task_names()}
 
 
 OTHERS: Mapping[str, Callable[[], Mapping[str, str]]] = {
-    "sandboxes": sandboxes,
-    "skills": skills,
-    "models": models,
-    "environments": environments,
-    "research": research_tasks,
+    "sandboxes": list_sandboxes,
+    "skills": list_skills,
+    "models": list_models,
+    "environments": list_environments,
+    "research": list_research_tasks,
 }
 KINDS = (*REGISTRIES, *OTHERS)
-
-
-def entries(kind: str) -> Mapping[str, str]:
-    """What there is of one of `KINDS`, by name."""
-    return OTHERS[kind]() if kind in OTHERS else registered(kind)

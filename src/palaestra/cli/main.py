@@ -1,4 +1,4 @@
-"""`palaestra`: the command."""
+"""The command `palaestra`."""
 
 from __future__ import annotations
 
@@ -13,31 +13,36 @@ from rich.table import Table
 
 from palaestra import __version__
 from palaestra.cli import research as research_commands
-from palaestra.cli.listing import KINDS, entries
+from palaestra.cli.listing import KINDS, list_entries
 from palaestra.cli.options import from_settings
 from palaestra.cli.terminal import INTERRUPTED, TRACEBACK, Commands, StoppedError, explain, quiet
 from palaestra.core.errors import RunError, UnknownNameError
 from palaestra.core.interrupts import raise_on_sigterm
 from palaestra.recipes.progress import plain_console
 
+LEARN, MEASURE, RUNS, LOOK = "Learn", "Measure", "Runs", "What is available"
+"""The panels of `palaestra --help`."""
+
 app = typer.Typer(
     cls=Commands,
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Language models learn inside Gymnasium environments.",
+    help="Train, teach and evaluate language models in Gymnasium environments.",
+    epilog="Start with `palaestra teach`, then `palaestra list`. Each command has `--help`.",
 )
-models_app = typer.Typer(no_args_is_help=True, help="The model registry.")
-app.add_typer(models_app, name="models")
+models_app = typer.Typer(invoke_without_command=True, help="List the registered models, or download one.")
+app.add_typer(models_app, name="models", rich_help_panel=LOOK)
 
-Out = Annotated[str, typer.Option("--out", help="The run folder; a new one below runs/ if not given.")]
+Out = Annotated[
+    str, typer.Option("--out", help="The run folder; a new one below runs/ if not given.", rich_help_panel="Run")
+]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 console = plain_console()
 
 
 def _finish_teach(result: Any) -> None:
     from palaestra.cli.tables import gain_table, test_rounds_table
-    from palaestra.recipes.teach.lesson_summary import describe_lessons
+    from palaestra.recipes.teach.summary import describe_lessons
     from palaestra.report import write_report
 
     console.print(gain_table(result.summary))
@@ -61,13 +66,13 @@ def _finish_teach(result: Any) -> None:
 
 
 def _finish_evaluate(result: Any) -> None:
-    from palaestra.cli.tables import further_figures, report_table
+    from palaestra.cli.tables import further_metrics, report_table
     from palaestra.report import write_report
     from palaestra.runs.ledger import describe_cost
 
     s = result.summary
     console.print(report_table(result.report, "answers" if s["samples"] > 1 else "problems"))
-    for line in further_figures(s):
+    for line in further_metrics(s):
         console.print(line, soft_wrap=True, highlight=False)
     console.print(
         f"{s['problems']} problems, {s['prompt_tokens']} tokens in, {s['completion_tokens']} out, {s['seconds']:.0f} s, "
@@ -80,20 +85,20 @@ def _finish_evaluate(result: Any) -> None:
 
 
 def _causes(summary: Mapping[str, Any]) -> str:
-    """What failed, how often, and what the first of each said."""
-    said = summary["first_failures"]
-    return "; ".join(f"{count} x {cause}: {said.get(cause, '')}" for cause, count in summary["failures"].items())
+    """Describe the failures by cause: the count, and the message of the first."""
+    messages = summary["first_failures"]
+    return "; ".join(f"{count} x {cause}: {messages.get(cause, '')}" for cause, count in summary["failures"].items())
 
 
 def _teach(
     settings: Any,
     out: Out = "",
-    seeds: Annotated[int, typer.Option(help="So many runs, with as many seeds, and one table.")] = 1,
+    seeds: Annotated[int, typer.Option(help="Run a study of this many seeds.", rich_help_panel="Run")] = 1,
     grid: Mapping[str, list[str]] | None = None,
 ) -> None:
-    """A teacher teaches a student, round by round; the gain is measured on a test split.
+    """Teach a student in rounds and measure the gain on a test split.
 
-    Several seeds, or several values with commas between them (--teacher a,b --state on,off), make a study.
+    Several seeds, or several values separated by commas (--teacher a,b --state on,off), run a study.
     """
     from palaestra.recipes.progress import RunProgress
     from palaestra.recipes.teach import recipe as teach
@@ -101,7 +106,6 @@ def _teach(
     if seeds != 1 or grid:
         _study(settings, out, seeds, grid or {})
         return
-    teach.check(settings)
     quiet()
     with RunProgress(console, settings.rounds) as progress:
         result = teach.teach(settings, out=out, listener=progress)
@@ -137,11 +141,10 @@ def _study(settings: Any, out: str, seeds: int, grid: Mapping[str, list[str]]) -
 
 
 def _evaluate(settings: Any, out: Out = "") -> None:
-    """Ask a model the problems of a task; accuracy by skill with intervals."""
+    """Measure the accuracy of a model on a task, by skill, with intervals."""
     from palaestra.recipes.evaluate import recipe as evaluate
     from palaestra.recipes.progress import RunProgress
 
-    evaluate.check(settings)
     quiet()
     with RunProgress(console) as progress:
         result = evaluate.evaluate(settings, out=out, listener=progress)
@@ -165,7 +168,7 @@ def _finish_train(result: Any) -> None:
 
 
 def _train(settings: Any, out: Out = "") -> None:
-    """A policy learns in an environment: PPO, GRPO, RLOO, REINFORCE; language models, perceptrons, transformers."""
+    """Train a policy in an environment by reinforcement learning: PPO, GRPO, RLOO or REINFORCE."""
     from palaestra.recipes.progress import TrainProgress
     from palaestra.recipes.train import recipe as train
 
@@ -177,7 +180,7 @@ def _train(settings: Any, out: Out = "") -> None:
 
 
 def _train_reward(settings: Any) -> None:
-    """Train a reward model on comparisons; accuracy and calibration on held-out ones."""
+    """Train a reward model on comparisons and measure its accuracy and calibration."""
     from palaestra.cli.tables import reward_table
     from palaestra.recipes.progress import RunProgress
     from palaestra.recipes.train.reward_model import train_reward
@@ -191,7 +194,7 @@ def _train_reward(settings: Any) -> None:
 
 
 def _pretrain(settings: Any) -> None:
-    """Train the embedded student `nano` from scratch and write its model card."""
+    """Train the embedded model `nano` or `nano-vlm` from scratch."""
     from palaestra.cli.tables import report_table
     from palaestra.recipes.progress import RunProgress
     from palaestra.recipes.train.pretrain import pretrain
@@ -204,33 +207,32 @@ def _pretrain(settings: Any) -> None:
 
 
 def _register() -> None:
-    from palaestra.recipes.evaluate.recipe import EvaluateSettings
-    from palaestra.recipes.teach.recipe import TeachSettings
-    from palaestra.recipes.teach.study import SEVERAL
+    from palaestra.recipes.evaluate.settings import EvaluateSettings
+    from palaestra.recipes.teach.settings import STUDY_SETTINGS, TeachSettings
     from palaestra.recipes.train.pretrain import PretrainSettings
     from palaestra.recipes.train.recipe import TrainSettings
     from palaestra.recipes.train.reward_model import RewardSettings
 
-    app.command("train")(from_settings(TrainSettings, _train))
-    app.command("train-reward")(from_settings(RewardSettings, _train_reward))
-    app.command("teach")(from_settings(TeachSettings, _teach, several=SEVERAL))
-    app.command("evaluate")(from_settings(EvaluateSettings, _evaluate))
-    app.command("pretrain")(from_settings(PretrainSettings, _pretrain))
+    app.command("train", rich_help_panel=LEARN)(from_settings(TrainSettings, _train))
+    app.command("train-reward", rich_help_panel=LEARN)(from_settings(RewardSettings, _train_reward))
+    app.command("teach", rich_help_panel=LEARN)(from_settings(TeachSettings, _teach, several=STUDY_SETTINGS))
+    app.command("evaluate", rich_help_panel=MEASURE)(from_settings(EvaluateSettings, _evaluate))
+    app.command("pretrain", rich_help_panel=LEARN)(from_settings(PretrainSettings, _pretrain))
     research_commands.register(app)
 
 
 _register()
 
 
-@app.command()
+@app.command(rich_help_panel=RUNS)
 def resume(
     run: Folder,
-    seed: Annotated[int | None, typer.Option(help="Must be the run's own seed, if given.")] = None,
-    max_cost: Annotated[float | None, typer.Option(help="Another limit of dollars (teach, evaluate).")] = None,
-    max_calls: Annotated[int | None, typer.Option(help="Another limit of the writer's calls (teach).")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Another limit of the writer's tokens (teach).")] = None,
+    seed: Annotated[int | None, typer.Option(help="A check: must be the seed of the run.")] = None,
+    max_cost: Annotated[float | None, typer.Option(help="A new cost limit in dollars (teach, evaluate).")] = None,
+    max_calls: Annotated[int | None, typer.Option(help="A new limit of calls to models (teach).")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="A new limit of tokens of these calls (teach).")] = None,
     categories: Annotated[
-        int | None, typer.Option(help="Another number of discovered skills, before the first lesson (teach).")
+        int | None, typer.Option(help="A new number of discovered skills, before the first lesson (teach).")
     ] = None,
 ) -> None:
     """Resume a run that was stopped or killed. The result is the same as without the interruption."""
@@ -264,22 +266,24 @@ def resume(
     finish.get(recipe, research_commands.finish)(result)
 
 
-@app.command()
+@app.command(rich_help_panel=RUNS)
 def report(run: Folder) -> None:
-    """Write report.html of a run, a study or a bench, also of one that is still going on."""
+    """Write report.html of a run, a study or a bench, finished or not."""
     from palaestra.report import write_report
 
     console.print(f"report: {write_report(run)}", soft_wrap=True)
     console.print(f"run: {run}", soft_wrap=True)
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 def compare(
     first: Folder,
     second: Folder,
-    out: Annotated[Path | None, typer.Option("--out", help="Write the comparison as a page to this file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write the comparison as an HTML page to this file.")
+    ] = None,
 ) -> None:
-    """Compare the answers of two runs, problem by problem: the second against the first, with a paired test."""
+    """Compare two runs on the same problems, with a paired test."""
     from palaestra.cli.tables import comparison_table
     from palaestra.recipes.evaluate.compare import compare as compare_runs
     from palaestra.report import write_comparison
@@ -292,16 +296,24 @@ def compare(
         console.print(f"page: {write_comparison(result, out)}", soft_wrap=True)
 
 
-@app.command("list")
+@app.command("list", rich_help_panel=LOOK)
 def list_(kind: Annotated[str, typer.Argument(help=f"One of {', '.join(KINDS)}; all if not given.")] = "") -> None:
-    """What there is: tasks, their skills, teachers, students, models, environments, algorithms and more."""
+    """List tasks, skills, teachers, students, models, environments, algorithms and more."""
     if kind and kind not in KINDS:
         raise UnknownNameError("kind", kind, KINDS)
     for name in (kind,) if kind else KINDS:
         table = Table(title=name, title_justify="left", box=None, show_header=False)
-        for entry, description in entries(name).items():
+        for entry, description in list_entries(name).items():
             table.add_row(f"  {entry}", description)
         console.print(table)
+
+
+@models_app.callback(invoke_without_command=True)
+def models(context: typer.Context) -> None:
+    """List the registered models, or download one."""
+    if context.invoked_subcommand is None:
+        models_list()
+        console.print("Download one with `palaestra models get NAME`; use one with --model or --student.")
 
 
 @models_app.command("list")
@@ -330,14 +342,17 @@ def models_get(name: Annotated[str, typer.Argument(help="A registered name or a 
 
 @app.callback(invoke_without_command=True)
 def _root(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     traceback: Annotated[
-        bool, typer.Option(TRACEBACK, help="Print the traceback of an error too. Any command takes it.")
+        bool, typer.Option(TRACEBACK, help="Print the traceback of an error. Any command takes this option.")
     ] = False,
 ) -> None:
     if version:
         console.print(__version__)
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        sys.stdout.write(f"{context.get_help()}\n")
 
 
 def main() -> None:
@@ -350,7 +365,7 @@ def main() -> None:
     show = len(arguments) < len(sys.argv) - 1
     try:
         # Typer draws a box around its own errors unless it is told to leave them to us.
-        status = app(arguments, standalone_mode=False)
+        status = app(arguments, prog_name="palaestra", standalone_mode=False)
     except StoppedError as stopped:
         _end(str(stopped), stopped.status)
     except (KeyboardInterrupt, typer.Abort):

@@ -1,9 +1,9 @@
-"""Options of a command from the settings of its recipe: one definition, no copy."""
+"""Command-line options from the settings of a recipe."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -12,23 +12,73 @@ import typer
 
 from palaestra.recipes.settings import build, read_file
 
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "Task": (
+        "task", "task_options", "env", "env_options", "skills", "split", "problems", "limit", "shots", "validation_tasks",
+        "test_tasks", "validation", "test", "test_every_round", "mlgym", "datasets_path", "held_out_path", "test_size",
+        "validation_size",
+    ),
+    "Model": (
+        "model", "model_name", "student", "policy", "method", "rank", "critic", "width", "layers", "window", "activation",
+        "normalise_observations", "engine_batch", "device", "threads",
+    ),
+    "Teacher": (
+        "teacher", "teacher_options", "writer", "planner", "prompts", "state", "references", "quality", "checks", "discover",
+        "skills_file", "categories", "discover_train", "rounds", "lesson_size", "budget", "top_up", "accumulate",
+    ),
+    "Agent": (
+        "agent", "agent_config", "tools", "parser", "commands", "history", "strategy", "demonstration",
+        "format_errors", "format_penalty", "memory", "sandbox", "context",
+    ),
+    "Sampling": ("temperature", "top_p", "max_tokens", "answer_tokens", "samples", "stop", "prompt"),
+    "Limits of calls to models": ("max_cost", "max_calls", "call_timeout", "in_flight", "cache"),
+    "Evaluation": ("evaluate_every", "evaluation"),
+    "Run": (
+        "plugins", "settings_file", "out", "seed", "seeds", "checkpoint_every", "checkpoint_seconds", "checkpoints", "keep",
+        "keep_trajectories", "tensorboard", "wandb", "workers", "dry_run", "reward_model_path", "resume_checkpoint",
+    ),
+}  # fmt: skip
+"""The panels of `--help` with the settings in each."""
+LEARNING = "Learning"
+"""The panel of all other settings; that of `research` is the agent's."""
+SINGULAR = {
+    "skills": "skill",
+    "env_options": "env-option",
+    "task_options": "task-option",
+    "validation_tasks": "validation-task",
+    "test_tasks": "test-task",
+    "teacher_options": "teacher-option",
+    "student_options": "student-option",
+    "checks": "check",
+    "commands": "command",
+    "plugins": "plugin",
+}
+"""Options that are given several times are named in the singular: `--skill addition --skill clock`."""
 SettingsFile = Annotated[
     Path | None,
-    typer.Option("--settings", help="A JSON file of settings, or a run's settings.json; options override it."),
+    typer.Option(
+        "--settings",
+        help="A JSON file of settings, or a run's settings.json; options override it.",
+        rich_help_panel="Run",
+    ),
 ]
 
 
 def from_settings(
     kind: type[Any], command: Callable[..., None], several: Sequence[str] = (), without: Sequence[str] = ()
 ) -> Callable[..., None]:
-    """A command that takes every field of `kind` as an option and is called with the settings.
+    """Make a command that has every field of `kind` as an option, and calls `command(settings, **rest)`.
 
-    `command(settings, **rest)` keeps its own further parameters. An option that is not given stays
-    at the value of the settings file, and without one at its default. Of options in `several` more than one value
-    may be given, with commas between them: the settings have the first, and all go to `command` as `grid`. Fields in
-    `without` get no option.
+    An option that is not given keeps the value of the settings file, or its default.
+
+    Arguments:
+        command: its further parameters become options, too.
+        several: options that take several values, separated by commas. The settings hold the first of them; all of
+            them are passed to `command` as `grid`.
+        without: fields that get no option.
     """
     hints = get_type_hints(kind)
+    rest_group = "Agent" if "agent" in hints else LEARNING
     own = [
         p
         for name, p in inspect.signature(command, eval_str=True).parameters.items()
@@ -38,22 +88,23 @@ def from_settings(
     for f in fields(kind):
         if f.name in without:
             continue
-        hint = hints[f.name]
-        help_text = f"{f.metadata['help']} [default: {_shown(f.default)}]"
+        hint, flag = hints[f.name], f"--{_name_flag(f.name)}"
+        shown: dict[str, Any] = {
+            "help": f.metadata["help"], "show_default": _describe_default(f.default), "rich_help_panel": _find_group(f.name, rest_group)
+        }  # fmt: skip
         choices = get_args(hint) if get_origin(hint) not in (tuple, list) and isinstance(f.default, str) else ()
         if f.default == ():
-            annotation: Any = Annotated[list[str] | None, typer.Option(f"--{_flag(f.name)}", help=help_text)]
+            metavar = "NAME=VALUE" if f.name.endswith("_options") else "FILE|MODULE" if f.name == "plugins" else "TEXT"
+            annotation: Any = Annotated[list[str] | None, typer.Option(flag, metavar=metavar, **shown)]
         elif choices:
-            annotation = Annotated[
-                str | None,
-                typer.Option(
-                    f"--{_flag(f.name)}", help=help_text, metavar="|".join(choice for choice in choices if choice)
-                ),
-            ]
+            metavar = "|".join(choice for choice in choices if choice)
+            annotation = Annotated[str | None, typer.Option(flag, metavar=metavar, **shown)]
         else:
-            both = f"/--no-{_flag(f.name)}" if f.default is True else ""
-            annotation = Annotated[hint | None, typer.Option(f"--{_flag(f.name)}{both}", help=help_text)]
+            both = f"/--no-{_name_flag(f.name)}" if f.default is True else ""
+            annotation = Annotated[hint | None, typer.Option(f"{flag}{both}", **shown)]
         options.append(inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+    order = [*GROUPS, LEARNING]
+    options.sort(key=lambda option: order.index(_find_group(option.name, rest_group)))
     options.append(
         inspect.Parameter("settings_file", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=SettingsFile)
     )
@@ -74,25 +125,19 @@ def from_settings(
     return call
 
 
-def _flag(name: str) -> str:
-    # `--skill addition --skill clock` reads better than `--skills` given twice.
-    return {
-        "skills": "skill",
-        "env_options": "env-option",
-        "task_options": "task-option",
-        "validation_tasks": "validation-task",
-        "test_tasks": "test-task",
-        "teacher_options": "teacher-option",
-        "student_options": "student-option",
-        "checks": "check",
-        "commands": "command",
-        "plugins": "plugin",
-    }.get(name, name.replace("_", "-"))
+def _name_flag(name: str) -> str:
+    return SINGULAR.get(name, name.replace("_", "-"))
 
 
-def _shown(default: Any) -> str:
+def _find_group(name: str, rest_group: str) -> str:
+    group = next((group for group, names in GROUPS.items() if name in names), rest_group)
+    return rest_group if (group, rest_group) == ("Teacher", "Agent") else group
+
+
+def _describe_default(default: Any) -> str | bool:
+    """The default for `--help`; `False` shows none, where the help text says what an empty value means."""
+    if default is None or default in ("", ()):
+        return False
     if isinstance(default, (int, float)) and default == -1:
         return "what suits"
-    if default is None:
-        return "none"
-    return "none given" if default == () else repr(default) if default == "" else str(default)
+    return str(default)

@@ -287,7 +287,7 @@ def register(parent: typer.Typer) -> None:
     app.callback(invoke_without_command=True)(from_settings(ResearchSettings, _research))
     app.command("bench")(from_settings(ResearchSettings, _bench, without=NAMED))
     app.command("mcp")(from_settings(ResearchSettings, _mcp, without=OF_THE_AGENT))
-    parent.add_typer(app, name="research")
+    parent.add_typer(app, name="research", rich_help_panel="Measure")
 
 
 def resume_bench(folder: Path) -> None:

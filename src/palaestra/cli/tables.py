@@ -1,4 +1,4 @@
-"""Results as tables on a terminal: what `evaluate`, `teach` and `compare` end with."""
+"""Tables of results for the terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from palaestra.report.figures import majority
 
 
 def report_table(report: Report, counted: str = "problems") -> Table:
-    """Accuracy by skill with intervals; `counted` says what the rates are of."""
+    """Make the table of accuracy by skill with intervals; `counted` names what is counted."""
     table = Table(
         title=f"accuracy on {report.name}, 95 % intervals", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
     )
@@ -43,7 +43,7 @@ def report_table(report: Report, counted: str = "problems") -> Table:
 
 
 def gain_table(summary: dict[str, Any]) -> Table:
-    """Before and after by skill with 95 % intervals, narrow enough for 80 columns."""
+    """Make the table of test accuracy before and after by skill, narrow enough for 80 columns."""
     counts = sorted({row["problems"] for row in summary["by_skill"].values()})
     each = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     title = f"test accuracy in % with 95 % intervals, {summary['problems']} problems ({each} a skill)"
@@ -62,14 +62,14 @@ def gain_table(summary: dict[str, Any]) -> Table:
             gain = f"{row['gain']:+.{digits}f} [{row['gain_low']:+.{digits}f}, {row['gain_high']:+.{digits}f}]"
         if name == next(iter(tasks), "all"):
             table.add_row()
-        cells = (str(row["examples"]), _interval(row, "test_before"), _interval(row, "test_after"))
+        cells = (str(row["examples"]), _interval(row, "before"), _interval(row, "after"))
         baseline = (_majority(row.get("majority")),) if closed else ()
         table.add_row(name, *cells, gain, *baseline, style="bold" if name == "all" else None)
     return table
 
 
 def test_rounds_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """The test accuracy after every round, with 95 % intervals and counts."""
+    """Make the table of test accuracy after every round."""
     table = Table(
         title="test accuracy in % after every round", title_justify="left",
         box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="underline",
@@ -83,8 +83,8 @@ def test_rounds_table(rows: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def _majority(found: dict[str, Any] | None) -> str:
-    return f"{100 * found['count'] / found['total']:.0f} of {found['total']}" if found else "-"
+def _majority(baseline: dict[str, Any] | None) -> str:
+    return f"{100 * baseline['count'] / baseline['total']:.0f} of {baseline['total']}" if baseline else "-"
 
 
 def _interval(row: dict[str, Any], name: str) -> str:
@@ -93,8 +93,8 @@ def _interval(row: dict[str, Any], name: str) -> str:
     return f"{row[name]:.0f} [{row[f'{name}_low']:.0f}, {row[f'{name}_high']:.0f}]"
 
 
-def further_figures(summary: dict[str, Any]) -> Iterator[str]:
-    """What an evaluation found beside the accuracy, a line each: pass@k, levels, types, outcomes, failures."""
+def further_metrics(summary: dict[str, Any]) -> Iterator[str]:
+    """Yield a line for each metric beside the accuracy: pass@k, levels, types, outcomes, failures."""
     for name, mean in summary["measures"].items():
         if mean["count"]:
             yield f"{name}: {100 * mean['value']:.1f} % [{100 * mean['low']:.1f}, {100 * mean['high']:.1f}] of {mean['count']}"
@@ -103,14 +103,14 @@ def further_figures(summary: dict[str, Any]) -> Iterator[str]:
         yield f"by {cut}: {', '.join(rates)}"
     for title, counts in (("answers", summary["outcomes"]), ("failures", summary["failures"])):
         if counts:
-            said = (f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
-            yield f"{title}: {', '.join(said)}"
+            kinds = (f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
+            yield f"{title}: {', '.join(kinds)}"
     if summary["truncated"]:
         yield f"cut off at the limit of {summary['max_tokens']} tokens, or of the model's context: {summary['truncated']}"
 
 
 def comparison_table(result: CompareResult) -> Table:
-    """Two runs by skill, with the difference, its interval and its p-value."""
+    """Make the table of two runs by skill, with the difference, its interval and its p-value."""
     first, second = result.first.folder.resolve().name, result.second.folder.resolve().name
     table = Table(
         title=f"accuracy in % of {first} (first) and {second} (second), paired, 95 % intervals",
@@ -128,15 +128,15 @@ def comparison_table(result: CompareResult) -> Table:
     ):
         table.add_column(column, justify="right", no_wrap=True)
     for part in result.comparison.parts:
-        table.add_row(*_compared(part), *((majority(part.first),) if closed else ()))
+        table.add_row(*_format_comparison(part), *((majority(part.first),) if closed else ()))
     if result.comparison.parts:
         table.add_row()
     baseline = (majority(result.comparison.first),) if closed else ()
-    table.add_row(*_compared(result.comparison), *baseline, style="bold")
+    table.add_row(*_format_comparison(result.comparison), *baseline, style="bold")
     return table
 
 
-def _compared(part: Comparison) -> tuple[str, ...]:
+def _format_comparison(part: Comparison) -> tuple[str, ...]:
     gain = part.gain
     return (
         part.name,
@@ -148,7 +148,7 @@ def _compared(part: Comparison) -> tuple[str, ...]:
 
 
 def study_table(result: StudyResult) -> Table:
-    """A study: the gain of each arm over the seeds, how far it is ahead of the first, and whether that could be chance."""
+    """Make the table of a study: each arm's gain over the seeds, and its difference from the first arm."""
     rows = result.rows
     title = f"gain in points over {len(result.seeds)} seeds, 95 % t intervals; ahead: of {rows[0].name}, paired by seed (p: t-test)"
     table = Table(
@@ -185,7 +185,7 @@ def _mean(mean: Mean | None) -> str:
 
 
 def outcome_table(summary: Mapping[str, Any]) -> Table | Text:
-    """What a run achieved, with intervals; one line for a run that had nothing to learn from."""
+    """Make the table of a training run's rewards or accuracy; one line for a run without a learning signal."""
     nothing = summary.get("nothing_learned", "")
     if nothing and "gain" not in summary and not summary["failures"]:
         return Text(f"{summary['algorithm']} in {summary['env']}: {nothing}")
@@ -231,7 +231,7 @@ def outcome_table(summary: Mapping[str, Any]) -> Table | Text:
 
 
 def reward_table(model: Any) -> Table:
-    """Accuracy and calibration of a reward model on held-out comparisons, before and after."""
+    """Make the table of a reward model's accuracy and calibration on held-out comparisons."""
     metrics = model.metrics
     table = Table(title="held-out comparisons", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for column in ("", "before", "after"):

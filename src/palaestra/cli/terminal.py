@@ -1,4 +1,4 @@
-"""The terminal as every command uses it: text comes out as it is, and Ctrl-C is answered with how to go on."""
+"""How commands end on a terminal: errors in one line, interrupts with the command that resumes."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ TRACEBACK = "--traceback"
 
 
 def explain(error: Exception) -> tuple[str, int]:
-    """An error as one line, and the exit code that goes with it.
+    """Return an error as one line, and its exit code.
 
-    Our own errors and those of Typer say what to do: 2. Of any other, the line names its kind, the user's file and
-    line that it came from if there is one, and where its traceback is: 1.
+    Errors of Palaestra and Typer, which a user can act on, have exit code 2. Any other error has exit code 1; its line
+    names the type, the line of the user's code that caused it, if any, and where to find the traceback.
     """
     if isinstance(error, PalaestraError):
         return f"error: {error}", 2
     if hasattr(error, "format_message"):  # A usage error of Typer.
         return f"error: {' '.join(error.format_message().split())}; see palaestra --help", 2
-    said = " ".join(str(error).split())
-    kind = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    kept = next((note for note in getattr(error, "__notes__", ()) if note.startswith("traceback: ")), "")
+    message = " ".join(str(error).split())
+    kind = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    stored = next((note for note in getattr(error, "__notes__", ()) if note.startswith("traceback: ")), "")
     origin = describe_origin(error)
     whose = "" if origin else "; this is a bug of Palaestra"
-    return f"error: {kind}{origin}{whose}; {kept or f'see where with {TRACEBACK}'}", 1
+    return f"error: {kind}{origin}{whose}; {stored or f'see where with {TRACEBACK}'}", 1
 
 
 class StoppedError(Exception):
-    """A command was stopped by Ctrl-C or SIGTERM. In words: that it was, and how to go on where something is stored.
+    """A command was stopped by Ctrl-C or SIGTERM. The message says how to resume, if anything was stored.
 
     Arguments:
-        interrupt: whose notes say how to go on; the outermost of them is right, which came last.
+        interrupt: the interrupt. Its notes say how to resume; the last one, of the outermost caller, is used.
     """
 
     def __init__(self, interrupt: KeyboardInterrupt) -> None:
@@ -51,9 +51,9 @@ class StoppedError(Exception):
 
 
 class Commands(TyperGroup):
-    """Commands whose interrupt reaches `main`; Typer would end them with an exit code and no word.
+    """A group of commands that passes interrupts on to `main`; Typer would exit without a message.
 
-    A `sys.exit` in a user's code is an error: exit code 0 would hide that the command did not finish.
+    A `sys.exit` in a user's code becomes an error, because exit code 0 would hide that the command did not finish.
     """
 
     def invoke(self, ctx: Any) -> Any:

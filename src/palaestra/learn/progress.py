@@ -1,4 +1,4 @@
-"""The state of a training that goes on, in a folder: whole, and only for the training that wrote it."""
+"""Save and load the state of a training in progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILE = "state.safetensors"
 
 @dataclass(slots=True)
 class TrainingState:
-    """All that a training needs to go on after a kill, besides its examples and its seed."""
+    """The state to resume a training from, apart from its examples and its seed."""
 
     step: int = 0
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -29,19 +29,19 @@ class TrainingState:
 
 
 def save_state(folder: Path, state: TrainingState, fingerprint: str) -> None:
-    """Write the state of the training that `fingerprint` names, in place of any other."""
+    """Save the state of the training with this `fingerprint`. An older state is replaced."""
     tensors = {f"weights/{name}": tensor.cpu().contiguous() for name, tensor in state.weights.items()}
     for index, moments in state.moments.items():
         tensors |= {f"moments/{index}/{name}": torch.as_tensor(m).cpu().contiguous() for name, m in moments.items()}
     tensors["curve"] = torch.tensor(state.curve, dtype=torch.float64)
-    # Tensors that share memory, as those of a flat optimizer do, are written one by one.
+    # safetensors rejects tensors that share memory, as those of a flat optimizer do.
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-    meta = {"step": str(state.step), "of": fingerprint}
+    meta = {"step": str(state.step), "fingerprint": fingerprint}
     write_folder(folder, lambda target: save_file(tensors, target / FILE, meta))
 
 
 def load_state(folder: Path, fingerprint: str) -> TrainingState | None:
-    """Where the training that `fingerprint` names stood; `None` where it has left nothing.
+    """Load the state of the training with this `fingerprint`; `None` if there is none.
 
     Raises:
         RunError: the file is damaged.
@@ -53,7 +53,7 @@ def load_state(folder: Path, fingerprint: str) -> TrainingState | None:
     try:
         with safe_open(folder / FILE, "pt") as file:
             meta = file.metadata()
-            if meta["of"] != fingerprint:
+            if meta["fingerprint"] != fingerprint:
                 return None  # Left over from another round.
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except Exception as error:
@@ -71,12 +71,12 @@ def load_state(folder: Path, fingerprint: str) -> TrainingState | None:
     )
 
 
-def fingerprint_of(examples: Sequence[Example], seeds: Seeds, kind: str = "", start: str = "") -> str:
-    """What tells a training from every other one.
+def fingerprint_training(examples: Sequence[Example], seeds: Seeds, kind: str = "", start: str = "") -> str:
+    """A hash that identifies a training.
 
     Arguments:
-        kind: how it learns.
-        start: the weights that it started from, where they are not the base's.
+        kind: how the student learns.
+        start: a hash of the initial weights, if they are not the base's.
     """
     digest = hashlib.sha256(repr((seeds.integer(), kind, start)).encode())
     for example in examples:

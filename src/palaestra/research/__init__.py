@@ -1,1 +1,5 @@
-"""Research in a workspace: tasks, workspaces, evaluation out of reach, the agent's commands, agents, profiles."""
+"""Research tasks: tasks, judging, workspaces, agents, standings, MLGym. The package is callable: `palaestra.research()`."""
+
+from palaestra.core.plugins import make_callable
+
+make_callable(__name__, "palaestra.recipes.research.recipe:research")

@@ -1,169 +1,307 @@
-"""A conversation with a Python script in a sandbox; and scripts that stay for a while, to serve many.
+"""Messages between the host and a Python script in a sandbox.
 
-Starting a sandbox and Python in it takes some 25 ms. A script of ours that runs code which may be trusted, or none but
-our own, can be used again.
+    ECHO = Script("my_package.inside", ("echo",), max_bytes=64 * KIB)
+    session = ECHO.start(make_sandbox(), Limits())
+    session.send({"text": "hello"})
+    reply = session.receive()
+    result = session.close()
+
+A message is one JSON object on a line. The host's end is a `Channel`; the script's end is
+`palaestra.sandbox.inside.channel.Channel`. The host trusts nothing that it receives: messages are bounded in size, and
+the caller checks their content.
+
+It takes about 25 ms to start a sandbox with Python in it. A `SessionPool` reuses scripts that run no code of a model.
 """
 
 from __future__ import annotations
 
+import json
+import py_compile
+import socket
+import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files as package_files
+from pathlib import Path
+from typing import Any
 
 from palaestra.core.errors import SandboxError
-from palaestra.sandbox.base import Limits, SandboxResult
-from palaestra.sandbox.lines import Channel
+from palaestra.sandbox.base import Limits, Sandbox, SandboxResult
 
-if TYPE_CHECKING:
-    from palaestra.sandbox.base import Sandbox
+MAX_DIGITS = 4300
+"""Digits of an integer in a message; the default limit of Python."""
+ISOLATED = ("python3", "-I", "-S", "-B")
+"""Python without site packages and environment variables. It starts in half the time."""
 
 
-def python(script: str) -> Sequence[str]:
-    """Python without the packages and the settings of anybody: that starts in half the time."""
-    return ("python3", "-I", "-S", "-B", script)
+class Channel:
+    """The host's end of a connection to a script; `sandbox_end` becomes the script's stdin (see `Sandbox.run`).
+
+    Arguments:
+        max_bytes: largest message that is accepted.
+        max_commas: largest number of commas in a message; 0 for no limit. It bounds the memory that a message takes
+            once it is parsed.
+        ascii: send other characters as escapes. Otherwise lone surrogates are sent as `?`.
+
+    Attributes:
+        too_long: a message exceeded a limit.
+        garbled: the last line was not a message.
+
+    Raises:
+        OSError: the process has no free file descriptors.
+    """
+
+    def __init__(self, max_bytes: int, *, max_commas: int = 0, ascii: bool = True) -> None:
+        self.max_bytes, self.max_commas, self.ascii = max_bytes, max_commas, ascii
+        self.too_long, self.garbled = False, False
+        self._host_end, self.sandbox_end = socket.socketpair()
+        self._buffer = bytearray()
+
+    def set_timeout(self, seconds: float) -> None:
+        """Set how long `receive` waits."""
+        self._host_end.settimeout(seconds)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message. Nothing happens if the script has ended; the next `receive` returns None."""
+        with suppress(OSError):
+            self._host_end.sendall(json.dumps(message, ensure_ascii=self.ascii).encode("utf-8", "replace") + b"\n")
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next message; None if none comes, or if the line is not a message within the limits."""
+        searched = 0
+        while self._buffer.find(b"\n", searched) < 0 and len(self._buffer) <= self.max_bytes:
+            searched = len(self._buffer)
+            try:
+                data = self._host_end.recv(1 << 16)
+            except OSError:
+                return None
+            if not data:
+                return None
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        if len(line) > self.max_bytes or (self.max_commas and line.count(b",") > self.max_commas):
+            self.too_long = True
+            return None
+        try:
+            # Parsing an integer takes quadratic time, and the limit of Python may be switched off.
+            message = json.loads(line, parse_int=_parse_int if len(line) > MAX_DIGITS else None)
+        except (ValueError, RecursionError):
+            message = None
+        self.garbled = not isinstance(message, dict)
+        return message if isinstance(message, dict) else None
+
+    def close(self) -> None:
+        """Close the connection. The script reads the end of its input."""
+        self._host_end.close()
+
+
+def _parse_int(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"an integer of more than {MAX_DIGITS} digits")
+    return int(digits)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Python script of ours that runs in a sandbox, and the limits of its messages.
+
+    Arguments:
+        package: the package that contains the modules.
+        modules: the modules that the sandbox receives, by name; the last one runs. `channel` is always added.
+        max_bytes, max_commas, ascii: see `Channel`.
+        folder: where the modules are in the workspace.
+        command: the Python command that runs the script.
+    """
+
+    package: str
+    modules: tuple[str, ...]
+    max_bytes: int
+    max_commas: int = 0
+    ascii: bool = True
+    folder: str = ""
+    command: tuple[str, ...] = ISOLATED
+
+    def start(
+        self,
+        sandbox: Sandbox,
+        limits: Limits,
+        files: Mapping[str, bytes | str] = {},
+        read_only: Mapping[str, str] = {},
+        env: Mapping[str, str] = {},
+    ) -> ScriptSession:
+        """Run the script; see `ScriptSession`."""
+        return ScriptSession(self, sandbox, limits, files, read_only, env)
+
+    def files(self, compiled: bool) -> dict[str, bytes | str]:
+        """The modules by path in the workspace, as source or as bytecode."""
+        modules = {**dict.fromkeys(self.modules, self.package), "channel": "palaestra.sandbox.inside"}
+        return {self.path(compiled, name): _load(package, name, compiled) for name, package in modules.items()}
+
+    def path(self, compiled: bool, module: str = "") -> str:
+        """The path of a module in the workspace; of the one that runs by default."""
+        name = f"{module or self.modules[-1]}.{'pyc' if compiled else 'py'}"
+        return f"{self.folder}/{name}" if self.folder else name
+
+
+@cache
+def _load(package: str, module: str, compiled: bool) -> bytes | str:
+    """A module as source, or as the bytecode that Python would cache."""
+    source = (package_files(package) / f"{module}.py").read_text(encoding="utf-8")
+    if not compiled:
+        return source
+    with tempfile.TemporaryDirectory() as folder:
+        plain, target = Path(folder) / f"{module}.py", Path(folder) / f"{module}.pyc"
+        plain.write_text(source, encoding="utf-8")
+        unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        py_compile.compile(str(plain), str(target), dfile=f"{module}.py", doraise=True, invalidation_mode=unchecked)
+        return target.read_bytes()
 
 
 class ScriptSession:
-    """A Python script that runs in a sandbox, and talks with us until one side ends it.
+    """A running script and the channel to it.
 
     Arguments:
-        files: put into its workspace.
-        script: the one of them that runs.
-        line: how we talk.
+        files: further files of the workspace.
+        read_only, env: see `Sandbox.run`.
+
+    Attributes:
+        thread: the thread that runs the sandbox.
 
     Raises:
-        SandboxError: the machine has no room for another line or thread.
+        SandboxError: the machine has no free file descriptors or threads.
     """
 
     def __init__(
         self,
+        script: Script,
         sandbox: Sandbox,
-        files: Mapping[str, bytes | str],
-        script: str,
         limits: Limits,
-        line: Callable[[], Channel],
+        files: Mapping[str, bytes | str] = {},
+        read_only: Mapping[str, str] = {},
+        env: Mapping[str, str] = {},
     ) -> None:
-        self._sandbox, self._files, self._script, self._limits = sandbox, files, script, limits
-        self._ended: SandboxResult | BaseException | None = None
-        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._outcome: SandboxResult | BaseException | None = None
         try:
-            self.line = line()
+            self.channel = Channel(script.max_bytes, max_commas=script.max_commas, ascii=script.ascii)
         except OSError as error:
             raise SandboxError(f"cannot talk with a sandbox: {error}; is the machine out of open files?") from error
-        self.line.settle(limits.wall_seconds + 30.0)  # The sandbox ends it before that.
+        self.channel.set_timeout(limits.wall_seconds + 30.0)  # The sandbox ends the script before that.
+        # Bytecode is for our own Python, which only bubblewrap is sure to run. Compiling takes as long as starting.
+        compiled = sandbox.name == "bubblewrap"
+        argv, content = (*script.command, script.path(compiled)), {**script.files(compiled), **files}
+
+        def run() -> None:
+            try:
+                self._outcome = sandbox.run(
+                    argv, content, stdin=self.channel.sandbox_end, limits=limits, env=env, read_only=read_only
+                )
+            except BaseException as error:  # `wait` raises it again.
+                self._outcome = error
+            finally:
+                self.channel.sandbox_end.close()
+
+        self.thread = threading.Thread(target=run, daemon=True, name=f"sandbox-{script.modules[-1]}")
         try:
-            self._thread.start()
+            self.thread.start()
         except RuntimeError as error:
-            self.line.close()
-            self.line.theirs.close()
+            self.channel.close()
+            self.channel.sandbox_end.close()
             raise SandboxError(f"cannot talk with a sandbox: {error}; is the machine out of threads?") from error
 
+    @property
+    def is_alive(self) -> bool:
+        return self.thread.is_alive()
+
     def send(self, message: Mapping[str, Any]) -> None:
-        self.line.send(message)
+        self.channel.send(message)
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message; None where there is none, or what came is none: `line` knows which."""
-        return self.line.receive()
-
-    def hang_up(self) -> None:
-        """Say no more; the other side finds its input at an end."""
-        self.line.close()
+        """The next message; None if there is none, or if it is not valid: see the attributes of `Channel`."""
+        return self.channel.receive()
 
     def wait(self) -> SandboxResult:
         """Wait for the end of the script.
 
         Raises:
-            SandboxError: the sandbox broke.
+            SandboxError: the sandbox failed.
         """
-        self._thread.join()
-        if isinstance(self._ended, SandboxResult):
-            return self._ended
-        if isinstance(self._ended, SandboxError):
-            raise self._ended
-        raise SandboxError(f"the sandbox broke: {type(self._ended).__name__}: {self._ended}") from self._ended
+        self.thread.join()
+        if isinstance(self._outcome, SandboxResult):
+            return self._outcome
+        if isinstance(self._outcome, SandboxError):
+            raise self._outcome
+        raise SandboxError(f"the sandbox broke: {type(self._outcome).__name__}: {self._outcome}") from self._outcome
 
-    def ended(self, seconds: float) -> SandboxResult | None:
-        """The same, if it ends within so long; else None."""
-        self._thread.join(seconds)
-        return None if self._thread.is_alive() else self.wait()
+    def wait_for(self, seconds: float) -> SandboxResult | None:
+        """Wait at most so long; None if the script still runs. Raises as `wait` does."""
+        self.thread.join(seconds)
+        return None if self.is_alive else self.wait()
 
-    def end(self) -> SandboxResult:
-        """Hang up and wait for the end of the script; raises as `wait` does."""
-        self.hang_up()
+    def close(self) -> SandboxResult:
+        """Close the channel and wait for the end of the script; raises as `wait` does."""
+        self.channel.close()
         return self.wait()
-
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()
-
-    def _work(self) -> None:
-        try:
-            self._ended = self._sandbox.run(
-                python(self._script), self._files, stdin=self.line.theirs, limits=self._limits
-            )
-        except BaseException as error:  # It is raised again where somebody waits for it.
-            self._ended = error
-        finally:
-            self.line.theirs.close()
 
 
 class SessionPool:
-    """Scripts that stay, for any number of threads: each conversation is one thread's at a time.
+    """Sessions that are used again, by any number of threads. Each belongs to one thread at a time.
 
     Arguments:
-        make: starts one.
-        life: seconds after which one is not used again: waiting costs its sandbox's watch some time.
-        most: how often one is used; what it says is kept by its sandbox as long as it lives.
+        start: starts a session.
+        lifetime: seconds after which a session is not used again. An idle sandbox costs some CPU time.
+        max_uses: how often a session is used. Its sandbox keeps all output in memory.
     """
 
-    def __init__(self, make: Callable[[], ScriptSession], life: float = 30.0, most: int = 5000) -> None:
-        self._make, self.life, self.most = make, life, most
+    def __init__(self, start: Callable[[], ScriptSession], lifetime: float = 30.0, max_uses: int = 5000) -> None:
+        self._start, self.lifetime, self.max_uses = start, lifetime, max_uses
         self._idle: list[tuple[ScriptSession, float, int]] = []
         self._used: dict[int, tuple[float, int]] = {}
         self._lock = threading.Lock()
-        weakref.finalize(self, _dismiss, self._idle)
+        weakref.finalize(self, _close_all, self._idle)
 
-    def take(self) -> tuple[ScriptSession, bool]:
-        """A conversation, and whether it has just begun; give it back, or end it."""
+    def acquire(self) -> tuple[ScriptSession, bool]:
+        """A session, and whether it is new. Pass it to `release` or `discard` afterwards."""
         with self._lock:
             while self._idle:
-                conversation, born, uses = self._idle.pop()
-                if conversation.alive and time.monotonic() - born < self.life and uses < self.most:
-                    self._used[id(conversation)] = born, uses + 1
-                    return conversation, False
-                conversation.hang_up()
-        made = self._make()
+                session, start, uses = self._idle.pop()
+                if session.is_alive and time.monotonic() - start < self.lifetime and uses < self.max_uses:
+                    self._used[id(session)] = start, uses + 1
+                    return session, False
+                session.channel.close()
+        session = self._start()
         with self._lock:
-            self._used[id(made)] = time.monotonic(), 1
-        return made, True
+            self._used[id(session)] = time.monotonic(), 1
+        return session, True
 
-    def give(self, conversation: ScriptSession) -> None:
-        """It may serve somebody else."""
+    def release(self, session: ScriptSession) -> None:
+        """Make a session available to others."""
         with self._lock:
-            self._idle.append((conversation, *self._used.pop(id(conversation))))
+            self._idle.append((session, *self._used.pop(id(session))))
 
-    def end(self, conversation: ScriptSession) -> SandboxResult:
-        """It may not; raises as `ScriptSession.wait` does."""
+    def discard(self, session: ScriptSession) -> SandboxResult:
+        """Close a session; raises as `ScriptSession.wait` does."""
         with self._lock:
-            self._used.pop(id(conversation), None)
-        return conversation.end()
+            self._used.pop(id(session), None)
+        return session.close()
 
     def close(self) -> None:
-        """Send all home. Whoever comes next gets a new one."""
+        """Close the idle sessions. The pool can be used again."""
         with self._lock:
-            _dismiss(self._idle)
+            _close_all(self._idle)
 
 
-def _dismiss(idle: list[tuple[ScriptSession, float, int]]) -> None:
+def _close_all(idle: list[tuple[ScriptSession, float, int]]) -> None:
     while idle:
         with suppress(SandboxError):
-            idle.pop()[0].end()
+            idle.pop()[0].close()
 
 
-def last_words(result: SandboxResult) -> str:
-    """The last line that a script said before it ended."""
+def last_error_line(result: SandboxResult) -> str:
+    """The last line of stderr, or the status if there is none."""
     lines = [line for line in result.error_text.strip().splitlines() if line.strip()]
     return (lines[-1] if lines else f"{result.status.value}, exit code {result.exit_code}")[:300]

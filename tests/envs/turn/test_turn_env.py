@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -167,6 +169,12 @@ def test_spaces_know_messages_with_images_and_with_calls() -> None:
 def test_stop_reasons_say_whether_an_episode_was_over_or_cut() -> None:
     over = {reason for reason in TurnStopReason if reason.terminal}
     assert over == {TurnStopReason(name) for name in ("submitted", "solved", "lost", "attempts", "gave_up")}
+
+
+def test_every_stop_reason_is_documented() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "turn.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*\| (terminated|truncated) \|$", page, re.M))
+    assert rows == {str(reason): "terminated" if reason.terminal else "truncated" for reason in TurnStopReason}
 
 
 def test_rendering_shows_the_conversation() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from palaestra.core.events import Event
 from palaestra.engines.retry import RETRY
 from palaestra.recipes.research.episode_player import EpisodeStopped, read_submission
 from palaestra.recipes.research.recipe import ResearchResult, research, resume
+from palaestra.recipes.research.settings import ResearchOptions, ResearchSettings
 from palaestra.report import write_report
 from palaestra.report.research import FOLDERS
 from palaestra.research.workspace.env import ResearchEnv
@@ -467,3 +469,25 @@ def test_the_page_shows_scores_conversation_and_end(number: Path, tmp_path: Path
     ):
         assert words in page, words
     assert "<b>9</b>" not in page
+
+
+def test_the_package_is_called_like_the_recipe(tmp_path: Path) -> None:
+    import palaestra
+
+    result = palaestra.research(task="prisoners_dilemma", agent="baseline", out=tmp_path / "run")
+    summary = result.summary
+    assert palaestra.research.tasks.task.load_task("prisoners_dilemma").name == summary["task"]  # type: ignore[attr-defined]
+    assert (summary["before"], summary["after"], summary["gain"]) == (
+        summary["baseline"],
+        summary["best_submission"],
+        0,
+    )
+    assert (summary["gain_low"], summary["gain_high"], summary["unit"]) == (None, None, summary["metric"])
+
+
+def test_the_keyword_arguments_are_the_settings() -> None:
+    plain = {"tuple[str, ...]": "Sequence[str]"}
+    assert ResearchOptions.__annotations__.keys() == {field.name for field in fields(ResearchSettings)}
+    for field in fields(ResearchSettings):
+        typed = ResearchOptions.__annotations__[field.name]
+        assert typed.__forward_arg__ == plain.get(str(field.type), str(field.type)), field.name

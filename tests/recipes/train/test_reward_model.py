@@ -142,7 +142,7 @@ def test_a_state_of_other_data_or_settings_is_refused_or_left_alone(
         train_reward(backbone, data, tmp_path / "n", resume_checkpoint=str(tmp_path / "m"), **SMALL)
     train_reward(backbone, data, tmp_path / "m", **SMALL)
     assert same_weights(tmp_path / "m", trained[1])
-    with pytest.raises(RunError, match="has no"):
+    with pytest.raises(RunError, match="found none"):
         train_reward(backbone, data, tmp_path / "n", resume_checkpoint=str(tmp_path / "nowhere"), **SMALL)
 
 
@@ -207,11 +207,11 @@ def test_nano_is_the_default_backbone_and_learns_at_its_own_rate(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"test_size": 1.5}, "setting 'test_size': expected a share between 0 and 1"),
+        ({"test_size": 1.5}, "setting 'test_size': expected a fraction between 0 and 1"),
         ({"epochs": 0}, "setting 'epochs': expected at least 1"),
         ({"epoch": 3}, "did you mean 'epochs'"),
         ({"datasets_path": ""}, "setting 'datasets_path'"),
-        ({"datasets_path": "nowhere.jsonl"}, "no file or folder nowhere.jsonl"),
+        ({"datasets_path": "nowhere.jsonl"}, "nowhere.jsonl is not a file, a folder or a hub id"),
     ],
 )
 def test_a_bad_setting_is_one_clear_line(values: dict[str, Any], message: str, data: Path) -> None:
@@ -228,7 +228,7 @@ def test_an_unknown_backbone_is_refused(data: Path) -> None:
 
 def test_a_folder_of_something_else_is_not_replaced(data: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(RunError, match="no reward model of ours"):
+    with pytest.raises(RunError, match="not a reward model"):
         train_reward("nano", data, tmp_path)
     assert (tmp_path / "thesis.txt").exists()
 

@@ -170,7 +170,7 @@ def test_what_cannot_be_trained_on_isdescribe_iteration(tmp_path: Path) -> None:
     for settings, said in (
         ({"env_options": ("hihg=3",)}, "has no option 'hihg'; did you mean 'high'"),
         ({"env_options": ('high="a"',)}, "high is a whole number from 1 to .*; got 'a'"),
-        ({"env": "palaestra/Task-v0", "env_options": ("task=vision-skills", "problems=1")}, "holds an image"),
+        ({"env": "palaestra/Task-v0", "env_options": ("task=vision-skills", "problems=1")}, "has an image"),
         ({"policy": "mlp"}, "whose actions are messages; use lm"),
         ({"episodes": 6}, "expected whole groups of 4"),
     ):
@@ -189,7 +189,7 @@ def test_an_environment_that_changes_what_was_said_is_refused(tmp_path: Path) ->
 
     gymnasium.register("Rewriting-v0", entry_point=lambda **options: Rewriting(**options))
     try:
-        with pytest.raises(EnvError, match="a conversation may only grow at its end"):
+        with pytest.raises(EnvError, match="it may only append to the conversation"):
             train(
                 out=tmp_path / "run", **{**SMALL, "env": "Rewriting-v0", "env_options": ("turns=9",), "evaluation": 0}
             )
@@ -329,9 +329,7 @@ def test_nobody_learns_from_what_is_held_out() -> None:
         )
 
     for env in ("palaestra/Calculator-v0", "palaestra/Task-v0", "palaestra/Research-v0"):
-        with pytest.raises(
-            SettingsError, match="split=test has the held-out episodes for evaluation"
-        ) as caught:
+        with pytest.raises(SettingsError, match="split=test has the held-out episodes for evaluation") as caught:
             build_with(env, 'split="test"')
         assert "\n" not in str(caught.value)
     loop = build_with("palaestra/Research-v0")
@@ -368,7 +366,7 @@ def test_the_documented_command_trains(tmp_path: Path) -> None:
 
     from palaestra.cli.main import app
 
-    page = (Path(__file__).parents[3] / "docs" / "turn.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "turn_training.md").read_text(encoding="utf-8")
     (command,) = [line for line in page.splitlines() if line.startswith("palaestra train --env palaestra/Task-v0")]
     small = "--iterations 1 --episodes 8 --evaluation 4 --slots 8 --max-tokens 12 --threads 1"
     arguments = [*shlex.split(command)[1:], *shlex.split(small), "--out", str(tmp_path / "run")]

@@ -13,14 +13,14 @@ from palaestra.core.records import Completion, Failure, FailureCause, Problem, S
 from palaestra.sandbox import make_sandbox
 from palaestra.sandbox.base import Limits
 from palaestra.tasks.tools import workers
-from palaestra.tasks.tools.channel import program_files, tool_files
-from palaestra.tasks.tools.judge import ToolJudge
+from palaestra.tasks.tools.judge import PROGRAM, ToolJudge
 from palaestra.tasks.tools.matching import PlanOutcome
 from palaestra.tasks.tools.plans import Plan, read_plan
 from palaestra.tasks.tools.records import Record
 from palaestra.tasks.tools.requests.recipe import ToolDraft
 from palaestra.tasks.tools.straight_line import follow
 from palaestra.tasks.tools.task import ToolsSkills
+from palaestra.tasks.tools.workers import library_files
 
 OFFERED = ["add_days", "weekday", "month_end"]
 RIGHT = 'import math\na = add_days("2024-01-01", 5)\nb = weekday(a)\nanswer(b)\n'
@@ -194,9 +194,9 @@ def test_a_result_that_grows_beyond_measure_is_refused_and_breaks_nothing(judge:
 
 
 def test_nothing_of_a_problem_is_ever_inside(judge: ToolJudge) -> None:
-    assert set(program_files()) == {"program.py"}
-    assert not any("tasks/tools/requests" in name or "plans" in name for name in tool_files())
-    record = judge.run_program("import sys\nanswer(sorted(name for name in sys.modules if 'json' in name))", OFFERED)
+    assert set(PROGRAM.files(compiled=False)) == {"program.py", "channel.py"}
+    assert not any("tasks/tools/requests" in name or "plans" in name for name in library_files())
+    record = judge.run_program("import sys\nanswer(sorted(name for name in sys.modules if name == 'json'))", OFFERED)
     assert record == Record((), None, value=[])
 
 
@@ -249,8 +249,8 @@ def test_a_tool_that_breaks_is_a_failure_and_no_zero(
     judge: ToolJudge, problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dates = "palaestra/tasks/tools/library/dates.py"
-    broken = {**tool_files(), dates: tool_files()[dates].replace("return WEEKDAYS[", "return WEEKDAYS[9 + ")}
-    monkeypatch.setattr(workers, "tool_files", lambda: broken)
+    broken = {**library_files(), dates: library_files()[dates].replace("return WEEKDAYS[", "return WEEKDAYS[9 + ")}
+    monkeypatch.setattr(workers, "library_files", lambda: broken)
     task = ToolsSkills()
     task.judge = ToolJudge(judge.sandbox())
     found = task.score(problem, Completion(f"```python\n{RIGHT}```"))
@@ -265,7 +265,7 @@ def test_no_room_for_a_conversation_is_a_failure(problem: Problem, monkeypatch: 
     def full(*args: Any) -> Any:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("palaestra.sandbox.lines.socket.socketpair", full)
+    monkeypatch.setattr("palaestra.sandbox.rpc.socket.socketpair", full)
     found = ToolsSkills().score(problem, Completion(f"```python\n{RIGHT}```"))
     assert isinstance(found, Failure)
     assert found.cause is FailureCause.SANDBOX
@@ -282,13 +282,13 @@ def test_workers_are_kept_replaced_when_they_are_gone_and_sent_home(judge: ToolJ
     assert own.run_program(code, offered).value == "Saturday"
     ((again, _, uses),) = idle
     assert (again is first, uses) == (True, 2)
-    first.hang_up()  # It is gone, and nobody has noticed.
+    first.channel.close()  # It is gone, and nobody has noticed.
     assert own.run_program(code, offered).value == "Saturday"
     ((second, _, _),) = idle
     assert second is not first
     own.close()
     assert idle == []
-    assert not second.alive
+    assert not second.is_alive
 
 
 def test_many_threads_score_at_once(task: ToolsSkills, problem: Problem) -> None:

@@ -22,7 +22,7 @@ from palaestra.engines.sequence_forward import SequenceForward, SequenceOutputs,
 from palaestra.engines.sequences import SequenceStepper
 from palaestra.engines.slots import SlotStepper, make_stepper
 from palaestra.learn.policies.base import ActionEvaluation
-from palaestra.learn.randomness import seeded_torch
+from palaestra.learn.randomness import fork_torch_rng
 from palaestra.learn.rollouts import Rollout, Selection, TokenInputs, everything
 
 MICROBATCH_LOGITS = 1 << 25
@@ -158,7 +158,7 @@ class LanguageModelPolicy(nn.Module):
             waiting_S: slots that sample nothing in this call and keep their sequence.
         """
         logits_SV = self.logits_SV(tokens_SL, length_S, fresh_S, active_S, waiting_S)
-        chosen_S, logprobs_S, entropy_S = choose(
+        chosen_S, logprobs_S, entropy_S = sample_tokens(
             logits_SV,
             torch.from_numpy(uniform_S).to(logits_SV.device),
             self.temperature,
@@ -269,13 +269,13 @@ class LanguageModelPolicy(nn.Module):
         longest = inputs.reach(range(rollout.num_sequences), int(rollout.mask_BT.sum(-1).max()))
         return max(1, MICROBATCH_LOGITS // ((longest + 1) * self.rows))
 
-    def parameter_groups(self, actor_rate: float, critic_rate: float) -> list[dict[str, object]]:
+    def parameter_groups(self, learning_rate: float, critic_learning_rate: float) -> list[dict[str, object]]:
         groups: list[dict[str, object]] = [
-            {"params": [p for p in self.model.parameters() if p.requires_grad], "lr": actor_rate}
+            {"params": [p for p in self.model.parameters() if p.requires_grad], "lr": learning_rate}
         ]
         critic: nn.Module | None = self.value_head if self.value_head is not None else self.critic
         if critic is not None:
-            groups.append({"params": [p for p in critic.parameters() if p.requires_grad], "lr": critic_rate})
+            groups.append({"params": [p for p in critic.parameters() if p.requires_grad], "lr": critic_learning_rate})
         return groups
 
     def _outputs_at_decisions(
@@ -339,14 +339,14 @@ class LanguageModelCritic(nn.Module):
 
 def value_head(width: int, seeds: Seeds) -> nn.Linear:
     """A linear value head that starts near 0, so that it does not dominate the first advantages."""
-    with seeded_torch(seeds.derive("value-head")):
+    with fork_torch_rng(seeds.derive("value-head")):
         head = nn.Linear(width, 1)
         nn.init.normal_(head.weight, std=0.01 * width**-0.5)
         nn.init.zeros_(head.bias)
     return head
 
 
-def choose(
+def sample_tokens(
     logits_SV: torch.Tensor, uniform_S: torch.Tensor, temperature: float = 1.0, legal_SV: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Sample by inverting the cumulative distribution; returns tokens, log-probs and entropies.

@@ -14,11 +14,11 @@ from contextlib import ExitStack, redirect_stdout
 from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from palaestra.core.events import Listener, ignore
 from palaestra.recipes.research.recipe import ResearchResult, research, resolve_paths
-from palaestra.recipes.research.settings import ResearchSettings
+from palaestra.recipes.research.settings import ResearchOptions, ResearchSettings
 from palaestra.recipes.settings import resolve_settings
 from palaestra.research.agents.mcp import AGENT, CHANNEL, EpisodeChannel, make_server, serve
 from palaestra.research.workspace.commands import CommandResult
@@ -33,7 +33,7 @@ def serve_research(
     listener: Listener = ignore,
     serving: Callable[[EpisodeChannel, str], None] = serve,
     ended: Callable[[ResearchResult], object] = lambda result: None,
-    **values: Any,
+    **values: Unpack[ResearchOptions],
 ) -> ResearchResult:
     """Serve a task over stdin and stdout until the client leaves, and score the submission.
 

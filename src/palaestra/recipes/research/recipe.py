@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.seeding import Seeds
@@ -19,7 +19,7 @@ from palaestra.recipes.metered_engines import (
     meter_engines,
 )  # fmt: skip
 from palaestra.recipes.provenance import record_run
-from palaestra.recipes.research.settings import NOTE, PATHS, RECIPE, ResearchSettings
+from palaestra.recipes.research.settings import NOTE, PATHS, RECIPE, ResearchOptions, ResearchSettings
 from palaestra.recipes.settings import (
     build,
     load_run_settings,
@@ -57,7 +57,7 @@ def research(
     engines: SharedEngines | None = None,
     stop: Callable[[], bool] = lambda: False,
     within: Budget | None = None,
-    **values: Any,
+    **values: Unpack[ResearchOptions],
 ) -> ResearchResult:
     """Let an agent work on a task and score its submission.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP, check_call_timeout
 from palaestra.recipes.settings import check_finite, check_minimum, require, setting
@@ -77,3 +79,39 @@ class ResearchSettings:
     def in_flight(self) -> int:
         """Concurrent model calls: an agent writes one message at a time."""
         return 1
+
+
+class ResearchOptions(TypedDict, total=False):
+    """The fields of `ResearchSettings` as keyword arguments, for editors and type checkers."""
+
+    task: str
+    task_options: Sequence[str]
+    mlgym: str
+    agent: str
+    agent_config: str
+    model: str
+    plugins: Sequence[str]
+    steps: int
+    seconds: float
+    max_cost: float
+    max_calls: int
+    max_tokens: int
+    call_timeout: float
+    context: int
+    answer_tokens: int
+    temperature: float
+    top_p: float
+    tools: bool
+    parser: str
+    commands: Sequence[str]
+    history: Sequence[str]
+    strategy: bool
+    demonstration: str
+    format_errors: int
+    format_penalty: float
+    prompts: str
+    memory: str
+    cache: str
+    sandbox: str
+    device: str
+    seed: int

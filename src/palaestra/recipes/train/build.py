@@ -10,7 +10,7 @@ from palaestra.core.errors import EnvError
 from palaestra.core.events import Listener
 from palaestra.core.seeding import Seeds
 from palaestra.learn.algorithms import ALGORITHMS, Algorithm
-from palaestra.learn.chats import ChatEncoder
+from palaestra.learn.chat_encoder import ChatEncoder
 from palaestra.learn.policies.control import history_policy, mlp_policy
 from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy
 from palaestra.learn.reference import Reference

@@ -67,7 +67,7 @@ class ControlLoop(Loop):
         return metrics, kept
 
     def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
-        """Whole episodes with the likeliest actions, in environments of their own."""
+        """Whole episodes with the most likely actions, in environments of their own."""
         from palaestra.envs.factory import make_control_env
 
         listener(Event("evaluate", 0, 0, iteration))
@@ -80,7 +80,7 @@ class ControlLoop(Loop):
                 collector = ControlCollector(env, self.policy)
                 rollout = collector.collect_episodes(1, seed, torch.Generator(), _longest(env), greedy=True)
         finally:
-            self.policy.remember(memory)
+            self.policy.set_memory(memory)
             env.close()
         metrics = self._measured(rollout, rollout.sequence_returns(), "environment")
         return metrics, LedgerEntry("", self.settings.policy, rollout.num_sequences)

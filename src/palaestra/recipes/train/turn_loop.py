@@ -10,7 +10,7 @@ from palaestra.core.events import Event, Listener
 from palaestra.core.records import Trajectory
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, mean_interval
-from palaestra.learn.chats import ChatEncoder
+from palaestra.learn.chat_encoder import ChatEncoder
 from palaestra.learn.policies.language_model import LanguageModelPolicy
 from palaestra.learn.reference import Reference, penalise
 from palaestra.learn.rollouts import Rollout
@@ -70,7 +70,7 @@ class TurnLoop(TokenLoop):
 
     def trajectory(self, rollout: Rollout, sequence: int) -> Trajectory:
         episode: TurnEpisode = rollout.records[sequence]
-        return episode.trajectory(self.settings.env)
+        return episode.to_trajectory(self.settings.env)
 
     def iterate(
         self, iteration: int, progress_remaining: float, listener: Listener

@@ -13,8 +13,7 @@ from palaestra.core.errors import SandboxError
 from palaestra.research.judge.deadline import interrupt
 from palaestra.research.tasks.records import SubmissionError
 from palaestra.sandbox.base import MIB, Limits, Sandbox, SandboxResult
-from palaestra.sandbox.lines import Channel
-from palaestra.sandbox.rpc import last_words
+from palaestra.sandbox.rpc import Channel, last_error_line
 
 LONGEST = 8 * MIB
 """Maximum bytes of a submission's answer."""
@@ -52,20 +51,20 @@ class Program:
     ) -> None:
         self.module, self.called = module, False
         self._line = Channel(LONGEST)
-        self._line.settle(limits.wall_seconds + 30.0)
+        self._line.set_timeout(limits.wall_seconds + 30.0)
         self._outcome: SandboxResult | BaseException | None = None
         self._kept = 0
 
         def work() -> None:
             try:
                 self._outcome = sandbox.run(
-                    ["python3", "-B", CALLER], {**files, CALLER: _caller()}, stdin=self._line.theirs, limits=limits,
+                    ["python3", "-B", CALLER], {**files, CALLER: _caller()}, stdin=self._line.sandbox_end, limits=limits,
                     read_only=read_only, env=env,
                 )  # fmt: skip
             except BaseException as error:  # Raised again in the waiting thread.
                 self._outcome = error
             finally:
-                self._line.theirs.close()
+                self._line.sandbox_end.close()
 
         self._thread = threading.Thread(target=work, daemon=True, name="submission")
         self._thread.start()
@@ -116,7 +115,7 @@ class Program:
                 too_long = f"{self.module}.py gave an answer of more than {LONGEST} bytes"
                 raise SubmissionError(too_long, too_long)
             ended = f"{self.module}.py ended before it answered ({self._outcome.status.value})"
-            raise SubmissionError(f"{ended}: {last_words(self._outcome)}", ended)
+            raise SubmissionError(f"{ended}: {last_error_line(self._outcome)}", ended)
         if "error" in reply:
             raise SubmissionError(
                 f"{self.module}.py: {str(reply['error'])[:2000]}", f"{self.module}.py raised an exception"

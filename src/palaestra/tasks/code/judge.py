@@ -9,31 +9,31 @@ So a program can neither read its tests nor write its verdict.
 
 from __future__ import annotations
 
-import py_compile
-import tempfile
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import files as package_files
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from palaestra.core.errors import SandboxError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.sandbox.base import MIB, Limits, SandboxResult, make_sandbox
-from palaestra.sandbox.lines import Channel
-from palaestra.sandbox.rpc import ScriptSession, SessionPool, last_words, python
+from palaestra.sandbox.rpc import ISOLATED, Script, SessionPool, last_error_line
 from palaestra.tasks.code.comparison import first_difference, same_output
 from palaestra.tasks.code.formats import Functions, Stdio
-from palaestra.tasks.code.trial import LINE, MARGIN, MOST_COMMAS, OUTCOMES, End, Trial
+from palaestra.tasks.code.trial import MARGIN, OUTCOMES, End, Trial
 from palaestra.tasks.code.verdicts import CaseOutcome, CaseVerdict, ProgramVerdict
 
 if TYPE_CHECKING:
     from palaestra.sandbox.base import Sandbox
 
-GRADER = Limits(wall_seconds=180.0, cpu_seconds=60.0, memory=512 * MIB, processes=16, output=64 * MIB, disk=64 * MIB)
-"""Of tests that serve many programs: all of its time together, and the memory of one."""
+MAX_BYTES = 8 * MIB
+"""Largest value that a program may return."""
+MAX_COMMAS = 4_000_000
+PROGRAM = Script("palaestra.tasks.code.inside", ("codec", "peer", "program"), MAX_BYTES, MAX_COMMAS)
+GRADER = Script("palaestra.tasks.code.inside", ("codec", "peer", "grader"), MAX_BYTES, MAX_COMMAS)
+GRADER_LIMITS = Limits(
+    wall_seconds=180.0, cpu_seconds=60.0, memory=512 * MIB, processes=16, output=64 * MIB, disk=64 * MIB
+)
+"""Limits of a grader that serves many programs: the time of all of them, and the memory of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class ProgramJudge:
     ) -> None:
         self._sandbox, self.allowance, self.slack, self.trusted = sandbox, allowance, slack, trusted
         self._making = threading.Lock()
-        self._graders = SessionPool(lambda: self._talk("grader", GRADER))
+        self._graders = SessionPool(lambda: GRADER.start(self.sandbox, GRADER_LIMITS))
 
     @property
     def sandbox(self) -> Sandbox:
@@ -121,35 +121,37 @@ class ProgramJudge:
     def _try(self, tests: Functions, code: str, limits: Limits) -> Trial:
         calm = replace(limits, wall_seconds=limits.wall_seconds + MARGIN)
         while True:
-            program = self._talk("program", limits, {"solution.py": code.encode("utf-8", "replace")})
-            grader, fresh = self._graders.take() if self.trusted else (self._talk("grader", calm), True)
+            program = PROGRAM.start(self.sandbox, limits, {"solution.py": code.encode("utf-8", "replace")})
+            if self.trusted:
+                grader, fresh = self._graders.acquire()
+            else:
+                grader, fresh = GRADER.start(self.sandbox, calm), True
             trial = Trial(program, grader, tests, limits)
             try:
                 trial.run()
             finally:
-                program.hang_up()
+                program.channel.close()
                 if trial.end is End.DONE and self.trusted:
-                    self._graders.give(grader)
+                    self._graders.release(grader)
                 else:
-                    grader.hang_up()
+                    grader.channel.close()
                 program.wait()
             if trial.end is not End.LOST:
                 return trial
             if fresh:
-                result = grader.ended(MARGIN)
-                trial.end, trial.why = End.BROKEN, last_words(result) if result is not None else "they gave no verdict"
+                result = grader.wait_for(MARGIN)
+                trial.end, trial.why = (
+                    End.BROKEN,
+                    last_error_line(result) if result is not None else "they gave no verdict",
+                )
                 return trial
             # One that served others before may have come to its end meanwhile.
-
-    def _talk(self, script: str, limits: Limits, files: Mapping[str, bytes | str] = {}) -> ScriptSession:
-        own, name = _scripts(script, self.sandbox)
-        return ScriptSession(self.sandbox, {**own, **files}, name, limits, _line)
 
     def _stdio(self, tests: Stdio, code: str, limits: Limits) -> ProgramVerdict:
         verdicts: list[CaseVerdict] = []
         for given, expected in zip(tests.inputs, tests.outputs, strict=True):
             result = self.sandbox.run(
-                python("main.py"),
+                (*ISOLATED, "main.py"),
                 {"main.py": code.encode("utf-8", "replace")},
                 given.encode("utf-8", "replace"),
                 limits,
@@ -166,38 +168,7 @@ def _printed(result: SandboxResult, expected: str, any_case: bool) -> CaseVerdic
     if result.status in OUTCOMES:
         return CaseVerdict(OUTCOMES[result.status], result.status.value)
     if not result.ok:
-        return CaseVerdict(CaseOutcome.RUNTIME_ERROR, last_words(result))
+        return CaseVerdict(CaseOutcome.RUNTIME_ERROR, last_error_line(result))
     if same_output(result.text, expected, any_case=any_case):
         return CaseVerdict(CaseOutcome.PASSED)
     return CaseVerdict(CaseOutcome.WRONG_ANSWER, first_difference(result.text, expected))
-
-
-def _line() -> Channel:
-    return Channel(LINE, most_commas=MOST_COMMAS)
-
-
-def _scripts(name: str, sandbox: Sandbox) -> tuple[dict[str, bytes | str], str]:
-    """What a sandbox is given beside the program or the tests, nothing of the problem, and which of it runs."""
-    # Compiled where it is our own Python that runs there: compiling takes as long as starting.
-    kind = "pyc" if sandbox.name == "bubblewrap" else "py"
-    return dict(_inside(name, kind)), f"{name}.{kind}"
-
-
-@cache
-def _inside(script: str, kind: str) -> dict[str, bytes | str]:
-    folder = package_files("palaestra.tasks.code") / "inside"
-    found: dict[str, bytes | str] = {}
-    for name in ("codec", "peer", script):
-        source = (folder / f"{name}.py").read_text(encoding="utf-8")
-        found[f"{name}.{kind}"] = _compiled(source, f"{name}.py") if kind == "pyc" else source
-    return found
-
-
-def _compiled(source: str, name: str) -> bytes:
-    """A module as Python would keep it in its cache."""
-    with tempfile.TemporaryDirectory() as folder:
-        plain, made = Path(folder) / name, Path(folder) / f"{name}c"
-        plain.write_text(source, encoding="utf-8")
-        unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
-        py_compile.compile(str(plain), str(made), dfile=name, doraise=True, invalidation_mode=unchecked)
-        return made.read_bytes()

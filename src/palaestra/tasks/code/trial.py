@@ -9,7 +9,7 @@ from typing import Any
 
 from palaestra.core.text import clean_text
 from palaestra.sandbox.base import MIB, Limits, Status
-from palaestra.sandbox.rpc import ScriptSession, last_words
+from palaestra.sandbox.rpc import ScriptSession, last_error_line
 from palaestra.tasks.code.formats import Functions
 from palaestra.tasks.code.messages import MessageError, ValueTooLarge, read_program, read_tests
 from palaestra.tasks.code.verdicts import CaseOutcome, CaseVerdict
@@ -18,10 +18,6 @@ OUTCOMES = {
     Status.WALL_TIME: CaseOutcome.TIME, Status.CPU_TIME: CaseOutcome.TIME, Status.MEMORY: CaseOutcome.MEMORY,
     Status.OUTPUT: CaseOutcome.OUTPUT,
 }  # fmt: skip
-LINE = 8 * MIB
-"""Bytes of the largest value that a program may return."""
-MOST_COMMAS = 4_000_000
-"""Of the same: what JSON makes of it has an end, too."""
 MARGIN = 5.0
 """Seconds that the tests may take beside the program's own time."""
 GRADER_MEMORY = 512 * MIB
@@ -66,8 +62,8 @@ class Trial:
     def run(self) -> None:
         """Run the tests to their end."""
         patience = self.limits.wall_seconds + 2 * MARGIN
-        self.program.line.settle(patience)
-        self.grader.line.settle(patience)
+        self.program.channel.set_timeout(patience)
+        self.grader.channel.set_timeout(patience)
         self.program.send({"ask": {"what": "load", "name": "solution.py", "args": [], "kwargs": {}}})
         loaded = self._hear_program()
         if loaded is None or "value" not in loaded:
@@ -78,7 +74,7 @@ class Trial:
         self.grader.send(self._job())
         while self.end is End.LOST:
             message = self.grader.receive()
-            if message is None and self.grader.line.too_long:
+            if message is None and self.grader.channel.too_long:
                 self.end, self.why = End.FAULTY, "they give the program a value that is too large"
             if message is None:
                 return
@@ -133,23 +129,23 @@ class Trial:
                 self._gone = CaseVerdict(
                     CaseOutcome.RUNTIME_ERROR, f"the program sent what is no answer: {clean(str(error))}"
                 )
-        elif self.program.line.too_long:
+        elif self.program.channel.too_long:
             self._gone = CaseVerdict(CaseOutcome.OUTPUT, "the program returned a value that is too large")
-        elif self.program.line.garbled:
+        elif self.program.channel.garbled:
             self._gone = CaseVerdict(CaseOutcome.RUNTIME_ERROR, "the program sent what is no answer")
         else:
             self._gone = self._ended()
-        self.program.hang_up()
+        self.program.channel.close()
         return None
 
     def _ended(self) -> CaseVerdict:
         """Why the program gives no more answers."""
-        result = self.program.ended(MARGIN)
+        result = self.program.wait_for(MARGIN)
         if result is None:
             return CaseVerdict(CaseOutcome.RUNTIME_ERROR, "the program ended")
         if result.status in OUTCOMES:
             return CaseVerdict(OUTCOMES[result.status], result.status.value)
-        return CaseVerdict(CaseOutcome.RUNTIME_ERROR, clean(last_words(result)))
+        return CaseVerdict(CaseOutcome.RUNTIME_ERROR, clean(last_error_line(result)))
 
     def _verdict(self, told: Any) -> CaseVerdict:
         """The verdict on one test. One that the tests cannot have given is a wrong answer."""

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import suggest
 from palaestra.sandbox.base import MIB, Limits, SandboxResult, Status, make_sandbox
-from palaestra.sandbox.rpc import ScriptSession, last_words
-from palaestra.tasks.tools.channel import line, program_files
+from palaestra.sandbox.rpc import Script, ScriptSession, last_error_line
 from palaestra.tasks.tools.extraction import Asked, CallReference
 from palaestra.tasks.tools.library import LIBRARY
 from palaestra.tasks.tools.library.tool import ArgumentError
@@ -22,11 +21,12 @@ from palaestra.tasks.tools.matching import PlanOutcome
 from palaestra.tasks.tools.plans import ExecutedCall
 from palaestra.tasks.tools.records import MOST_CALLS, Record, with_error, with_too_many, without_answer
 from palaestra.tasks.tools.straight_line import follow
-from palaestra.tasks.tools.workers import ToolWorkers
+from palaestra.tasks.tools.workers import MAX_BYTES, ToolWorkers
 
 if TYPE_CHECKING:
     from palaestra.sandbox.base import Sandbox
 
+PROGRAM = Script("palaestra.tasks.tools.inside", ("program",), MAX_BYTES, ascii=False)
 NO_MESSAGE = "it sent something that is neither a call nor an answer"
 OUTCOMES = {
     Status.WALL_TIME: PlanOutcome.TIME, Status.CPU_TIME: PlanOutcome.TIME, Status.MEMORY: PlanOutcome.MEMORY,
@@ -70,14 +70,14 @@ class ToolJudge:
     def run_in_sandbox(self, code: str, offered: Sequence[str]) -> Record:
         """Run any program, in a sandbox of its own."""
         made: list[ExecutedCall] = []
-        talk = ScriptSession(self.sandbox(), program_files(), "program.py", self.limits, line)
+        session = PROGRAM.start(self.sandbox(), self.limits)
         try:
-            talk.send({"code": code, "tools": list(offered)})
-            last = self._serve(talk, offered, made)
+            session.send({"code": code, "tools": list(offered)})
+            last = self._serve(session, offered, made)
         finally:
-            result = talk.end()
+            result = session.close()
         if last is None:
-            return _ended(talk, result, made)
+            return _ended(session, result, made)
         if len(made) > MOST_CALLS:
             return with_too_many(made)
         if last.keys() == {"answer"}:
@@ -114,16 +114,16 @@ class ToolJudge:
         """End the tools' sandbox now; it would end by itself a little later."""
         self.workers.close()
 
-    def _serve(self, talk: ScriptSession, offered: Sequence[str], made: list[ExecutedCall]) -> dict[str, Any] | None:
+    def _serve(self, session: ScriptSession, offered: Sequence[str], made: list[ExecutedCall]) -> dict[str, Any] | None:
         """Answer the calls of a program; returns the message that is not a call, or is one too many."""
-        while (message := talk.receive()) is not None:
+        while (message := session.receive()) is not None:
             tool, args, kwargs = message.get("call"), message.get("args"), message.get("kwargs")
             if not isinstance(tool, str) or not isinstance(args, list) or not isinstance(kwargs, dict):
                 return message
             made.append(self._make(tool, args, kwargs, offered))
             if len(made) > MOST_CALLS:
                 return message
-            talk.send({"error": made[-1].error} if made[-1].error else {"value": made[-1].value})
+            session.send({"error": made[-1].error} if made[-1].error else {"value": made[-1].value})
         return None
 
     def _make(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], offered: Sequence[str]) -> ExecutedCall:
@@ -140,17 +140,17 @@ class ToolJudge:
         return self.workers.call(tool, arguments)
 
 
-def _ended(talk: ScriptSession, result: SandboxResult, made: list[ExecutedCall]) -> Record:
+def _ended(session: ScriptSession, result: SandboxResult, made: list[ExecutedCall]) -> Record:
     """What became of a program that says no more."""
-    if talk.line.too_long:
+    if session.channel.too_long:
         return Record(tuple(made), PlanOutcome.OUTPUT, "it sent a value that is too large")
-    if talk.line.garbled:
+    if session.channel.garbled:
         return with_error(made, NO_MESSAGE)
     if result.status in OUTCOMES:
         return Record(tuple(made), OUTCOMES[result.status], result.status.value)
     if result.status is Status.OK:
         return without_answer(made)
-    return with_error(made, last_words(result))
+    return with_error(made, last_error_line(result))
 
 
 def _references(value: Any) -> set[str]:

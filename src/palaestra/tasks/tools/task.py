@@ -22,7 +22,7 @@ from palaestra.tasks.tools.offers import offer
 from palaestra.tasks.tools.plans import MOST_CALLS_A_PLAN, Plan, brief
 from palaestra.tasks.tools.records import Record
 from palaestra.tasks.tools.requests import SKILLS
-from palaestra.tasks.tools.requests.recipe import Drawer, ToolDraft, one_of
+from palaestra.tasks.tools.requests.recipe import Drawer, ToolDraft, make_drawer
 from palaestra.tasks.tools.values import same_value
 from palaestra.tasks.tools.wording import FORMS, PROMPTS, asked, longest, response
 
@@ -196,7 +196,7 @@ def _drawers(most_calls: int) -> Family[ToolDraft]:
     for skill, kinds in SKILLS.items():
         for subskill, recipes in kinds.items():
             if own := [recipe for recipe in recipes if recipe.level <= most_calls]:
-                found.setdefault(skill, {})[subskill] = one_of(own)
+                found.setdefault(skill, {})[subskill] = make_drawer(own)
     return found
 
 

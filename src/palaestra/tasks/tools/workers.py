@@ -6,21 +6,37 @@ It runs our own code only, on arguments that were checked; no code of a model ev
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.resources import files as package_files
 from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import SandboxError, TaskError
-from palaestra.sandbox.base import MIB, Limits
-from palaestra.sandbox.rpc import ScriptSession, SessionPool, last_words
-from palaestra.tasks.tools.channel import line, tool_files
+from palaestra.sandbox.base import KIB, MIB, Limits
+from palaestra.sandbox.rpc import Script, SessionPool, last_error_line
 from palaestra.tasks.tools.library.tool import Tool
 from palaestra.tasks.tools.plans import ExecutedCall
 
 if TYPE_CHECKING:
     from palaestra.sandbox.base import Sandbox
 
-LIFE = 30.0
-"""Seconds after which a worker is not used again: one that waits costs its sandbox's watch some time."""
-LIMITS = Limits(wall_seconds=2 * LIFE, cpu_seconds=LIFE, memory=256 * MIB, processes=4, output=64 * MIB, disk=4 * MIB)
+LIFETIME = 30.0
+"""Seconds after which a worker is not used again."""
+MAX_BYTES = 64 * KIB
+WORKER = Script("palaestra.tasks.tools.inside", ("worker",), MAX_BYTES, ascii=False)
+LIMITS = Limits(
+    wall_seconds=2 * LIFETIME, cpu_seconds=LIFETIME, memory=256 * MIB, processes=4, output=64 * MIB, disk=4 * MIB
+)
+
+
+@cache
+def library_files() -> dict[str, str]:
+    """The modules of the tool library, under the package name that they have here."""
+    package = "palaestra/tasks/tools"
+    files = {f"{folder}/__init__.py": "" for folder in ("palaestra", "palaestra/tasks", package)}
+    for module in (package_files("palaestra.tasks.tools") / "library").iterdir():
+        if module.name.endswith(".py"):
+            files[f"{package}/library/{module.name}"] = module.read_text(encoding="utf-8")
+    return files
 
 
 class ToolWorkers:
@@ -31,7 +47,7 @@ class ToolWorkers:
     """
 
     def __init__(self, sandbox: Callable[[], Sandbox]) -> None:
-        self._pool = SessionPool(lambda: ScriptSession(sandbox(), tool_files(), "worker.py", LIMITS, line), LIFE)
+        self._pool = SessionPool(lambda: WORKER.start(sandbox(), LIMITS, library_files()), LIFETIME)
 
     def call(self, tool: Tool, arguments: Mapping[str, Any]) -> ExecutedCall:
         """Make a call with bound arguments.
@@ -50,15 +66,15 @@ class ToolWorkers:
 
     def _ask(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         while True:
-            worker, fresh = self._pool.take()
+            worker, fresh = self._pool.acquire()
             worker.send({"tool": tool, "arguments": arguments})
             reply = worker.receive()
             if reply is not None:
-                self._pool.give(worker)
+                self._pool.release(worker)
                 return reply
-            ended = self._pool.end(worker)
+            ended = self._pool.discard(worker)
             if fresh:  # An old one may have come to its end meanwhile; a call can be made again, it changes nothing.
-                raise SandboxError(f"the sandbox of the tools ended during {tool}: {last_words(ended)}")
+                raise SandboxError(f"the sandbox of the tools ended during {tool}: {last_error_line(ended)}")
 
     def close(self) -> None:
         """Send the workers home. The next call gets a new one."""

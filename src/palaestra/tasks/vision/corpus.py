@@ -19,7 +19,7 @@ from palaestra.tasks.vision.charts import CHARTS_READ, CHARTS_SEEN, bars, line, 
 from palaestra.tasks.vision.drafts import PLURALS, VisionDraft, VisionSkill, any_size, coin, distinct, number, place
 from palaestra.tasks.vision.objects import OBJECTS, one
 from palaestra.tasks.vision.relations import RELATIONS, in_order, listed, tally
-from palaestra.tasks.vision.scene import SHAPES, Scene, SceneItem, scene_split
+from palaestra.tasks.vision.scene import SHAPES, Item, Scene, scene_split
 
 SEEN: tuple[VisionSkill, ...] = (*OBJECTS, *CHARTS_SEEN)
 """What the base is to know: the easy half of the skills."""
@@ -89,7 +89,7 @@ def _some(rng: np.random.Generator, most: int = 6) -> Scene:
     return place(rng, [one(rng) for _ in range(between(rng, 1, most))])
 
 
-def _lone(rng: np.random.Generator) -> SceneItem:
+def _lone(rng: np.random.Generator) -> Item:
     return place(rng, [one(rng)]).items[0]
 
 

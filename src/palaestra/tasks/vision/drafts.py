@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from palaestra.tasks.sampling import between, pick, worked
-from palaestra.tasks.vision.scene import CELL, COLOURS, GRID, JITTER, SHAPES, SIZES, Scene, SceneItem
+from palaestra.tasks.vision.scene import CELL, COLOURS, GRID, JITTER, SHAPES, SIZES, Item, Scene
 
 YES_NO = ("yes", "no")
 NUMBERS = tuple(str(n) for n in range(21))
@@ -71,11 +71,11 @@ def place(rng: np.random.Generator, kinds: Sequence[Kind], cells: Sequence[tuple
     return Scene(tuple(_item(rng, kind, cell) for kind, cell in zip(kinds, cells, strict=True)))
 
 
-def _item(rng: np.random.Generator, kind: Kind, cell: tuple[int, int]) -> SceneItem:
+def _item(rng: np.random.Generator, kind: Kind, cell: tuple[int, int]) -> Item:
     shape, colour, size = kind
     far = JITTER[size]
     x, y = (CELL * at + CELL // 2 + between(rng, -far, far) for at in cell)
-    return SceneItem(shape, colour, size, x, y)
+    return Item(shape, colour, size, x, y)
 
 
 def any_size(rng: np.random.Generator) -> str:

@@ -24,7 +24,7 @@ from palaestra.tasks.vision.drafts import (
     several,
 )
 from palaestra.tasks.vision.objects import ask
-from palaestra.tasks.vision.scene import GRID, SHAPES, SIZES, Scene, SceneItem
+from palaestra.tasks.vision.scene import GRID, SHAPES, SIZES, Item, Scene
 
 BESIDE = {
     "left of": (0, -1), "right of": (0, 1), "above": (1, -1), "below": (1, 1),
@@ -38,15 +38,15 @@ ORDER_WORDS = {
 }  # fmt: skip
 
 
-def _at(item: SceneItem, axis: int) -> int:
+def _at(item: Item, axis: int) -> int:
     return (item.column, item.row)[axis]
 
 
-def listed(items: list[SceneItem]) -> str:
+def listed(items: list[Item]) -> str:
     return ", ".join(item.name for item in items)
 
 
-def in_order(scene: Scene, axis: int, sign: int) -> list[SceneItem]:
+def in_order(scene: Scene, axis: int, sign: int) -> list[Item]:
     """The items along a coordinate, up (`sign` 1) or down (-1); those at one place by the other coordinate."""
     return sorted(scene.items, key=lambda i: (sign * _at(i, axis), _at(i, 1 - axis)))
 

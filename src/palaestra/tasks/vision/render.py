@@ -20,8 +20,8 @@ from palaestra.tasks.vision.scene import (
     SIDE,
     TOP_VALUE,
     Chart,
+    Item,
     Scene,
-    SceneItem,
     check_scene,
 )
 
@@ -50,7 +50,7 @@ def render(scene: Scene) -> Image.Image:
         TaskError: the scene is empty, unreadable or names what does not exist.
 
     Example:
-        >>> picture = render(Scene((SceneItem("square", "red", "large", 24, 24),)))
+        >>> picture = render(Scene((Item("square", "red", "large", 24, 24),)))
         >>> picture.size, picture.getpixel((24, 24)) == COLOURS["red"]
         ((64, 64), True)
     """
@@ -85,7 +85,7 @@ def agrees(image: Image.Image, scene: Scene, tolerance: int = 8) -> bool:
     return all(high <= tolerance for _, high in extremes)  # type: ignore[misc]
 
 
-def _draw_item(pen: ImageDraw.ImageDraw, item: SceneItem) -> None:
+def _draw_item(pen: ImageDraw.ImageDraw, item: Item) -> None:
     x, y, r = item.x * FINE, item.y * FINE, RADII[item.size] * FINE
     fill = COLOURS[item.colour]
     if item.shape == "circle":

@@ -48,7 +48,7 @@ BARS, POINTS, SLICES = (2, 5), (3, 5), (2, 5)
 
 
 @dataclass(frozen=True, slots=True)
-class SceneItem:
+class Item:
     """A shape: what it is, and where its middle lies in pixels from the upper left corner."""
 
     shape: str
@@ -92,11 +92,11 @@ class Chart:
 class Scene:
     """What is in a picture: shapes, or a chart.
 
-    >>> Scene((SceneItem("circle", "red", "large", 8, 40),)).canonical()
+    >>> Scene((Item("circle", "red", "large", 8, 40),)).canonical()
     'circle red large 0 2'
     """
 
-    items: tuple[SceneItem, ...] = ()
+    items: tuple[Item, ...] = ()
     chart: Chart | None = None
 
     def canonical(self) -> str:

@@ -188,11 +188,6 @@ def _met(value: Any, seen: Seen | None) -> Any:
     return value if seen is None else seen.add(value)
 
 
-def line(message: dict[str, Any]) -> bytes:
-    """A message as one line."""
-    return (write(message) + "\n").encode()
-
-
 def _known(module: str, name: str) -> Any:
     """A class, if somebody has imported its module: else no value is one of it."""
     found = sys.modules.get(module)
@@ -208,40 +203,3 @@ class _NoClass:
 
 
 _NOBODY: Any = _NoClass
-
-
-def _refuse(value: object) -> Any:
-    raise Unspeakable(f"a {type(value).__name__} has no form here")
-
-
-class _Reading:
-    """What the parser is to make of things: as `json` has it."""
-
-    strict, object_hook, object_pairs_hook, memo = True, None, None, {}  # type: ignore[var-annotated]
-    parse_float, parse_int, parse_constant = float, int, float
-
-
-try:  # The parts of `json` that are in C, without those that are not.
-    from _json import encode_basestring_ascii, make_encoder, make_scanner
-
-    _scan = make_scanner(_Reading())  # type: ignore[arg-type]
-    _encode = make_encoder(None, _refuse, encode_basestring_ascii, None, ":", ",", False, False, True)
-
-    def write(value: Any) -> str:
-        return "".join(_encode(value, 0))
-
-    def read(text: str | bytes) -> Any:
-        """What a line says; raises ValueError where it is no JSON."""
-        try:
-            return _scan(text.decode() if isinstance(text, bytes) else text, 0)[0]
-        except StopIteration as error:
-            raise ValueError(f"no JSON at {error.value}") from None
-
-    assert read(write({"a": [1, "\u00e9", None, True]})) == {"a": [1, "\u00e9", None, True]}
-except (ImportError, TypeError, AttributeError, AssertionError):  # Another Python may have them otherwise.
-    import json
-
-    def write(value: Any) -> str:
-        return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
-
-    read = json.loads  # type: ignore[assignment]

@@ -49,15 +49,15 @@ class NotGiven(TypeError):
 class TestsPeer(Peer):  # type: ignore[misc]
     """The tests' end of the channel."""
 
-    def __init__(self) -> None:
-        super().__init__("tests", perform, keep, proxy)
+    def __init__(self, channel: Any) -> None:
+        super().__init__(channel, "tests", perform, keep, proxy)
         self.heard = 0
         """Answers of the program so far."""
         self.objects: dict[int, ProgramObject] = {}
         self.classes: dict[str, Any] = {}
 
-    def hear(self) -> Any:
-        message = super().hear()
+    def receive(self) -> Any:
+        message = super().receive()
         self.heard += 1
         if "gone" in message:
             raise Gone
@@ -250,7 +250,7 @@ def judge(job: dict[str, Any]) -> None:
     def tell(verdict: str, error: Exception | None = None) -> None:
         nonlocal count
         count += 1
-        peer.say({"test": {"verdict": verdict, "detail": explain(error) if error is not None else ""}})
+        peer.send({"test": {"verdict": verdict, "detail": explain(error) if error is not None else ""}})
 
     def check(test: Any) -> None:
         try:
@@ -282,7 +282,7 @@ def judge(job: dict[str, Any]) -> None:
         # Between the assertions something of the program raised, or gave what the tests cannot use.
         raise_if_ours(error)
         tell("runtime_error", error)
-    peer.say({"done": count})
+    peer.send({"done": count})
 
 
 def explain(error: BaseException) -> str:
@@ -302,9 +302,11 @@ def limit(job: dict[str, Any]) -> None:
 def main() -> None:
     """Jobs, one after the other, each in a process of its own: none finds anything of another."""
     global peer
-    peer = TestsPeer()
+    from channel import Channel  # type: ignore[import-not-found]
+
+    peer = TestsPeer(Channel())
     while True:
-        job = Peer.hear(peer)
+        job = Peer.receive(peer)
         child = os.fork()
         if not child:
             try:
@@ -312,11 +314,11 @@ def main() -> None:
                 judge(job)
             except BaseException as error:
                 faulty = isinstance(error, Faulty)
-                peer.say({"broken": str(error)[:500] if faulty else explain(error), "faulty": faulty})
+                peer.send({"broken": str(error)[:500] if faulty else explain(error), "faulty": faulty})
             os._exit(FINISHED)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status != FINISHED:
-            peer.say({"broken": f"they ended with status {status}", "faulty": False})
+            peer.send({"broken": f"they ended with status {status}", "faulty": False})
 
 
 if __name__ == "__main__":

@@ -30,9 +30,10 @@ class ForeignError(Exception):
 
 
 class Peer:
-    """Talks with the other side over two descriptors.
+    """Exchanges requests and answers with the other side.
 
     Arguments:
+        channel: the `Channel` to the host, which passes messages on to the other side.
         side: the name that this side's own objects have on the wire, `"program"` or `"tests"`.
         perform: carries out a request of the other side: `perform(request, arguments, keywords)`.
         keep: returns the reference to a value of ours that stays here.
@@ -42,6 +43,7 @@ class Peer:
 
     def __init__(
         self,
+        channel: Any,
         side: str,
         perform: Callable[[dict[str, Any], list[Any], dict[str, Any]], Any],
         keep: Callable[[Any], Any],
@@ -56,22 +58,18 @@ class Peer:
         """Classes of errors that this side knows by name, beside Python's own."""
         if hasattr(sys, "set_int_max_str_digits"):
             sys.set_int_max_str_digits(0)
-        self._asked, self._told = os.fdopen(os.dup(0), "rb"), os.dup(1)
-        os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-        os.dup2(2, 1)  # What is printed goes to stderr, which no one judges.
+        self._channel = channel
 
-    def say(self, message: dict[str, Any]) -> None:
-        """Send one line."""
-        data = codec.line(message)
-        while data:
-            data = data[os.write(self._told, data) :]
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message to the host."""
+        self._channel.send(message)
 
-    def hear(self) -> Any:
-        """Read the next line; ends this process where there is none."""
-        line = self._asked.readline()
-        if not line:
+    def receive(self) -> Any:
+        """The next message; ends this process if the host has closed the channel."""
+        message = self._channel.receive()
+        if message is None:
             os._exit(0)
-        return codec.read(line)
+        return message
 
     def number(self, value: Any) -> tuple[int, bool]:
         """The number of an object of ours, and whether it is new."""
@@ -86,8 +84,8 @@ class Peer:
         seen = codec.Seen()
         request["args"] = [codec.pack(one, self.keep, seen) for one in args]
         request["kwargs"] = {name: codec.pack(one, self.keep, seen) for name, one in kwargs.items()}
-        self.say({"ask": request})
-        while "ask" in (message := self.hear()):
+        self.send({"ask": request})
+        while "ask" in (message := self.receive()):
             self.answer(message["ask"])
         for number, inner in message.get("changed", ()):
             codec.refill(seen.values[number], inner, self._resolve, seen)
@@ -125,7 +123,7 @@ class Peer:
                 message["changed"] = changed
         except self.catch as error:
             message = describe_error(error)
-        self.say(message)
+        self.send(message)
 
     def _returned(self, value: Any, args: list[Any], seen: Any) -> dict[str, Any]:
         for place, one in enumerate(args):

@@ -1,4 +1,4 @@
-"""Runs inside the sandbox of the tools: makes one call after another, each with arguments that were checked outside.
+"""Runs inside the sandbox of the tools: makes one call after another. The host has checked the arguments.
 
 The tools are pure, so a call leaves nothing that the next one could see.
 """
@@ -9,31 +9,29 @@ import json
 import os
 import sys
 
-LONGEST = 32_768
-"""Bytes of the largest result."""
+MAX_BYTES = 32_768
+"""Size of the largest result."""
 
 
 def main() -> None:
-    """Make calls until there are no more."""
+    """Make calls until the host closes the channel."""
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    from channel import Channel  # type: ignore[import-not-found]
+
     from palaestra.tasks.tools.library import LIBRARY
 
-    told, line = os.fdopen(os.dup(0), "rb"), os.dup(1)
-    for text in told:
-        call = json.loads(text)
+    channel = Channel()
+    while (call := channel.receive()) is not None:
         try:
             reply = {"value": LIBRARY[call["tool"]].function(**call["arguments"])}
-        except (ValueError, OverflowError) as error:  # So a tool says what it does not take.
+        except (ValueError, OverflowError) as error:  # A tool rejects its arguments.
             reply = {"error": str(error)[:1000]}
-        except Exception as error:  # Its arguments were of the right types: the fault is the tool's.
+        except Exception as error:  # The arguments have the right types, so the tool is at fault.
             reply = {"broken": f"{type(error).__name__}: {error}"[:1000]}
-        rest = json.dumps(reply).encode() + b"\n"
-        if len(rest) > LONGEST:
-            rest = (
-                json.dumps({"error": f"the result is too large: {len(rest)} bytes, {LONGEST} at most"}).encode() + b"\n"
-            )
-        while rest:
-            rest = rest[os.write(line, rest) :]
+        size = len(json.dumps(reply)) + 1
+        if size > MAX_BYTES:
+            reply = {"error": f"the result is too large: {size} bytes, {MAX_BYTES} at most"}
+        channel.send(reply)
 
 
 if __name__ == "__main__":

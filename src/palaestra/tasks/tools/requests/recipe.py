@@ -1,7 +1,7 @@
-"""What a request is drawn from: a plan with open places, ways to word it, and what may stand in the places.
+"""Recipes of requests: a plan with open places, its wordings, and the pools of values for the places.
 
-Question, plan and answer come from the same draw, so they cannot disagree. Each wording says exactly what the plan
-does and in which order; where two orders would give the same, it says which comes first.
+Question, plan and answer come from the same draw, so they always agree. Each wording states exactly what the plan
+does and in which order. If two orders would give the same result, it states which comes first.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class ToolDraft:
     """One drawn request.
 
     Arguments:
-        question: what is asked, without the tools and how to answer.
+        question: the request, without the list of tools and the form of the answer.
         plan: the calls that answer it.
-        without: tools that may not be offered beside those of the plan, as they would be another way.
+        without: tools that must not be offered, because they allow another plan.
     """
 
     question: str
@@ -43,10 +43,10 @@ class ToolDraft:
 
 @dataclass(frozen=True, slots=True)
 class ValuePool:
-    """Where the value of a place comes from, and how it is said. Places of one pool get different values."""
+    """Draws the values of a place and formats them. Places that share a pool get different values."""
 
     draw: Callable[[Rng], Any]
-    say: Callable[[Any], str] = str
+    format: Callable[[Any], str] = str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,10 @@ class Recipe:
 
     Arguments:
         plan: a program of calls, see `read_plan`; its free names are the places.
-        wordings: templates over the places.
-        places: the pool of each.
-        rising: groups of places whose values come in rising order.
-        accept: which answers make sense, for example a positive difference.
+        wordings: templates with the places.
+        places: the pool of each place.
+        rising: groups of places whose values are sorted.
+        above: the answer must be greater; None for any answer.
         without: see `ToolDraft`.
     """
 
@@ -66,24 +66,24 @@ class Recipe:
     wordings: tuple[str, ...]
     places: Mapping[str, ValuePool]
     rising: tuple[tuple[str, ...], ...] = ()
-    accept: Callable[[Any], bool] | None = None
+    above: float | None = None
     without: tuple[str, ...] = field(default=())
 
     @property
     def level(self) -> int:
-        """How many calls it needs."""
+        """The number of calls."""
         return sum(isinstance(node, ast.Call) for node in ast.walk(ast.parse(self.plan)))
 
     def draw(self, rng: Rng) -> ToolDraft:
-        """A request, with values until they make sense."""
+        """A request with random values and a random wording."""
         while True:
             values = self._values(rng)
             plan = read_plan(self.plan, values)
-            if self.accept is None or self.accept(plan.execute()[-1].value):
+            if self.above is None or plan.execute()[-1].value > self.above:
                 break
-        said = {name: self.places[name].say(value) for name, value in values.items()}
+        texts = {name: self.places[name].format(value) for name, value in values.items()}
         wording = self.wordings[int(rng.integers(len(self.wordings)))]
-        return ToolDraft(wording.format(**said), plan, self.without)
+        return ToolDraft(wording.format(**texts), plan, self.without)
 
     def _values(self, rng: Rng) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -97,12 +97,8 @@ class Recipe:
         return values
 
 
-Kinds = Mapping[str, Sequence[Recipe]]
-"""Of a skill: subskill -> kinds of requests."""
-
-
-def one_of(recipes: Sequence[Recipe]) -> Drawer:
-    """Draws a request of one of the kinds, each as often."""
+def make_drawer(recipes: Sequence[Recipe]) -> Drawer:
+    """A function that draws a request of one of the recipes, with equal probability."""
 
     def draw(rng: Rng) -> ToolDraft:
         return recipes[int(rng.integers(len(recipes)))].draw(rng)
@@ -111,7 +107,7 @@ def one_of(recipes: Sequence[Recipe]) -> Drawer:
 
 
 def among(values: Sequence[Any]) -> ValuePool:
-    """One of some values."""
+    """One of the values."""
     known = tuple(values)
     return ValuePool(lambda rng: known[int(rng.integers(len(known)))])
 
@@ -122,17 +118,17 @@ def whole(low: int, high: int) -> ValuePool:
 
 
 def decimal(low: int, high: int, step: float) -> ValuePool:
-    """A number from `low` to `high` in steps; said without needless zeros."""
+    """A number from `low` to `high` in steps, without trailing zeros."""
     steps = round((high - low) / step)
     return ValuePool(lambda rng: _plain(round(low + step * int(rng.integers(steps + 1)), 6)))
 
 
 def several(shortest: int, longest: int, low: int, high: int) -> ValuePool:
-    """A list of different whole numbers, said as 3, 8 and 5."""
+    """A list of different whole numbers, written as 3, 8 and 5."""
 
     def draw(rng: Rng) -> list[int]:
         count = int(rng.integers(shortest, longest + 1))
-        return [int(one) for one in rng.choice(np.arange(low, high + 1), count, replace=False)]
+        return [int(number) for number in rng.choice(np.arange(low, high + 1), count, replace=False)]
 
     return ValuePool(draw, lambda numbers: f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}")
 
@@ -144,10 +140,6 @@ def words(shortest: int, longest: int) -> ValuePool:
         return " ".join(rng.choice(WORDS, int(rng.integers(shortest, longest + 1)), replace=False))
 
     return ValuePool(draw)
-
-
-def positive(value: Any) -> bool:
-    return bool(value > 0)
 
 
 def _date(rng: Rng) -> str:
@@ -164,13 +156,43 @@ WORDS = (
     "ribbon", "river", "saddle", "silver", "spider", "summer", "tiger", "tunnel", "velvet", "violet", "walnut",
     "window", "winter", "wizard", "yellow", "zebra", "cloud", "stone", "bread", "glass", "horse", "plate", "ship",
 )  # fmt: skip
-DATES = ValuePool(_date)
-TIMES = ValuePool(lambda rng: f"{int(rng.integers(24)):02d}:{5 * int(rng.integers(12)):02d}")
-DAYS_OF_WEEK = among(WEEKDAYS)
-TOWN, PERSON, ITEM, WORD, CURRENCY = (among(tuple(known)) for known in (TOWNS, PEOPLE, ITEMS, WORDS, EUROS))
-LENGTHS, MASSES, VOLUMES = (among(tuple(known)) for known in (METRES, GRAMS, LITRES))
-DEGREES = among(("C", "F", "K"))
-AMOUNT = decimal(20, 900, 0.5)
-PERCENT = among((2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 18, 20, 25, 30, 40))
-QUANTITY = whole(2, 30)
-LETTER = among(tuple("aeilnorst"))
+POOLS: Mapping[str, ValuePool] = {
+    "dates": ValuePool(_date),
+    "times": ValuePool(lambda rng: f"{int(rng.integers(24)):02d}:{5 * int(rng.integers(12)):02d}"),
+    "days_of_week": among(WEEKDAYS),
+    "town": among(tuple(TOWNS)),
+    "person": among(tuple(PEOPLE)),
+    "item": among(tuple(ITEMS)),
+    "word": among(WORDS),
+    "currency": among(tuple(EUROS)),
+    "lengths": among(tuple(METRES)),
+    "masses": among(tuple(GRAMS)),
+    "volumes": among(tuple(LITRES)),
+    "degrees": among(("C", "F", "K")),
+    "amount": decimal(20, 900, 0.5),
+    "percent": among((2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 18, 20, 25, 30, 40)),
+    "quantity": whole(2, 30),
+    "letter": among(tuple("aeilnorst")),
+}
+"""The pools that every domain may use, by name."""
+_KINDS: Mapping[str, Callable[..., ValuePool]] = {
+    "among": lambda *values: among(values), "whole": whole, "decimal": decimal, "several": several, "words": words,
+}  # fmt: skip
+
+
+def read_pool(data: Mapping[str, Sequence[Any]]) -> ValuePool:
+    """A pool of a data file, such as `{"whole": [2, 9]}`."""
+    ((kind, arguments),) = data.items()
+    return _KINDS[kind](*arguments)
+
+
+def read_recipe(data: Mapping[str, Any], pools: Mapping[str, ValuePool]) -> Recipe:
+    """A recipe of a data file. Its places name one of `pools`, or define one."""
+    return Recipe(
+        data["plan"],
+        tuple(data["wordings"]),
+        {name: pools[pool] if isinstance(pool, str) else read_pool(pool) for name, pool in data["places"].items()},
+        tuple(map(tuple, data.get("rising", ()))),
+        data.get("above"),
+        tuple(data.get("without", ())),
+    )

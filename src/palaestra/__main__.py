@@ -1,0 +1,6 @@
+"""`python -m palaestra` is the command `palaestra`."""
+
+from palaestra.cli.main import main
+
+if __name__ == "__main__":
+    main()
