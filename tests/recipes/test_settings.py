@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from palaestra.core.errors import SettingsError
-from palaestra.recipes.evaluate.recipe import EvaluateSettings
+from palaestra.recipes.evaluate.settings import EvaluateSettings
 from palaestra.recipes.settings import build, list_settings, read_file, to_plain
-from palaestra.recipes.teach.recipe import TeachSettings
+from palaestra.recipes.teach.settings import TeachSettings
 
 KINDS = [TeachSettings, EvaluateSettings]
 

@@ -27,9 +27,9 @@ from palaestra.core.records import (
     TextPart,
     Usage,
 )
-from palaestra.recipes.evaluate.recipe import EvaluateSettings
+from palaestra.recipes.evaluate.settings import EvaluateSettings
 from palaestra.recipes.settings import to_plain
-from palaestra.recipes.teach.recipe import TeachSettings
+from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.report import write_report
 from palaestra.report.allocation import allocation_rows
 from palaestra.report.curves import running_mean, thin
@@ -135,7 +135,7 @@ def teach_run(folder: Path, *, text: str = "", failed: int = 0, reason: str = "o
         store.add_training(2, "bbbb2222cccc3333", [(1, 1.8), (2, 1.0)], cost("2/train", 60.0))
         store.add_attempts("2/validation", attempts(13), cost("2/validation"))
         store.add_attempts("2/test", attempts(14, failed, text), cost("2/test"))
-        run.write_summary({"recipe": "teach", "test_before": 40.0, "test_after": 70.0, "gain": 30.0})
+        run.write_summary({"recipe": "teach", "before": 40.0, "after": 70.0, "gain": 30.0})
     return folder
 
 

@@ -98,30 +98,43 @@ def _content(url: str) -> bytes:
         raise ImageError(f"the content of a data: address is no base64: {error}") from error
 
 
-def visual_prompt(processor: Any, messages: Sequence[Message]) -> VisualPrompt:
-    """What the model is given to continue `messages`, by the checkpoint's chat template and processor.
+def load_images(messages: Sequence[Message]) -> list[Image.Image]:
+    """Return the images of a conversation, in order.
 
     Raises:
         ImageError: an image cannot be read.
     """
-    images = [
+    return [
         load_image(part.url)
         for message in messages
         if not isinstance(message.content, str)
         for part in message.content
         if isinstance(part, ImagePart)
     ]
+
+
+def render_prompt(processor: Any, messages: Sequence[Message]) -> tuple[str, dict[str, Any]]:
+    """Return the text that asks for the next assistant message, and the arguments with which it is tokenised."""
     template = getattr(processor, "chat_template", None) or getattr(processor.tokenizer, "chat_template", None)
     if template is None:
-        marks = str(getattr(processor, "image_token", "")) * len(images)
-        text = marks + "".join(f"{message.text}\n" for message in messages)
-        own: dict[str, Any] = {}
-    else:
-        conversation = [{"role": message.role, "content": _parts(message)} for message in messages]
-        text = processor.apply_chat_template(
-            conversation, chat_template=template, add_generation_prompt=True, tokenize=False
-        )
-        own = {"add_special_tokens": False}  # The template has written them.
+        count = sum(part["type"] == "image" for message in messages for part in _parts(message))
+        marks = str(getattr(processor, "image_token", "")) * count
+        return marks + "".join(f"{message.text}\n" for message in messages), {}
+    conversation = [{"role": message.role, "content": _parts(message)} for message in messages]
+    text = processor.apply_chat_template(
+        conversation, chat_template=template, add_generation_prompt=True, tokenize=False
+    )
+    return str(text), {"add_special_tokens": False}  # The template has written them.
+
+
+def visual_prompt(processor: Any, messages: Sequence[Message]) -> VisualPrompt:
+    """What the model is given to continue `messages`, by the checkpoint's chat template and processor.
+
+    Raises:
+        ImageError: an image cannot be read.
+    """
+    images = load_images(messages)
+    text, own = render_prompt(processor, messages)
     given = processor(text=[text], images=[images] if images else None, return_tensors="pt", **own)
     ids = given["input_ids"][0].tolist()
     inputs = {

@@ -74,6 +74,8 @@ def body(
     Raises:
         ValueError: an image of the request cannot be read.
     """
+    if request.prompt_ids:
+        raise ValueError("a chat service takes messages; token ids can be continued only by a model on this machine")
     sampling, messages = request.sampling, request.messages
     options: dict[str, Any] = {"temperature": sampling.temperature, **extra}
     if sampling.top_p < 1:

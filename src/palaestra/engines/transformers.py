@@ -23,7 +23,7 @@ import torch
 from palaestra.core.errors import MissingExtraError
 from palaestra.core.records import Completion, Failure, FailureCause, StopReason, Usage
 from palaestra.core.seeding import Seeds
-from palaestra.engines.base import Answer, BaseEngine, Request, Sampling
+from palaestra.engines.base import Answer, BaseEngine, Request, Sampling, Slot
 from palaestra.engines.chat import end_ids, prompt_ids, with_tools
 from palaestra.engines.families import original_context, position_limit, takes_padding
 from palaestra.engines.images import ImageError, VisualPrompt, batch_inputs, has_image, visual_prompt
@@ -82,6 +82,7 @@ class TransformersEngine(BaseEngine):
         self._original = original_context(model.config)
         self._padded = processor is not None or takes_padding(model.config)
         self._stepper: SequenceStepper | None = None
+        self._on_token: Callable[[Slot, int, int], None] | None = None
         # Only the last position's logits are needed; models that can skip the others are told to.
         forward = inspect.signature(model.forward).parameters
         self._last_only: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in forward else {}
@@ -89,6 +90,16 @@ class TransformersEngine(BaseEngine):
         self._positions: Any = None
         if processor is not None:
             self._positions = next((m.get_rope_index for m in model.modules() if hasattr(m, "get_rope_index")), None)
+
+    def generate_streaming(
+        self, requests: Sequence[Request], on_token: Callable[[Slot, int, int], None]
+    ) -> list[list[Answer]]:
+        """See `StreamingEngine`."""
+        self._on_token = on_token
+        try:
+            return self.generate(requests)
+        finally:
+            self._on_token = None
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
         answers: list[list[Answer | None]] = [[None] * request.sampling.count for request in requests]
@@ -127,7 +138,9 @@ class TransformersEngine(BaseEngine):
             return Failure(FailureCause.INVALID_REQUEST, f"{self.name} reads text only; the prompt has an image")
         seen: VisualPrompt | None = None
         try:
-            if self.processor is None:
+            if request.prompt_ids:
+                prompt = list(request.prompt_ids)
+            elif self.processor is None:
                 prompt = prompt_ids(self.tokenizer, request.messages, request.tools)
             else:
                 messages = with_tools(request.messages, request.tools) if request.tools else request.messages
@@ -206,6 +219,8 @@ class TransformersEngine(BaseEngine):
             raise ValueError("the model's logits are not finite")
         chosen_B, logprobs_B = choose(logits_BV)
         for row, token, logprob in zip(rows, chosen_B.tolist(), logprobs_B.tolist(), strict=True):
+            if self._on_token is not None and row.stop_reason is None:
+                self._on_token(row.slot, len(row.ids), token)
             row.ids.append(token)
             row.logprobs.append(logprob)
             row.stop_reason = self._stop_reason(row)

@@ -9,7 +9,7 @@ from statistics import median
 from markupsafe import Markup
 
 from palaestra.core.statistics import Mean
-from palaestra.recipes.teach.study import Row
+from palaestra.recipes.teach.study import StudyArm
 from palaestra.report.figures import shorten, signed, signed_interval
 from palaestra.report.svg import Point, Scale, circle, drawing, element, line, polygon, polyline, text, ticks
 
@@ -31,7 +31,9 @@ def series(place: int) -> str:
     return f"s{place % SERIES + 1}"
 
 
-def seed_points(rows: Sequence[Row], seeds: Sequence[int], address: Callable[[Row, int], str]) -> Markup | None:
+def seed_points(
+    rows: Sequence[StudyArm], seeds: Sequence[int], address: Callable[[StudyArm, int], str]
+) -> Markup | None:
     """A line an arm: a dot for each seed's gain, joined to the same seed in the other arms; below it the mean.
 
     Arguments:
@@ -102,7 +104,7 @@ def _reach(values: Sequence[float], means: Sequence[Mean], room: float) -> tuple
     return low - pad, high + pad
 
 
-def _places(row: Row, x: Scale, y: float) -> dict[int, Point]:
+def _places(row: StudyArm, x: Scale, y: float) -> dict[int, Point]:
     """Where the dots of an arm go, by seed: at their gains, and above each other where they would hide one another."""
     found: dict[int, Point] = {}
     last, level = -math.inf, 0
@@ -113,7 +115,7 @@ def _places(row: Row, x: Scale, y: float) -> dict[int, Point]:
     return found
 
 
-def _dot(row: Row, seed: int, place: Point, class_: str, address: str) -> Markup:
+def _dot(row: StudyArm, seed: int, place: Point, class_: str, address: str) -> Markup:
     run: Mapping[str, object] = row.runs[seed] or {}
     said = f"{row.name}, seed {seed}: {signed(row.gains[seed])}"
     if isinstance(low := run.get("gain_low"), float) and isinstance(high := run.get("gain_high"), float):

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from palaestra.core.records import Report, StopReason
 from palaestra.core.statistics import Mean, report_on, slice_by_metadata
-from palaestra.recipes.evaluate.recipe import EvaluateSettings
+from palaestra.recipes.evaluate.settings import EvaluateSettings
 from palaestra.report.appendix import Appendix, appendix_of
 from palaestra.report.bars import axis, interval_bar
 from palaestra.report.samples import Group, right_and_wrong

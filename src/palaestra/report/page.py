@@ -13,7 +13,7 @@ from palaestra.core.errors import RunError
 from palaestra.recipes.evaluate.compare import CompareResult
 from palaestra.recipes.research.bench import PLAN as BENCH
 from palaestra.recipes.research.bench import read_bench
-from palaestra.recipes.teach.export import write_lessons
+from palaestra.recipes.teach.run_folder import write_lessons
 from palaestra.recipes.teach.study import PLAN, read_study
 from palaestra.report import figures, lines
 from palaestra.report.bench import bench_page
@@ -73,7 +73,7 @@ def _write_study(folder: Path) -> Path:
     result = read_study(folder)
     for row in result.rows:
         for seed in result.seeds:
-            run = result.where(row, seed)
+            run = result.run_folder(row, seed)
             if (run / "settings.json").exists() and not _is_current(run):
                 write_report(run)
     template = _environment().get_template("study.html.j2")

@@ -10,9 +10,9 @@ from markupsafe import Markup
 
 from palaestra.core.records import Attempt, Report, Split
 from palaestra.core.statistics import Gain, find_best, measure_gain, report_on
-from palaestra.recipes.teach.delivery import Delivery, add_up
-from palaestra.recipes.teach.lesson_summary import CALLING, count_calls, unpriced_models
-from palaestra.recipes.teach.recipe import TeachSettings
+from palaestra.recipes.teach.lesson_order import Delivery, add_up
+from palaestra.recipes.teach.settings import TeachSettings
+from palaestra.recipes.teach.summary import CALLING, count_calls, list_unpriced
 from palaestra.report.allocation import Allocation, AllocationRow, allocation_bars, allocation_rows, examples_of
 from palaestra.report.appendix import Appendix, appendix_of
 from palaestra.report.bars import axis, dumbbell
@@ -130,7 +130,7 @@ def teach_page(run: Run) -> TeachPage:
         cause for part in phases.values() for cause, n in report_on(part).failures.items() for _ in range(n)
     )
     settings = run.settings
-    unpriced = unpriced_models(settings) if count_calls(run) else []
+    unpriced = list_unpriced(settings) if count_calls(run) else []
     delivered = add_up(list(run.store.deliveries(Delivery).values()))
     return TeachPage(
         ended=ended,

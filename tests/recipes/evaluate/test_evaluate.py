@@ -58,7 +58,7 @@ def test_a_stopped_evaluation_goes_on_to_the_same_answers(
     def stop(event: object) -> None:
         nonlocal stopped
         stopped += 1
-        if stopped == 4:  # Loading, nothing done, one chunk, two chunks.
+        if stopped == 5:  # The start line, loading, nothing done, one chunk, two chunks.
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
