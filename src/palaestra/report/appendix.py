@@ -73,10 +73,13 @@ def setting_rows(settings: Mapping[str, Any], kind: type[Any]) -> tuple[SettingR
     """Settings beside what the fields of `kind` say of them."""
     known = {name: (default, help_) for name, default, help_ in list_settings(kind)}
     rows = []
-    for name, value in settings.items():
+    # Hyperparameters are documented by the config of the algorithm; here each is a row of its own.
+    values = {**settings, **settings.get("hyperparameters", {})}
+    values.pop("hyperparameters", None)
+    for name, value in values.items():
         default, help_ = known.get(name, (None, ""))
         plain = list(default) if isinstance(default, tuple) else default
-        rows.append(SettingRow(name, _written(value), help_, value != plain))
+        rows.append(SettingRow(name, _written(value), help_, name in known and value != plain))
     return tuple(rows)
 
 

@@ -28,9 +28,10 @@ class Health:
 def health_panel(trained: Metrics, settings: Mapping[str, Any]) -> tuple[Health, ...]:
     """The metrics that there are; one that the last iteration lacks says at which iteration it was taken."""
     language = settings.get("policy") == "lm"
+    hyperparameters: Mapping[str, Any] = settings.get("hyperparameters", {})
     unit = "token" if language else "decision"
     shown = [
-        ("kl", "KL of the update", f"nats a {unit}, new policy from the one that collected", "target_kl"),
+        ("approx_kl", "KL of the update", f"nats a {unit}, new policy from the one that collected", "target_kl"),
         ("reference_kl", "KL to the reference", "nats a response", ""),
         ("clip_fraction", "Clip fraction", "% of ratios outside the clipping range", ""),
         ("entropy", "Entropy", f"nats a {unit}", ""),
@@ -44,7 +45,7 @@ def health_panel(trained: Metrics, settings: Mapping[str, Any]) -> tuple[Health,
         ("length", "Response length" if language else "Episode length", "tokens" if language else "steps", ""),
         ("turns", "Turns", "messages of the model an episode", ""),
         ("truncated", "Cut at the limit", f"% of {'messages' if readings(trained, 'turns') else 'responses'}", ""),
-        ("gradient_norm", "Gradient norm", "before clipping", "max_grad_norm"),
+        ("grad_norm", "Gradient norm", "before clipping", "max_grad_norm"),
     ]
     last, found = max(trained, default=0), []
     for name, title, meaning, level in shown:
@@ -52,7 +53,7 @@ def health_panel(trained: Metrics, settings: Mapping[str, Any]) -> tuple[Health,
         if not values:
             continue
         shares = name in SHARES
-        limit = settings.get(level)
+        limit = hyperparameters.get(level)
         limit = float(limit) if isinstance(limit, int | float) and limit > 0 else math.nan
         if not math.isnan(limit):
             meaning += f"; limit {plain(limit)}"

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from palaestra.core.records import Attempt, Split, Trajectory
 from palaestra.core.statistics import report_on
-from palaestra.recipes.train.recipe import TrainSettings
+from palaestra.recipes.train.settings import TrainSettings
 from palaestra.report.appendix import Appendix, appendix_of
 from palaestra.report.bars import axis
 from palaestra.report.figures import counts, interval, percent, plural, points, points_interval, shorten
@@ -296,7 +296,7 @@ def _when(iteration: int) -> tuple[str, ...]:
 
 
 def _algorithm(settings: Mapping[str, Any]) -> str:
-    name, variant = str(settings.get("algorithm", "")), str(settings.get("variant", ""))
+    name, variant = str(settings.get("algorithm", "")), str(settings.get("hyperparameters", {}).get("variant", ""))
     name = variant if name == "grpo" and variant else name
     return {"dr_grpo": "Dr. GRPO"}.get(name, name.upper())
 

@@ -23,7 +23,7 @@ from palaestra.engines.sequences import SequenceStepper
 from palaestra.engines.slots import SlotStepper, make_stepper
 from palaestra.learn.policies.base import ActionEvaluation
 from palaestra.learn.randomness import fork_torch_rng
-from palaestra.learn.rollouts import Rollout, Selection, TokenInputs, everything
+from palaestra.learn.rollouts import Rollout, Selection, TokenInputs, select_all
 
 MICROBATCH_LOGITS = 1 << 25
 """Logits that one microbatch may hold: 128 MB in float32, and a few times that with gradients."""
@@ -221,7 +221,7 @@ class LanguageModelPolicy(nn.Module):
         inputs: TokenInputs = rollout.inputs
         values_BT = torch.zeros_like(rollout.rewards_BT)
         next_BT = torch.zeros_like(rollout.rewards_BT)
-        for selection in everything(rollout, True, self.max_microbatch_size(rollout)):
+        for selection in select_all(rollout, True, self.max_microbatch_size(rollout)):
             sequences, width = selection.index.tolist(), selection.width
             if self.value_head is not None:
                 outputs = outputs_at_decisions(
@@ -245,7 +245,7 @@ class LanguageModelPolicy(nn.Module):
         logprobs_BT = torch.zeros_like(rollout.rewards_BT)
         self.model.eval()
         with select_matmul_kernels():
-            for selection in everything(rollout, True, self.max_microbatch_size(rollout)):
+            for selection in select_all(rollout, True, self.max_microbatch_size(rollout)):
                 evaluation = self.evaluate_actions(rollout, selection, values=False)
                 logprobs_BT[selection.index, : selection.width] = evaluation.logprobs.to(logprobs_BT.device)
         return logprobs_BT * rollout.mask_BT
