@@ -222,7 +222,7 @@ def test_a_bad_setting_is_one_clear_line(values: dict[str, Any], message: str, d
 
 
 def test_an_unknown_backbone_is_refused(data: Path) -> None:
-    with pytest.raises(ModelError, match="no folder"):
+    with pytest.raises(ModelError, match="neither a folder nor a hub id"):
         train_reward("./no/such/model", data)
 
 
