@@ -24,7 +24,15 @@ from palaestra.core.records import (
 from palaestra.recipes.settings import to_plain
 from palaestra.recipes.train.settings import TrainSettings
 from palaestra.report import write_report
-from palaestra.report.lines import Panel, Reading, Series, averaged, axis_range, chart, readings
+from palaestra.report.charts import (
+    MetricPoint,
+    Panel,
+    Series,
+    average_neighbours,
+    axis_range,
+    line_chart,
+    metric_points,
+)
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run
 
@@ -441,19 +449,19 @@ def test_settings_are_listed(tmp_path: Path) -> None:
 
 
 def test_a_wide_interval_or_an_outlier_does_not_squeeze_the_chart() -> None:
-    narrow = [Reading(k, k, float(k), k - 1.0, k + 1.0) for k in range(1, 21)]
-    low, high = axis_range([*narrow, Reading(21, 21, 20.0, -5000.0, 5000.0)])
+    narrow = [MetricPoint(k, k, float(k), k - 1.0, k + 1.0) for k in range(1, 21)]
+    low, high = axis_range([*narrow, MetricPoint(21, 21, 20.0, -5000.0, 5000.0)])
     assert low == 0
     assert high < 30
-    low, high = axis_range([Reading(k, k, 0.5 + 0.01 * k) for k in range(40)] + [Reading(41, 41, -900.0)])
+    low, high = axis_range([MetricPoint(k, k, 0.5 + 0.01 * k) for k in range(40)] + [MetricPoint(41, 41, -900.0)])
     assert low > -1
-    assert axis_range([Reading(1, 1, 0.0)]) == (0.0, 1.0)
-    low, high = axis_range([Reading(1, 1, -3.0)])
+    assert axis_range([MetricPoint(1, 1, 0.0)]) == (0.0, 1.0)
+    low, high = axis_range([MetricPoint(1, 1, -3.0)])
     assert low < -3 < high
 
 
 def test_averaged_readings_keep_their_mean_and_narrow_their_interval() -> None:
-    found = averaged([Reading(k, k / 10, float(k), k - 1.0, k + 1.0, 8) for k in range(1, 5)], 2)
+    found = average_neighbours([MetricPoint(k, k / 10, float(k), k - 1.0, k + 1.0, 8) for k in range(1, 5)], 2)
     assert [(r.iteration, r.value, r.count) for r in found] == [(2, 1.5, 16), (4, 3.5, 16)]
     assert found[0].x == pytest.approx(0.15)
     assert found[0].high == pytest.approx(1.5 + 2**0.5 / 2)
@@ -461,6 +469,6 @@ def test_averaged_readings_keep_their_mean_and_narrow_their_interval() -> None:
 
 def test_readings_need_their_place_on_the_axis() -> None:
     table = {1: {"reward": 1.0}, 2: {"reward": 2.0, "reference_kl": 0.5}}
-    assert [(r.iteration, r.x) for r in readings(table, "reward", along="reference_kl")] == [(2, 0.5)]
-    one = chart([Panel("y", [Series("only", readings(table, "reward"))])], "x", "a <label>")
+    assert [(r.iteration, r.x) for r in metric_points(table, "reward", along="reference_kl")] == [(2, 0.5)]
+    one = line_chart([Panel("y", [Series("only", metric_points(table, "reward"))])], "x", "a <label>")
     assert "a &lt;label&gt;: only: iteration 1: 1.00, iteration 2: 2.00" in one
