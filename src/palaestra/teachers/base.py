@@ -79,7 +79,7 @@ class PlanningTeacher(ABC):
         orders = [order for order in self.plan(state, size, generator) if order.count]
         written = self.writer.write(orders, generator)
         self.written = list(zip(orders, written, strict=True))
-        examples = tuple(example for one in written for example in one.examples)
+        examples = tuple(example for result in written for example in result.examples)
         return Lesson(examples, list_decisions(orders, written))
 
 
@@ -139,8 +139,8 @@ def _is_ours(error: Exception, kind: Any) -> bool:
 
 
 def _explain(error: Exception, name: str) -> LessonError:
-    said = " ".join(str(error).split())
-    return LessonError(f"teacher '{name}' raised {type(error).__name__}: {said}{describe_origin(error)}")
+    message = " ".join(str(error).split())
+    return LessonError(f"teacher '{name}' raised {type(error).__name__}: {message}{describe_origin(error)}")
 
 
 def write_from_task(
@@ -148,18 +148,21 @@ def write_from_task(
 ) -> tuple[Example, ...]:
     """Let the task's own generators write what was allocated to each skill and subskill."""
     orders = [Order(skill, part, count, "", "") for skill, parts in allocation.items() for part, count in parts.items()]
-    return tuple(example for one in TaskWriter(task).write(orders, generator) for example in one.examples)
+    return tuple(example for result in TaskWriter(task).write(orders, generator) for example in result.examples)
 
 
 def list_decisions(orders: Sequence[Order], written: Sequence[Written]) -> tuple[Decision, ...]:
     """One for each skill, action and reason, with what was really written; and one for each kind of failure."""
-    found: dict[tuple[str, str, str], dict[str, int]] = {}
+    allocations: dict[tuple[str, str, str], dict[str, int]] = {}
     failed: dict[tuple[str, str], int] = {}
-    for order, one in zip(orders, written, strict=True):
-        allocation = found.setdefault((order.skill, order.action, order.reason), {})
-        for example in one.examples:
+    for order, result in zip(orders, written, strict=True):
+        allocation = allocations.setdefault((order.skill, order.action, order.reason), {})
+        for example in result.examples:
             allocation[example.subskill] = allocation.get(example.subskill, 0) + 1
-        for failure in one.failures:
+        for failure in result.failures:
             failed[order.skill, failure.message] = failed.get((order.skill, failure.message), 0) + 1
-    decisions = [Decision(*key, allocation) for key, allocation in found.items()]
-    return (*decisions, *(Decision(skill, "failed", f"{count} x {said}") for (skill, said), count in failed.items()))
+    decisions = [Decision(*key, allocation) for key, allocation in allocations.items()]
+    return (
+        *decisions,
+        *(Decision(skill, "failed", f"{count} x {message}") for (skill, message), count in failed.items()),
+    )

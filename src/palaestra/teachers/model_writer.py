@@ -15,7 +15,7 @@ from palaestra.engines.base import Engine, Request, Sampling
 from palaestra.engines.structured import ask
 from palaestra.tasks.base import Task, get_hooks
 from palaestra.tasks.teaching import UnusableError, WritableTask
-from palaestra.teachers.prompts import Prompts
+from palaestra.teachers.prompts import TeacherPrompts
 from palaestra.teachers.writers import Order, Written
 
 SHOWN = 2
@@ -50,7 +50,7 @@ class ModelWriter:
         self,
         task: Task,
         engine: Engine,
-        prompts: Prompts,
+        prompts: TeacherPrompts,
         teacher: str,
         *,
         per_call: int = 10,
@@ -78,9 +78,9 @@ class ModelWriter:
             for call, seed in zip(calls, seeds, strict=True)
         ]
 
-        def complaint(index: int, said: BaseModel) -> str:
+        def complaint(index: int, answer: BaseModel) -> str:
             """What is wrong with an answer of the right shape; a few useless data among many are only left out."""
-            examples, unusable = self._examples(said, orders[calls[index].order], calls[index].count)
+            examples, unusable = self._examples(answer, orders[calls[index].order], calls[index].count)
             return "; ".join(unusable[:3]) if len(unusable) > len(examples) else ""
 
         answers = ask(self.engine, questions, self.shape, tries=self.tries, check=complaint)
@@ -113,17 +113,17 @@ class ModelWriter:
             shown=[(example.messages[-1].text, example.response) for example in examples],
         )
 
-    def _examples(self, said: Any, order: Order, count: int) -> tuple[list[Example], list[str]]:
+    def _examples(self, answer: Any, order: Order, count: int) -> tuple[list[Example], list[str]]:
         """At most `count` examples of an answer, and what is wrong with the data of which none could be made."""
         examples, unusable = [], []
-        data = said.data[:count]
+        data = answer.data[:count]
         get_hooks(self.task).prepare(data)
         for datum in data:
             try:
-                made = self.task.make_example(datum, order.skill, order.subskill)
+                example = self.task.make_example(datum, order.skill, order.subskill)
             except UnusableError as error:
                 unusable.append(str(error))
             else:
-                known = {"hypothesis": said.hypothesis} if said.hypothesis else {}
-                examples.append(replace(made, metadata={**made.metadata, **known}))
+                known = {"hypothesis": answer.hypothesis} if answer.hypothesis else {}
+                examples.append(replace(example, metadata={**example.metadata, **known}))
         return examples, unusable

@@ -19,11 +19,11 @@ from palaestra.core.errors import SettingsError
 from palaestra.engines.base import Engine
 from palaestra.tasks.base import Task
 from palaestra.teachers.base import PlanningTeacher
-from palaestra.teachers.prompts import Prompts
-from palaestra.teachers.tree.limits import Limits, enforce
-from palaestra.teachers.tree.policies import Policy, make_policy
+from palaestra.teachers.prompts import TeacherPrompts
+from palaestra.teachers.tree.limits import TreeLimits, enforce
+from palaestra.teachers.tree.policies import TreePolicy, make_policy
 from palaestra.teachers.tree.propose import propose
-from palaestra.teachers.tree.records import Action, Tree, tree_of
+from palaestra.teachers.tree.records import Action, TreeState, build_tree
 from palaestra.teachers.writers import Order, TaskWriter, Writer
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ class SkillTree(PlanningTeacher):
         skills: tuple[str, ...] = (),
         *,
         writer: Writer | None = None,
-        policy: str | Policy = "response",
+        policy: str | TreePolicy = "response",
         engine: Engine | None = None,
-        prompts: Prompts | None = None,
+        prompts: TeacherPrompts | None = None,
         cap: float = 0.2,
         subskill_cap: float = 1.0,
         max_subskills: int = 0,
@@ -76,16 +76,16 @@ class SkillTree(PlanningTeacher):
         if isinstance(engine, str):
             raise SettingsError(f"the option 'engine' is an engine, not the name of one; got '{engine}'")
         self._engine, self.proposals = engine, proposals
-        self.prompts: Prompts = prompts or getattr(self.writer, "prompts", None) or Prompts()
+        self.prompts: TeacherPrompts = prompts or getattr(self.writer, "prompts", None) or TeacherPrompts()
         options = {"keep": keep, "threshold": threshold, "optimism": optimism}
         if isinstance(policy, str):
             asks = {"engine": self.engine, "prompts": self.prompts, "task": task.name} if policy == "model" else {}
             policy = make_policy(policy, **options, **asks)
         elif any(value is not None for value in options.values()):
             raise SettingsError("a policy that is given as such has its options already; give them to it")
-        self.policy: Policy = policy
+        self.policy: TreePolicy = policy
         opens = policy.open_at_once if open_at_once is None else open_at_once
-        self.limits = Limits(cap, subskill_cap, max_subskills, opens)
+        self.limits = TreeLimits(cap, subskill_cap, max_subskills, opens)
         if proposals and self.engine() is None:
             raise SettingsError("proposals of subskills need a language model; give an engine")
         if proposals and isinstance(self.writer, TaskWriter):
@@ -99,10 +99,10 @@ class SkillTree(PlanningTeacher):
 
     def decide(self, state: StudentState, size: int, generator: np.random.Generator) -> list[Action]:
         """The actions of a round, with the limits enforced."""
-        tree = tree_of(state, self.skills)
+        tree = build_tree(state, self.skills)
         engine = self.engine()
         if self.proposals and engine is not None:
-            tree = tree_of(state, self.skills, self._proposed(tree, engine, state, generator))
+            tree = build_tree(state, self.skills, self._propose(tree, engine, state, generator))
         return enforce(tree, self.policy.decide(tree, size, self.limits, generator), size, self.limits)
 
     def plan(self, state: StudentState, size: int, generator: np.random.Generator) -> list[Order]:
@@ -112,8 +112,8 @@ class SkillTree(PlanningTeacher):
             for part, count in action.allocation.items()
         ]
 
-    def _proposed(
-        self, tree: Tree, engine: Engine, state: StudentState, generator: np.random.Generator
+    def _propose(
+        self, tree: TreeState, engine: Engine, state: StudentState, generator: np.random.Generator
     ) -> dict[str, tuple[str, ...]]:
         most = self.limits.max_subskills
         wanted = [

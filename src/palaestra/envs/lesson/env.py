@@ -18,15 +18,15 @@ from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import is_better, measure_gain, report_on
 from palaestra.engines import models
 from palaestra.engines.base import Engine, Sampling
-from palaestra.envs.lesson.journal import Forgetful, Journal, WeightsOnly
+from palaestra.envs.lesson.journal import Journal, NullJournal, WeightsJournal
 from palaestra.envs.lesson.state import (
     Round,
     StudentState,
     action_space,
-    allocation_of,
-    hidden,
+    count_examples,
+    hide_results,
     observation_space,
-    view,
+    to_validation_attempt,
 )
 from palaestra.envs.lesson.validation import check_lesson
 from palaestra.learn.student import ModelStudent, Student, SupervisedStudent
@@ -131,7 +131,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
             raise SettingsError(f"the student that is kept is that of the 'last' or the 'best' round; got {keep!r}")
         self.show_state, self.show_references, self.keep = show_state, show_references, keep
         if journal is None:
-            journal = WeightsOnly() if keep == "best" else Forgetful()
+            journal = WeightsJournal() if keep == "best" else NullJournal()
         self.journal: Journal = journal
         self.listener = listener
         self.render_mode = render_mode
@@ -146,7 +146,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self._history: list[Round] = []
         self._attempts: list[Attempt] = []
         self._tested: dict[int, list[Attempt]] = {}
-        self._best: _Standing
+        self._best: _BestRound
         self._before: Report
         self._report: Report
         # The round whose student is kept, once the episode is over; the round whose training led to the weights that
@@ -173,7 +173,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self.student.restore()
         self.kept_round = self.trained_round = self._in_memory = 0
         self._attempts = self._evaluate(Split.VALIDATION)
-        self._best = _Standing(0, 0, self._attempts)
+        self._best = _BestRound(0, 0, self._attempts)
         self._before = self._report = report_on(self._attempts, Split.VALIDATION)
         self._tested = {0: self._evaluate(Split.TEST)}
         return self._state(), {"report": self._report, "test": report_on(self._tested[0], Split.TEST)}
@@ -209,9 +209,9 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         self._data, self._round = data, round_
         before, self._attempts = self._attempts, self._evaluate(Split.VALIDATION)
         if is_better(self._attempts, self._best.attempts):
-            self._best = _Standing(round_, self.trained_round, self._attempts)
+            self._best = _BestRound(round_, self.trained_round, self._attempts)
         self._report = report_on(self._attempts, Split.VALIDATION)
-        self._history.append(Round(allocation_of(Lesson(tuple(examples))), self._report))
+        self._history.append(Round(count_examples(Lesson(tuple(examples))), self._report))
         # Paired: a problem that failed around the model either time is no change of accuracy.
         gain = measure_gain(before, self._attempts)
         terminated = len(self._data) >= self.budget
@@ -282,7 +282,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
 
     def engine(self) -> Engine:
         """The engine of the student as it is now."""
-        self._bring_up()
+        self._load_weights()
         return self.student.engine()
 
     def _train(self, data: Sequence[Example], new: Sequence[Example], round_: int) -> float | None:
@@ -291,7 +291,7 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
             self.trained_round = round_
             return None
         if getattr(self.student, "start", "base") == "last":
-            self._bring_up()
+            self._load_weights()
             data = new
 
         def on_step(step: int, total: int, loss: float) -> None:
@@ -344,10 +344,10 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         """The hash of the weights that count; they are brought up only where nobody noted it."""
         noted = self.journal.weights_sha256(self.trained_round)
         if noted is None:
-            self._bring_up()
+            self._load_weights()
         return noted or self.student.weights_sha256()
 
-    def _bring_up(self) -> None:
+    def _load_weights(self) -> None:
         """Bring the weights that count into memory."""
         if self._in_memory != self.trained_round:
             if self.trained_round == 0:
@@ -360,17 +360,17 @@ class LessonEnv(gymnasium.Env[StudentState, Lesson]):
         state = StudentState(
             round=self._round,
             report=self._report,
-            attempts=tuple(view(attempt, self.show_references) for attempt in self._attempts),
+            attempts=tuple(to_validation_attempt(attempt, self.show_references) for attempt in self._attempts),
             examples=len(self._data),
             budget=self.budget - len(self._data),
             before=self._before,
             history=tuple(self._history),
         )
-        return state if self.show_state else hidden(state)
+        return state if self.show_state else hide_results(state)
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _BestRound:
     """A round with its validation, and the round whose training led to its weights."""
 
     round: int

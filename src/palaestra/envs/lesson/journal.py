@@ -56,7 +56,7 @@ class Journal(Protocol):
         ...
 
 
-class Forgetful:
+class NullJournal:
     """The journal of an environment without a run: an episode is played once, in one go."""
 
     def attempts(self, phase: str) -> list[Attempt]:
@@ -85,7 +85,7 @@ class Forgetful:
         return None
 
 
-class WeightsOnly(Forgetful):
+class WeightsJournal(NullJournal):
     """The same for an environment that goes back to an earlier round at its end: keeps the weights, and no more.
 
     They lie in a temporary folder, which goes when the journal does.
@@ -103,7 +103,7 @@ class WeightsOnly(Forgetful):
         cost: LedgerEntry,
         needed: Collection[int] = (),
     ) -> None:
-        wanted = {self._folder(one) for one in needed}
+        wanted = {self._folder(number) for number in needed}
         for folder in self._place.iterdir():
             if folder not in wanted:
                 shutil.rmtree(folder)

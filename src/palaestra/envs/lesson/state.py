@@ -59,7 +59,7 @@ class StudentState:
     history: tuple[Round, ...] = ()
 
 
-def view(attempt: Attempt, show_reference: bool) -> ValidationAttempt:
+def to_validation_attempt(attempt: Attempt, show_reference: bool) -> ValidationAttempt:
     """An attempt as a teacher may see it."""
     response = attempt.completion.text if isinstance(attempt.completion, Completion) else ""
     correct = {True: "yes", False: "no", None: "failed"}[attempt.correct]
@@ -73,20 +73,20 @@ def view(attempt: Attempt, show_reference: bool) -> ValidationAttempt:
     )
 
 
-def hidden(state: StudentState) -> StudentState:
+def hide_results(state: StudentState) -> StudentState:
     """The same without anything that tells how the student does."""
     nothing = Report(state.report.name, None, 0.0, 1.0, 0, 0)
     history = tuple(replace(round_, report=nothing) for round_ in state.history)
     return replace(state, report=nothing, attempts=(), before=nothing, history=history)
 
 
-def allocation_of(lesson: Lesson) -> dict[str, dict[str, int]]:
+def count_examples(lesson: Lesson) -> dict[str, dict[str, int]]:
     """How many examples of a lesson went to each skill and subskill."""
-    found: dict[str, dict[str, int]] = {}
+    allocation: dict[str, dict[str, int]] = {}
     for example in lesson.examples:
-        part = found.setdefault(example.skill, {})
+        part = allocation.setdefault(example.skill, {})
         part[example.subskill] = part.get(example.subskill, 0) + 1
-    return found
+    return allocation
 
 
 def observation_space() -> RecordSpace:

@@ -9,7 +9,7 @@ from palaestra.core import prompts
 FOLDER = Path(__file__).parent
 
 
-class Prompts(prompts.Prompts):
+class TeacherPrompts(prompts.Prompts):
     """The templates, ours and the user's.
 
     Arguments:

@@ -4,10 +4,10 @@ from palaestra.teachers.quality.base import CHECKS, Check, Context, inspect, mak
 from palaestra.teachers.quality.records import (
     Broken,
     CheckReport,
+    CheckResult,
     Dropped,
     Inspection,
     Ruling,
-    Verdict,
 )
 
 __all__ = [
@@ -15,11 +15,11 @@ __all__ = [
     "Broken",
     "Check",
     "CheckReport",
+    "CheckResult",
     "Context",
     "Dropped",
     "Inspection",
     "Ruling",
-    "Verdict",
     "inspect",
     "make_checks",
 ]

@@ -20,7 +20,7 @@ from palaestra.core.records import Example, Failure, FailureCause, Lesson, Messa
 from palaestra.core.registry import Registry
 from palaestra.engines.base import Engine, Sampling
 from palaestra.tasks.base import EVERY, Task, get_hooks
-from palaestra.teachers.quality.records import Broken, CheckReport, Dropped, Inspection, Ruling, Verdict
+from palaestra.teachers.quality.records import Broken, CheckReport, CheckResult, Dropped, Inspection, Ruling
 
 if TYPE_CHECKING:
     # Only the types: a list of checks is to load no torch.
@@ -81,7 +81,7 @@ class Check(Protocol):
     needed: bool
     """What it could not judge because it broke is not taught."""
 
-    def judge(self, examples: Sequence[Example], context: Context) -> Sequence[Verdict | Failure]:
+    def judge(self, examples: Sequence[Example], context: Context) -> Sequence[CheckResult | Failure]:
         """A verdict on each example, in order; a failure where the check itself broke, which says nothing about it."""
         ...
 
@@ -102,11 +102,11 @@ def inspect(lesson: Lesson, checks: Sequence[Check], context: Context) -> Inspec
     reports: list[CheckReport] = []
     for check in sorted(checks, key=lambda check: check.rank):
         start = time.perf_counter()
-        said = _ask(check, [example for _, example in left], context)
+        results = _ask(check, [example for _, example in left], context)
         seconds = time.perf_counter() - start
         kept: list[tuple[int, Example]] = []
         failed: dict[Failure, list[tuple[int, Example]]] = {}
-        for (position, example), verdict in zip(left, said, strict=True):
+        for (position, example), verdict in zip(left, results, strict=True):
             if isinstance(verdict, Failure):
                 failed.setdefault(verdict, []).append((position, example))
                 if not check.needed:
@@ -120,7 +120,7 @@ def inspect(lesson: Lesson, checks: Sequence[Check], context: Context) -> Inspec
             places = tuple(position for position, _ in several)
             held = tuple(example for _, example in several) if check.needed else ()
             broken.append(Broken(check.name, failure, places, check.needed, held))
-        reports.append(_report(check.name, said, seconds))
+        reports.append(_report(check.name, results, seconds))
         left = kept
     drops.sort(key=lambda drop: drop.position)
     return Inspection(
@@ -132,34 +132,34 @@ def inspect(lesson: Lesson, checks: Sequence[Check], context: Context) -> Inspec
     )
 
 
-def _ask(check: Check, examples: Sequence[Example], context: Context) -> Sequence[Verdict | Failure]:
+def _ask(check: Check, examples: Sequence[Example], context: Context) -> Sequence[CheckResult | Failure]:
     """What a check says of each example, whatever happens in it."""
     if not examples:
         return []
     try:
-        said = list(check.judge(examples, context))
-        if len(said) != len(examples):
-            raise ValueError(f"gave {len(said)} verdicts on {len(examples)} examples")
-        if any(v.other is not None and not 0 <= v.other < len(examples) for v in said if isinstance(v, Verdict)):
+        results = list(check.judge(examples, context))
+        if len(results) != len(examples):
+            raise ValueError(f"gave {len(results)} verdicts on {len(examples)} examples")
+        if any(v.other is not None and not 0 <= v.other < len(examples) for v in results if isinstance(v, CheckResult)):
             raise ValueError("named an example that it was not given")
     except Exception as error:  # A check is a plugin: whatever it raises is its failure, and no verdict.
         failure = Failure(FailureCause.SCORER, f"check '{check.name}' broke: {type(error).__name__}: {error}")
         return [failure] * len(examples)
-    return said
+    return results
 
 
-def _report(name: str, said: Sequence[Verdict | Failure], seconds: float) -> CheckReport:
-    verdicts = [verdict for verdict in said if isinstance(verdict, Verdict)]
+def _report(name: str, results: Sequence[CheckResult | Failure], seconds: float) -> CheckReport:
+    verdicts = [verdict for verdict in results if isinstance(verdict, CheckResult)]
     rulings = Counter(verdict.ruling for verdict in verdicts)
     reasons = Counter(v.reason for v in verdicts if v.ruling is Ruling.DROPPED)
     remarks = Counter(v.reason for v in verdicts if v.ruling is not Ruling.DROPPED and v.reason)
     return CheckReport(
         name,
-        len(said),
+        len(results),
         rulings[Ruling.KEPT],
         rulings[Ruling.DROPPED],
         rulings[Ruling.NOT_JUDGED],
-        len(said) - len(verdicts),
+        len(results) - len(verdicts),
         dict(reasons.most_common()),
         dict(remarks.most_common()),
         round(seconds, 4),

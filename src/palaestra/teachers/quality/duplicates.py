@@ -9,7 +9,7 @@ from palaestra.core.records import Example
 from palaestra.tasks.texts import Grams, digest, frequent, grams, hashes, is_number, pictures, words
 from palaestra.teachers.quality.base import Context
 from palaestra.teachers.quality.minhash import Repeats
-from palaestra.teachers.quality.records import KEPT, Verdict, dropped
+from palaestra.teachers.quality.records import KEPT, CheckResult, drop
 
 EXACT, NEAR = "exact duplicate", "near duplicate"
 COMMON = 10
@@ -54,13 +54,13 @@ class Duplicates:
         self.threshold, self.length, self.permutations = threshold, length, permutations
         self.numbers, self.response = numbers, response
 
-    def judge(self, examples: Sequence[Example], context: Context) -> list[Verdict]:
+    def judge(self, examples: Sequence[Example], context: Context) -> list[CheckResult]:
         every = [*context.earlier, *examples]
         before = len(context.earlier)
         texts = [self._words(example) for example in every]
         settings = [_setting(example) for example in every]
         first: dict[tuple[str, str], int] = {}
-        verdicts: list[Verdict] = []
+        verdicts: list[CheckResult] = []
         near = self._repeats(texts, settings, context) if self.threshold < 1 else None
         for place, (text, setting) in enumerate(zip(texts, settings, strict=True)):
             key = (setting, " ".join(text))
@@ -71,8 +71,8 @@ class Duplicates:
                     near.add(place, always=True)
             elif known is not None:
                 verdicts.append(_repeats(EXACT, known, before))
-            elif near is not None and (found := near.add(place)) is not None:
-                verdicts.append(_repeats(NEAR, found[0], before, f", similarity {found[1]:.2f}"))
+            elif near is not None and (repeat := near.add(place)) is not None:
+                verdicts.append(_repeats(NEAR, repeat[0], before, f", similarity {repeat[1]:.2f}"))
             else:
                 first[key] = place
                 verdicts.append(KEPT)
@@ -101,11 +101,11 @@ def _setting(example: Example) -> str:
     if len(example.messages) == 1 and isinstance(example.messages[0].content, str):
         return ""
     seen = [pictures(message) for message in example.messages]
-    said = [f"{message.role} {' '.join(words(message.text))}" for message in example.messages[:-1]]
-    return digest(*seen, *said)
+    texts = [f"{message.role} {' '.join(words(message.text))}" for message in example.messages[:-1]]
+    return digest(*seen, *texts)
 
 
-def _repeats(reason: str, place: int, before: int, detail: str = "") -> Verdict:
+def _repeats(reason: str, place: int, before: int, detail: str = "") -> CheckResult:
     if place < before:
-        return dropped(reason, f"of an example of an earlier lesson{detail}")
-    return dropped(reason, f"of an example of this lesson{detail}", place - before)
+        return drop(reason, f"of an example of an earlier lesson{detail}")
+    return drop(reason, f"of an example of this lesson{detail}", place - before)

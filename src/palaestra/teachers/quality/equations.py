@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from palaestra.core.records import Example
 from palaestra.teachers.quality.base import Context
-from palaestra.teachers.quality.records import KEPT, Verdict, dropped, not_judged
+from palaestra.teachers.quality.records import KEPT, CheckResult, drop, not_judged
 
 WRONG, NONE = "wrong calculation", "no calculation"
 
@@ -37,18 +37,18 @@ class Equations:
     rank = 25
     needed = True
 
-    def judge(self, examples: Sequence[Example], context: Context) -> list[Verdict]:
+    def judge(self, examples: Sequence[Example], context: Context) -> list[CheckResult]:
         return [_judge(example.response) for example in examples]
 
 
-def _judge(response: str) -> Verdict:
+def _judge(response: str) -> CheckResult:
     count = 0
     for match in _EQUATION.finditer(response):
         if match["left"].count("/") > 1:
             continue  # "50 / 1/2" means a half to most who write it.
         count += 1
         if not holds(match["left"], match["right"]):
-            return dropped(WRONG, match["equation"])
+            return drop(WRONG, match["equation"])
     return KEPT if count else not_judged(NONE)
 
 
@@ -58,11 +58,11 @@ def holds(left: str, right: str) -> bool:
     >>> holds("12*7", "84"), holds("10/3", "3.33"), holds("10/3", "3.35"), holds("7/2", "5")
     (True, True, False, False)
     """
-    value, said = _value(left), right.translate(_SIGNS).replace("$", "").replace(",", "")
+    value, stated = _value(left), right.translate(_SIGNS).replace("$", "").replace(",", "")
     if value is None:
         return False
-    digits = len(said.partition(".")[2])
-    off = abs(value - Fraction(said))
+    digits = len(stated.partition(".")[2])
+    off = abs(value - Fraction(stated))
     # "3.33" is meant to its last digit, rounded or cut off; so is the whole number that a division gives.
     return off < Fraction(1, 10**digits) if digits or re.search(r"[/÷]", left) else off == 0
 

@@ -65,10 +65,10 @@ def band_keys(signatures_NP: Hashes, rows: int) -> Hashes:
     return keys_NB
 
 
-def jaccard(one: frozenset[int], other: frozenset[int]) -> float:
+def jaccard(first: frozenset[int], other: frozenset[int]) -> float:
     """How much of two sets is in both, from 0 to 1; of two empty sets 1."""
-    both = len(one & other)
-    every = len(one) + len(other) - both
+    both = len(first & other)
+    every = len(first) + len(other) - both
     return both / every if every else 1.0
 
 
@@ -84,7 +84,7 @@ class Repeats:
         self.sets, self.threshold = sets, threshold
         self.signatures_NP = signatures(sets, permutations, seed)
         keys_NB = band_keys(self.signatures_NP, rows_a_band(permutations, threshold))
-        self._buckets = _shared(keys_NB)
+        self._buckets = _find_buckets(keys_NB)
         self._members: dict[int, list[int]] = {}
         self._grams: dict[int, frozenset[int]] = {}
         spread = math.sqrt(threshold * (1 - threshold) / permutations)
@@ -97,13 +97,13 @@ class Repeats:
             always: it joins whatever it repeats.
         """
         own = self._buckets[text]
-        found = None if always else self._repeated(text, own)
-        if found is None:
+        match = None if always else self._find_repeat(text, own)
+        if match is None:
             for bucket in own:
                 self._members.setdefault(bucket, []).append(text)
-        return found
+        return match
 
-    def _repeated(self, text: int, own: list[int]) -> tuple[int, float] | None:
+    def _find_repeat(self, text: int, own: list[int]) -> tuple[int, float] | None:
         near = sorted({other for bucket in own for other in self._members.get(bucket, ())})
         if not near:
             return None
@@ -120,14 +120,14 @@ class Repeats:
         return self._grams[text]
 
 
-def _shared(keys_NB: Hashes) -> list[list[int]]:
+def _find_buckets(keys_NB: Hashes) -> list[list[int]]:
     """For each text the numbers of the buckets that it shares with another: most texts share none."""
-    found: list[list[int]] = [[] for _ in range(len(keys_NB))]
+    buckets: list[list[int]] = [[] for _ in range(len(keys_NB))]
     first = 0
     for band in range(keys_NB.shape[1]):
         _, inverse_N, counts = np.unique(keys_NB[:, band], return_inverse=True, return_counts=True)
         members: npt.NDArray[np.int64] = np.flatnonzero(counts[inverse_N] > 1)
         for text, bucket in zip(members.tolist(), (inverse_N[members] + first).tolist(), strict=True):
-            found[text].append(bucket)
+            buckets[text].append(bucket)
         first += len(counts)
-    return found
+    return buckets

@@ -15,7 +15,7 @@ from palaestra.core.records import Example, Problem, Split
 from palaestra.tasks.leakage import COMMON, LENGTH, SHARE, HeldOut, normal
 from palaestra.tasks.texts import pictures, without_numbers
 from palaestra.teachers.quality.base import Context
-from palaestra.teachers.quality.records import KEPT, Ruling, Verdict, dropped
+from palaestra.teachers.quality.records import KEPT, CheckResult, Ruling, drop
 
 BLOCK = 4096
 """Examples that are looked at together."""
@@ -50,25 +50,25 @@ class Overlap:
             )
         self.length, self.share, self.common, self.templates = length, share, common, templates
 
-    def judge(self, examples: Sequence[Example], context: Context) -> list[Verdict]:
+    def judge(self, examples: Sequence[Example], context: Context) -> list[CheckResult]:
         if not any(context.held_out.values()):
-            return [Verdict(Ruling.NOT_JUDGED, "no held-out problems were given")] * len(examples)
+            return [CheckResult(Ruling.NOT_JUDGED, "no held-out problems were given")] * len(examples)
         index = HeldOut(context.held_out, self.length, self.common)
         templates = _Templates(index)
-        verdicts: list[Verdict] = []
+        verdicts: list[CheckResult] = []
         for first in range(0, len(examples), BLOCK):
             verdicts += self._block(examples[first : first + BLOCK], index, templates)
         return verdicts
 
-    def _block(self, examples: Sequence[Example], index: HeldOut, templates: _Templates) -> Iterator[Verdict]:
+    def _block(self, examples: Sequence[Example], index: HeldOut, templates: _Templates) -> Iterator[CheckResult]:
         leaks, other_numbers = index.search(examples, self.share)
         for place, (example, leak) in enumerate(zip(examples, leaks, strict=True)):
             if leak is not None:
-                yield dropped(leak.reason, f"{leak.how} of {leak.problem_id}")
+                yield drop(leak.reason, f"{leak.how} of {leak.problem_id}")
             elif (like := templates.find(example, other_numbers.get(place))) is not None:
                 split, problem = like
                 reason = f"has the template of a {split} problem"
-                yield dropped(reason, problem.id) if self.templates == "drop" else Verdict(Ruling.KEPT, reason)
+                yield drop(reason, problem.id) if self.templates == "drop" else CheckResult(Ruling.KEPT, reason)
             else:
                 yield KEPT
 

@@ -58,14 +58,14 @@ def pose(example: Example, context: Context) -> Posed:
     if not example.messages:
         return Posed(None, Basis.NONE)
     reader = _reader(task)
-    found: Problem | None
+    candidate: Problem | None
     if example.reference:
-        found, basis = reader(example, example.reference), Basis.BROUGHT
+        candidate, basis = reader(example, example.reference), Basis.BROUGHT
     elif example.messages[-1] in context.published:
-        found, basis = context.published[example.messages[-1]], Basis.PUBLISHED
+        candidate, basis = context.published[example.messages[-1]], Basis.PUBLISHED
     else:
-        found, basis = reader(example, None), Basis.CLAIMED
-    return Posed(found, basis if found is not None else Basis.NONE)
+        candidate, basis = reader(example, None), Basis.CLAIMED
+    return Posed(candidate, basis if candidate is not None else Basis.NONE)
 
 
 def bare(task: Task) -> Task:
@@ -86,7 +86,7 @@ def _undress(task: Task) -> Task:
     return task
 
 
-def name_of(example: Example) -> str:
+def make_problem_id(example: Example) -> str:
     """An id for the problem that an example poses: the same question and response, the same id."""
     parts = [part for m in example.messages for part in (m.role, m.text, pictures(m))]
     return f"example/{digest(*parts, example.response)}"
@@ -109,7 +109,7 @@ def _reader(task: Task) -> Reader:
     if isinstance(task, MathSkills):
         return _math_skills
     if isinstance(task, WorkedTask):
-        return _worked
+        return _read_worked
     if isinstance(task, VisionSkills):
         return _vision_skills
     return _any
@@ -123,15 +123,15 @@ def _math_skills(example: Example, reference: str | None) -> Problem | None:
         return _problem(example, reference or extract(example.response, SKILLS[example.skill].kind) or "")
     # The skill says what kind of answer is meant. One that was discovered does not; the form of the reference does,
     # and skills of one kind are scored alike.
-    kind = kind_of(reference) if reference else None
+    kind = infer_kind(reference) if reference else None
     alike = next((name for name, skill in SKILLS.items() if skill.kind is kind), "")
     return replace(_problem(example, reference), skill=alike, subskill="") if reference and alike else None
 
 
-def kind_of(reference: str) -> AnswerKind | None:
+def infer_kind(reference: str) -> AnswerKind | None:
     """The kind of answer that all of a reference is; `None` where it is none.
 
-    >>> [kind_of(text) for text in ("1,200", "4:05", "3, 1, 2", "7 nuts")]
+    >>> [infer_kind(text) for text in ("1,200", "4:05", "3, 1, 2", "7 nuts")]
     [<AnswerKind.NUMBER: 'number'>, <AnswerKind.CLOCK: 'clock'>, <AnswerKind.LIST: 'list'>, None]
     """
     from palaestra.tasks.math.answers import AnswerKind, extract
@@ -140,11 +140,11 @@ def kind_of(reference: str) -> AnswerKind | None:
     return next((kind for kind in AnswerKind if extract(reference, kind) == reference), None)
 
 
-def _worked(example: Example, reference: str | None) -> Problem:
+def _read_worked(example: Example, reference: str | None) -> Problem:
     from palaestra.tasks.math.extraction import extract
 
-    found = None if reference else extract(example.response)
-    return _problem(example, reference or (found.text if found else ""), question=example.messages[-1].text)
+    candidate = None if reference else extract(example.response)
+    return _problem(example, reference or (candidate.text if candidate else ""), question=example.messages[-1].text)
 
 
 def _vision_skills(example: Example, reference: str | None) -> Problem:
@@ -162,4 +162,4 @@ def _any(example: Example, reference: str | None) -> Problem | None:
 def _problem(example: Example, reference: str, **metadata: object) -> Problem:
     # Scorers of visual tasks look for the possible answers; none given, none known.
     brought = {"choices": [], **(example.metadata), **metadata}
-    return Problem(name_of(example), example.messages, reference, example.skill, example.subskill, brought)
+    return Problem(make_problem_id(example), example.messages, reference, example.skill, example.subskill, brought)

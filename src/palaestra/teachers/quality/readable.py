@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from palaestra.core.errors import LessonError
 from palaestra.core.records import Example
 from palaestra.teachers.quality.base import Context
-from palaestra.teachers.quality.records import KEPT, Verdict, dropped
+from palaestra.teachers.quality.records import KEPT, CheckResult, drop
 
 EMPTY, BROKEN, UNTEACHABLE = "empty", "broken text", "the student cannot be taught it"
 
@@ -22,7 +22,7 @@ class Readable:
     rank = 0
     needed = True
 
-    def judge(self, examples: Sequence[Example], context: Context) -> list[Verdict]:
+    def judge(self, examples: Sequence[Example], context: Context) -> list[CheckResult]:
         verdicts = [_text(example) for example in examples]
         good = [example for example, verdict in zip(examples, verdicts, strict=True) if verdict is KEPT]
         if context.student is None or not good:
@@ -35,21 +35,21 @@ class Readable:
                     try:
                         context.student.check([example])
                     except LessonError as error:
-                        verdicts[place] = dropped(UNTEACHABLE, str(error))
+                        verdicts[place] = drop(UNTEACHABLE, str(error))
         return verdicts
 
 
-def _text(example: Example) -> Verdict:
+def _text(example: Example) -> CheckResult:
     if not example.response.strip():
-        return dropped(EMPTY, "the response")
+        return drop(EMPTY, "the response")
     if not example.messages:
-        return dropped(EMPTY, "no question")
+        return drop(EMPTY, "no question")
     if not example.messages[-1].text.strip() and isinstance(example.messages[-1].content, str):
-        return dropped(EMPTY, "the question")
+        return drop(EMPTY, "the question")
     for name, text in (*((m.role, m.text) for m in example.messages), ("response", example.response)):
         fault = damage(text)
         if fault:
-            return dropped(BROKEN, f"{name}: {fault}")
+            return drop(BROKEN, f"{name}: {fault}")
     return KEPT
 
 
@@ -61,9 +61,9 @@ def damage(text: str) -> str:
     """
     if "\ufffd" in text:
         return "a character that was lost"
-    found = _CONTROL.search(text)
-    if found:
-        return f"the control character {found.group()!r}"
+    match = _CONTROL.search(text)
+    if match:
+        return f"the control character {match.group()!r}"
     if text.isascii():
         return ""
     try:

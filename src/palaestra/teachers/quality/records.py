@@ -20,7 +20,7 @@ class Ruling(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckResult:
     """Of one check on one example.
 
     Arguments:
@@ -36,15 +36,15 @@ class Verdict:
     other: int | None = None
 
 
-KEPT = Verdict()
+KEPT = CheckResult()
 
 
-def dropped(reason: str, detail: str = "", other: int | None = None) -> Verdict:
-    return Verdict(Ruling.DROPPED, reason, detail, other)
+def drop(reason: str, detail: str = "", other: int | None = None) -> CheckResult:
+    return CheckResult(Ruling.DROPPED, reason, detail, other)
 
 
-def not_judged(reason: str) -> Verdict:
-    return Verdict(Ruling.NOT_JUDGED, reason)
+def not_judged(reason: str) -> CheckResult:
+    return CheckResult(Ruling.NOT_JUDGED, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,8 @@ class CheckReport:
 
     def share(self, reason: str) -> float:
         """Of how many of the examples that came to it this was said, dropped or not; from 0 to 1."""
-        said = self.reasons.get(reason, 0) + self.remarks.get(reason, 0)
-        return said / self.given if self.given else 0.0
+        count = self.reasons.get(reason, 0) + self.remarks.get(reason, 0)
+        return count / self.given if self.given else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +150,10 @@ class Inspection:
             return tuple(start + position for position in positions)
 
         dropped = tuple(
-            replace(one, position=start + one.position, other=None if one.other is None else start + one.other)
-            for one in later.dropped
+            replace(entry, position=start + entry.position, other=None if entry.other is None else start + entry.other)
+            for entry in later.dropped
         )
-        failures = tuple(replace(one, positions=move(one.positions)) for one in later.failures)
+        failures = tuple(replace(entry, positions=move(entry.positions)) for entry in later.failures)
         earlier = {report.name: report for report in self.checks}
         return Inspection(
             (*self.kept, *later.kept), (*self.positions, *move(later.positions)), (*self.dropped, *dropped),

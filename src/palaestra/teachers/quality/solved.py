@@ -8,8 +8,8 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.records import Attempt, Example, Failure, Problem
 from palaestra.tasks.texts import hashes
 from palaestra.teachers.quality.base import Context
-from palaestra.teachers.quality.problems import name_of, pose
-from palaestra.teachers.quality.records import KEPT, Ruling, Verdict, dropped, not_judged
+from palaestra.teachers.quality.problems import make_problem_id, pose
+from palaestra.teachers.quality.records import KEPT, CheckResult, Ruling, drop, not_judged
 
 SOLVED = "already solved"
 """Said of those that stay as of those that go: `CheckReport.share(SOLVED)` is what the student can do of a lesson."""
@@ -33,7 +33,7 @@ class Solved:
             raise SettingsError(f"solved needs a share to stay from 0 to 1; got {stay}")
         self.stay = stay
 
-    def judge(self, examples: Sequence[Example], context: Context) -> list[Verdict | Failure]:
+    def judge(self, examples: Sequence[Example], context: Context) -> list[CheckResult | Failure]:
         from palaestra.tasks.evaluate import evaluate
 
         if context.engine is None:
@@ -56,16 +56,16 @@ class Solved:
 
     def _judge(
         self, example: Example, problem: Problem | None, attempts: dict[str, list[Attempt]]
-    ) -> Verdict | Failure:
-        made = attempts.get(problem.id, []) if problem is not None else []
-        if not made:
+    ) -> CheckResult | Failure:
+        tries = attempts.get(problem.id, []) if problem is not None else []
+        if not tries:
             return not_judged(NOTHING_TO_SCORE_BY)
-        if any(attempt.correct is False for attempt in made):
+        if any(attempt.correct is False for attempt in tries):
             return KEPT
-        for attempt in made:
+        for attempt in tries:
             if isinstance(attempt.outcome, Failure):
                 return attempt.outcome
-        chance = int(hashes([name_of(example)])[0]) / 2**64
+        chance = int(hashes([make_problem_id(example)])[0]) / 2**64
         if chance < self.stay:
-            return Verdict(Ruling.KEPT, SOLVED)
-        return dropped(SOLVED, f"{len(made)} of {len(made)} answers are right")
+            return CheckResult(Ruling.KEPT, SOLVED)
+        return drop(SOLVED, f"{len(tries)} of {len(tries)} answers are right")

@@ -2,7 +2,7 @@
 
 from palaestra.teachers.skills.agreement import Agreement, agreement
 from palaestra.teachers.skills.discovery import STAGES, Discovery, Keep
-from palaestra.teachers.skills.gold import by_gold
+from palaestra.teachers.skills.gold import map_own_skills
 from palaestra.teachers.skills.overview import CategoryRow, Overview, overview
 from palaestra.teachers.skills.records import Category, SkillMap
 from palaestra.teachers.skills.task import Discovered, GenerativeDiscovered, original, relabel
@@ -19,7 +19,7 @@ __all__ = [
     "Overview",
     "SkillMap",
     "agreement",
-    "by_gold",
+    "map_own_skills",
     "original",
     "overview",
     "relabel",

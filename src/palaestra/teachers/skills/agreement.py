@@ -35,36 +35,36 @@ class Agreement:
     table: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
-def agreement(found: SkillMap, gold: SkillMap) -> Agreement:
-    """Compare discovered skills with gold ones (`by_gold`)."""
-    both = [problem for problem in gold.assignment if problem in found.assignment]
-    one = [found.assignment[problem] for problem in both]
+def agreement(discovered: SkillMap, gold: SkillMap) -> Agreement:
+    """Compare discovered skills with gold ones (`map_own_skills`)."""
+    both = [problem for problem in gold.assignment if problem in discovered.assignment]
+    labels = [discovered.assignment[problem] for problem in both]
     other = [gold.assignment[problem] for problem in both]
     table: dict[str, dict[str, int]] = {}
-    for category, skill in zip(one, other, strict=True):
+    for category, skill in zip(labels, other, strict=True):
         row = table.setdefault(skill, {})
         row[category] = row.get(category, 0) + 1
-    known = {id_ for several in (found, gold) for id_ in (*several.assignment, *several.unassigned)}
-    counts = len(both), len(known) - len(both), len(set(one)), len(set(other))
+    known = {id_ for several in (discovered, gold) for id_ in (*several.assignment, *several.unassigned)}
+    counts = len(both), len(known) - len(both), len(set(labels)), len(set(other))
     if not both:
         return Agreement(None, None, None, *counts)
-    cells = contingency(one, other)
-    return Agreement(adjusted_rand(cells), mutual_information(cells), purity(cells), *counts, table)
+    cells = contingency(labels, other)
+    return Agreement(compute_rand_index(cells), mutual_information(cells), purity(cells), *counts, table)
 
 
-def contingency(one: Sequence[str], other: Sequence[str]) -> np.ndarray:
+def contingency(labels: Sequence[str], other: Sequence[str]) -> np.ndarray:
     """How many things have each pair of labels, as an array `cells_CG`."""
-    rows, row = np.unique(list(one), return_inverse=True)
+    rows, row = np.unique(list(labels), return_inverse=True)
     columns, column = np.unique(list(other), return_inverse=True)
     cells_CG = np.zeros((len(rows), len(columns)), dtype=np.int64)
     np.add.at(cells_CG, (row, column), 1)
     return cells_CG
 
 
-def adjusted_rand(cells_CG: np.ndarray) -> float:
+def compute_rand_index(cells_CG: np.ndarray) -> float:
     """The adjusted Rand index (Hubert and Arabie, 1985).
 
-    >>> round(adjusted_rand(contingency("aabb", "xxyz")), 4)
+    >>> round(compute_rand_index(contingency("aabb", "xxyz")), 4)
     0.5714
     """
     pairs = _pairs(cells_CG)

@@ -131,10 +131,10 @@ def _from_labels(rows: Iterable[tuple[str, tuple[str, str, str]]]) -> SkillMap:
 def _from_dataenvgym(data: dict[str, Any]) -> SkillMap:
     try:
         categories = tuple(
-            Category(str(one["descriptive_name"]), "", tuple(map(str, one["skills"])))
-            for one in data["skill_categories"]
+            Category(str(entry["descriptive_name"]), "", tuple(map(str, entry["skills"])))
+            for entry in data["skill_categories"]
         )
-        names = {str(one["instance_id"]): str(one["skill"]["name"]) for one in data["labeled_instructions"]}
+        names = {str(entry["instance_id"]): str(entry["skill"]["name"]) for entry in data["labeled_instructions"]}
         assignment = {
             str(problem): str(category["descriptive_name"])
             for problem, category in data["instance_id_to_skill_category"].items()

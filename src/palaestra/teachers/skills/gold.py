@@ -11,7 +11,7 @@ from palaestra.teachers.skills.records import Category, SkillMap
 from palaestra.teachers.skills.task import original
 
 
-def by_gold(task: Task, problems: Sequence[Problem]) -> SkillMap:
+def map_own_skills(task: Task, problems: Sequence[Problem]) -> SkillMap:
     """The map of the task's own skills; asks nobody.
 
     Raises:

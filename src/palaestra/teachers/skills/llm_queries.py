@@ -12,13 +12,13 @@ from palaestra.core.records import Failure, ImagePart, Message, Problem, TextPar
 from palaestra.engines.base import Answer, BaseEngine, Engine, Request, Sampling, reads_schema
 from palaestra.engines.cached import CACHED_FAILURES
 from palaestra.engines.structured import Check, ask
-from palaestra.teachers.prompts import Prompts
+from palaestra.teachers.prompts import TeacherPrompts
 
 T = TypeVar("T", bound=BaseModel)
 
 
 @dataclass(frozen=True)
-class Asking:
+class SkillQueries:
     """What all three stages share; see `Discovery` for the arguments.
 
     Arguments:
@@ -26,7 +26,7 @@ class Asking:
     """
 
     engine: Engine
-    prompts: Prompts = field(default_factory=Prompts)
+    prompts: TeacherPrompts = field(default_factory=TeacherPrompts)
     tries: int = 3
     max_tokens: int = 1024
     seed: int = 0
@@ -60,7 +60,7 @@ class Asking:
         return Request((*before, shown), request.sampling, request.seed)
 
 
-def may_pass(failure: Failure) -> bool:
+def is_transient(failure: Failure) -> bool:
     """Whether a failure was one of the moment, so that asking again makes sense."""
     return failure.cause not in CACHED_FAILURES
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pydantic import BaseModel, Field
 
 from palaestra.core.records import Failure, Problem
-from palaestra.teachers.skills.llm_queries import Asking
+from palaestra.teachers.skills.llm_queries import SkillQueries
 from palaestra.teachers.skills.spelling import fault, key, tidy
 
 
@@ -21,7 +21,9 @@ class SkillName(BaseModel):
     skill: str = Field(description="the skill, in two to five words")
 
 
-def name_skills(problems: Sequence[Problem], asking: Asking, known: Iterable[str] = ()) -> dict[str, str | Failure]:
+def name_skills(
+    problems: Sequence[Problem], asking: SkillQueries, known: Iterable[str] = ()
+) -> dict[str, str | Failure]:
     """The skill of each problem by its id, or why it has none.
 
     Arguments:
@@ -31,9 +33,9 @@ def name_skills(problems: Sequence[Problem], asking: Asking, known: Iterable[str
         asking.about(problem, "name", reference=problem.reference if asking.show_references else "")
         for problem in problems
     ]
-    answers = asking.ask(questions, SkillName, check=lambda _, said: fault(said.skill))
+    answers = asking.ask(questions, SkillName, check=lambda _, answer: fault(answer.skill))
     spelled = {key(name): name for name in known}
     return {
-        problem.id: said if isinstance(said, Failure) else spelled.setdefault(key(said.skill), tidy(said.skill))
-        for problem, said in zip(problems, answers, strict=True)
+        problem.id: answer if isinstance(answer, Failure) else spelled.setdefault(key(answer.skill), tidy(answer.skill))
+        for problem, answer in zip(problems, answers, strict=True)
     }

@@ -103,25 +103,25 @@ def overview(stages: Mapping[str, SkillMap]) -> Overview | None:
     stage = last_stage(stages)
     if not stage:
         return None
-    found, gold = stages[stage], stages.get(OWN)
+    skills, gold = stages[stage], stages.get(OWN)
     # Stage 1 has asked about every problem that the categories come from, and about no other. Skills of a file have no
     # stage 1: the stage before the test problems has the problems that they are taught by.
-    shaping = stages.get("assignment", found)
-    source = {*found.names, *found.unnamed} if found.models else {*shaping.assignment, *shaping.unassigned}
-    of_source = found.select(source)
-    of_test = found.select({*found.assignment, *found.unassigned} - source)
+    shaping = stages.get("assignment", skills)
+    source = {*skills.names, *skills.unnamed} if skills.models else {*shaping.assignment, *shaping.unassigned}
+    of_source = skills.select(source)
+    of_test = skills.select({*skills.assignment, *skills.unassigned} - source)
     return Overview(
         stage=stage,
-        models=found.models,
-        wanted=found.wanted,
-        rows=tuple(_row(category, of_source, of_test, gold) for category in found.categories),
+        models=skills.models,
+        wanted=skills.wanted,
+        rows=tuple(_row(category, of_source, of_test, gold) for category in skills.categories),
         problems=len(source),
         test=len(of_test.assignment) + len(of_test.unassigned),
-        names=len(set(found.names.values())),
-        unnamed=_causes(found.unnamed.values()),
-        unassigned=_causes(found.unassigned.values()),
-        repairs=found.repairs,
-        reasked=found.reasked,
+        names=len(set(skills.names.values())),
+        unnamed=_causes(skills.unnamed.values()),
+        unassigned=_causes(skills.unassigned.values()),
+        repairs=skills.repairs,
+        reasked=skills.reasked,
         agreement=_compare(of_source, gold),
         agreement_test=_compare(of_test, gold),
     )
@@ -141,11 +141,11 @@ def _row(category: Category, source: SkillMap, test: SkillMap, gold: SkillMap | 
     )
 
 
-def _compare(found: SkillMap, gold: SkillMap | None) -> Agreement | None:
-    """How far they agree over the problems of `found`; nothing where the task's own skills do not divide them."""
-    if gold is None or not found.assignment:
+def _compare(skills: SkillMap, gold: SkillMap | None) -> Agreement | None:
+    """How far they agree over the problems of `skills`; nothing where the task's own skills do not divide them."""
+    if gold is None or not skills.assignment:
         return None
-    compared = agreement(found, gold.select({*found.assignment, *found.unassigned}))
+    compared = agreement(skills, gold.select({*skills.assignment, *skills.unassigned}))
     return compared if compared.gold > 1 else None
 
 
@@ -153,19 +153,19 @@ def _causes(failures: Iterable[Failure]) -> dict[str, int]:
     return dict(sorted(Counter(str(failure.cause) for failure in failures).items()))
 
 
-def _plain(found: Agreement | None) -> dict[str, Any] | None:
-    if found is None:
+def _plain(skills: Agreement | None) -> dict[str, Any] | None:
+    if skills is None:
         return None
 
-    def rounded(value: float | None) -> float | None:
+    def shorten(value: float | None) -> float | None:
         return None if value is None else round(value, 4)
 
     return {
-        "adjusted_rand": rounded(found.adjusted_rand),
-        "mutual_information": rounded(found.mutual_information),
-        "purity": rounded(found.purity),
-        "problems": found.problems,
-        "left_out": found.left_out,
-        "categories": found.categories,
-        "gold": found.gold,
+        "adjusted_rand": shorten(skills.adjusted_rand),
+        "mutual_information": shorten(skills.mutual_information),
+        "purity": shorten(skills.purity),
+        "problems": skills.problems,
+        "left_out": skills.left_out,
+        "categories": skills.categories,
+        "gold": skills.gold,
     }

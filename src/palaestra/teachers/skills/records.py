@@ -60,7 +60,7 @@ class SkillMap:
     def subskill(self, problem: str) -> str:
         """The problem's own name, where it is a member of its category; else empty."""
         name, skill = self.names.get(problem, ""), self.skill(problem)
-        return name if any(name in one.members for one in self.categories if one.name == skill) else ""
+        return name if any(name in category.members for category in self.categories if category.name == skill) else ""
 
     def missing(self, problems: Iterable[Problem]) -> list[Problem]:
         """The problems that nobody has asked about yet."""

@@ -38,7 +38,7 @@ def fault(name: str) -> str:
     return ""
 
 
-def quoted(names: Iterable[str], most: int = 10) -> str:
+def quote_names(names: Iterable[str], most: int = 10) -> str:
     """The first of some names, for a message."""
     given = list(names)
     more = f" and {len(given) - most} more" if len(given) > most else ""

@@ -19,12 +19,12 @@ GOLD = "gold_skill"
 T = TypeVar("T", Problem, Attempt)
 
 
-def relabel(items: Sequence[T], found: SkillMap) -> list[T]:
-    """Problems, or attempts at them, with the skills of `found`; a problem that has none there has an empty one."""
+def relabel(items: Sequence[T], skill_map: SkillMap) -> list[T]:
+    """Problems, or attempts at them, with the skills of `skill_map`; a problem that has none there has an empty one."""
     return [
-        _relabelled(item, found)
+        _relabel(item, skill_map)
         if isinstance(item, Problem)
-        else replace(item, problem=_relabelled(item.problem, found))
+        else replace(item, problem=_relabel(item.problem, skill_map))
         for item in items
     ]
 
@@ -38,10 +38,10 @@ def original(problem: Problem) -> Problem:
     return replace(problem, skill=skill, subskill=subskill, metadata=metadata)
 
 
-def _relabelled(problem: Problem, found: SkillMap) -> Problem:
+def _relabel(problem: Problem, skill_map: SkillMap) -> Problem:
     own = original(problem)
     metadata = {**own.metadata, GOLD: [own.skill, own.subskill]}
-    return replace(own, skill=found.skill(own.id), subskill=found.subskill(own.id), metadata=metadata)
+    return replace(own, skill=skill_map.skill(own.id), subskill=skill_map.subskill(own.id), metadata=metadata)
 
 
 class Discovered:
@@ -60,11 +60,11 @@ class Discovered:
         TaskError: the map has no categories.
     """
 
-    def __init__(self, task: Task, found: SkillMap, only: Sequence[str] = ()) -> None:
-        if not found.categories:
-            why = next((failure.message for failure in found.unassigned.values()), "nothing was discovered yet")
+    def __init__(self, task: Task, skill_map: SkillMap, only: Sequence[str] = ()) -> None:
+        if not skill_map.categories:
+            why = next((failure.message for failure in skill_map.unassigned.values()), "nothing was discovered yet")
             raise TaskError(f"there are no discovered skills for task '{task.name}': {why}")
-        self.task, self.found, self.only, self.name = task, found, tuple(only), task.name
+        self.task, self.skill_map, self.only, self.name = task, skill_map, tuple(only), task.name
 
     def __getattr__(self, name: str) -> Any:
         # `task` is not there yet in a copy that is being made; the others go by the task's own skills.
@@ -74,7 +74,7 @@ class Discovered:
 
     def skills(self) -> Mapping[str, tuple[str, ...]]:
         """The categories, with the names of stage 1 as their subskills."""
-        return self.found.skills()
+        return self.skill_map.skills()
 
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
         """The task's problems under their discovered skills, those of `skills` only if given.
@@ -84,13 +84,13 @@ class Discovered:
         """
         check_skills(self, skills)
         own = self.task.problems(split, per_skill, seed, () if split is Split.TRAIN else self.only)
-        unseen = self.found.missing(own)
+        unseen = self.skill_map.missing(own)
         if unseen and split is not Split.TRAIN:
             raise TaskError(
                 f"{len(unseen)} of {len(own)} {split} problems of '{self.name}' are not in the skill map, "
                 f"{unseen[0].id} for one; give them to assign_more first"
             )
-        labelled = relabel(own, self.found)
+        labelled = relabel(own, self.skill_map)
         for skill in skills:
             if not any(problem.skill == skill for problem in labelled):
                 raise TaskError(

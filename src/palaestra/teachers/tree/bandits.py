@@ -13,8 +13,8 @@ import numpy as np
 
 from palaestra.teachers.allocation import share_out
 from palaestra.teachers.tree.curves import KNOWN, Array, Posterior, posterior
-from palaestra.teachers.tree.limits import Limits
-from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, Tree
+from palaestra.teachers.tree.limits import TreeLimits
+from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, TreeState
 
 FARTHEST = 4
 """Lessons that are planned ahead at most."""
@@ -35,14 +35,14 @@ class Bandit(ABC):
         self.keep = keep
 
     @abstractmethod
-    def planned(self, known: Posterior, total: int, generator: np.random.Generator) -> Array:
+    def plan_examples(self, known: Posterior, total: int, generator: np.random.Generator) -> Array:
         """How many of the next `total` examples each subskill is to get."""
 
-    def decide(self, tree: Tree, size: int, limits: Limits, generator: np.random.Generator) -> list[Action]:
+    def decide(self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator) -> list[Action]:
         known = posterior(tree)
         ahead = max(size, min(tree.budget, FARTHEST * size))
         kept_L = self.keep * ahead * _knew(known)
-        planned_L = kept_L + self.planned(known, ahead - round(kept_L.sum()), generator)
+        planned_L = kept_L + self.plan_examples(known, ahead - round(kept_L.sum()), generator)
         # Who gets the odd example changes from round to round.
         order = generator.permutation(len(planned_L)).tolist()
         shares = share_out(size, {row: float(planned_L[row]) for row in order})
@@ -79,7 +79,7 @@ class UpperConfidence(Bandit):
         super().__init__(keep)
         self.optimism = optimism
 
-    def planned(self, known: Posterior, total: int, generator: np.random.Generator) -> Array:
+    def plan_examples(self, known: Posterior, total: int, generator: np.random.Generator) -> Array:
         return plan(known.marginals(total, self.optimism), total)
 
 
@@ -98,10 +98,10 @@ class Thompson(Bandit):
         super().__init__(keep)
         self.draws = draws
 
-    def planned(self, known: Posterior, total: int, generator: np.random.Generator) -> Array:
-        plans = [plan(known.drawn(total, generator), total) for _ in range(self.draws)]
-        found: Array = np.mean(plans, axis=0)
-        return found
+    def plan_examples(self, known: Posterior, total: int, generator: np.random.Generator) -> Array:
+        plans = [plan(known.sample(total, generator), total) for _ in range(self.draws)]
+        plan_L: Array = np.mean(plans, axis=0)
+        return plan_L
 
 
 def plan(gain_LN: Array, total: int) -> Array:

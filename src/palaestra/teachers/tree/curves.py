@@ -22,7 +22,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from palaestra.teachers.tree.records import Count, Leaf, Tree
+from palaestra.teachers.tree.records import Count, Leaf, TreeState
 
 Array = NDArray[np.float64]
 
@@ -100,7 +100,7 @@ class Posterior:
             gain_LN = gain_LN + optimism * spread_LN
         return self._next(gain_LN, more)
 
-    def drawn(self, more: int, generator: np.random.Generator) -> Array:
+    def sample(self, more: int, generator: np.random.Generator) -> Array:
         """The same for one curve of each subskill, drawn from the posterior."""
         sums_LG = np.cumsum(self.weights_LG, axis=1)
         place_L = (sums_LG < generator.random((len(sums_LG), 1)) * sums_LG[:, -1:]).sum(axis=1)
@@ -109,18 +109,18 @@ class Posterior:
     def _next(self, gain_LN: Array, more: int) -> Array:
         """Of the gains of all examples, those that come after what was given."""
         place_LN, last = self.given_L[:, None] + np.arange(more)[None, :], gain_LN.shape[1] - 1
-        found_LN = np.take_along_axis(gain_LN, np.minimum(place_LN, last), axis=1) * self.value_L[:, None]
+        next_LN = np.take_along_axis(gain_LN, np.minimum(place_LN, last), axis=1) * self.value_L[:, None]
         # Beyond the curves every further example brings still less, so that what is left is spread.
-        return np.where(place_LN > last, found_LN * (last / np.maximum(place_LN, 1)) ** 2, found_LN)
+        return np.where(place_LN > last, next_LN * (last / np.maximum(place_LN, 1)) ** 2, next_LN)
 
     def accuracy(self) -> Array:
         """The expected accuracy of every subskill after training on what was given."""
         place_L = np.minimum(self.given_L, LONGEST)
-        found: Array = np.einsum("lg,gl->l", self.weights_LG, self.grid.curve_GN[:, place_L])
-        return found
+        accuracy_L: Array = np.einsum("lg,gl->l", self.weights_LG, self.grid.curve_GN[:, place_L])
+        return accuracy_L
 
 
-def posterior(tree: Tree) -> Posterior:
+def posterior(tree: TreeState) -> Posterior:
     """What the validation answers so far say of every subskill."""
     leaves = [(branch, leaf) for branch in tree for leaf in branch.leaves]
     grid = _grid()
@@ -165,20 +165,20 @@ def _fit(grid: Grid, likelihood_LG: Array, skills: list[list[int]]) -> tuple[Arr
             reach_LR[rows] = chance_R
         weights_LRG = joint_LRG / evidence_LR[:, :, None] * reach_LR[:, :, None]
         weights_LG = weights_LRG.sum(axis=1)
-        kind_RK = _shared(
+        kind_RK = _estimate_rates(
             np.stack([_by(grid.kind_G, weights_LRG[:, r].sum(axis=0), 3) for r in range(len(KINDS))]), prior_kind
         )
         learning_G = weights_LG.sum(axis=0) * (grid.kind_G != OUT)
-        pace_P = _shared(_by(grid.pace_G, learning_G, len(PACES)), prior_pace)
-        loss_D = _shared(_by(grid.loss_G, weights_LG.sum(axis=0), len(LOSSES)), prior_loss)
-        sort_R = _shared(sort_SR.sum(axis=0), prior_sort)
+        pace_P = _estimate_rates(_by(grid.pace_G, learning_G, len(PACES)), prior_pace)
+        loss_D = _estimate_rates(_by(grid.loss_G, weights_LG.sum(axis=0), len(LOSSES)), prior_loss)
+        sort_R = _estimate_rates(sort_SR.sum(axis=0), prior_sort)
     return weights_LG / weights_LG.sum(axis=1, keepdims=True), 1 - sort_SR[:, 0]
 
 
-def _shared(counts: Array, prior: Array) -> Array:
+def _estimate_rates(counts: Array, prior: Array) -> Array:
     """Rates from counts and a prior that weighs `PRIOR_WEIGHT` of them; along the last axis."""
-    found = counts + PRIOR_WEIGHT * prior
-    rates: Array = found / found.sum(axis=-1, keepdims=True)
+    total = counts + PRIOR_WEIGHT * prior
+    rates: Array = total / total.sum(axis=-1, keepdims=True)
     return rates
 
 
@@ -187,19 +187,19 @@ def _by(index_G: NDArray[np.int64], weight_G: Array, count: int) -> Array:
 
 
 def _log_likelihood(grid: Grid, leaf: Leaf) -> Array:
-    found = _binomial(leaf.measured[0], grid.base_G)
+    log_G = _binomial(leaf.measured[0], grid.base_G)
     # The same few problems are asked after every round: their answers are no independent ones.
     weight = max(1, len(leaf.measured) - 1) ** -0.5
     for place, measured in enumerate(leaf.measured[1:], 1):
-        found += weight * _binomial(measured, grid.curve_GN[:, min(LONGEST, sum(leaf.given[:place]))])
-    return found
+        log_G += weight * _binomial(measured, grid.curve_GN[:, min(LONGEST, sum(leaf.given[:place]))])
+    return log_G
 
 
 def _binomial(measured: Count, chance_G: Array) -> Array:
     chance_G = SLIP + (1 - 2 * SLIP) * chance_G
     wrong, weight = measured.count - measured.correct, min(1.0, MOST_COUNTED / max(1, measured.count))
-    found: Array = weight * (measured.correct * np.log(chance_G) + wrong * np.log1p(-chance_G))
-    return found
+    log_G: Array = weight * (measured.correct * np.log(chance_G) + wrong * np.log1p(-chance_G))
+    return log_G
 
 
 @cache

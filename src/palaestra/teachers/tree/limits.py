@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from palaestra.core.errors import SettingsError
 from palaestra.teachers.allocation import share_out
-from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, Tree
+from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, TreeState
 
 K = TypeVar("K", bound=Hashable)
 
@@ -21,7 +21,7 @@ MOST_ASKED = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TreeLimits:
     """The limits of one lesson.
 
     Arguments:
@@ -45,7 +45,7 @@ class Limits:
             if getattr(self, name) < 0:
                 raise SettingsError(f"{name} is at least 0, which is no limit; got {getattr(self, name)}")
 
-    def most(self, tree: Tree, size: int) -> int:
+    def most(self, tree: TreeState, size: int) -> int:
         """The most examples that one skill may get."""
         return math.ceil(size * self.cap) if self.cap * len(tree.weak or tree.branches) >= 1 else size
 
@@ -61,25 +61,25 @@ class Limits:
         return max(0, min(closed, at_once, left))
 
 
-def enforce(tree: Tree, actions: Sequence[Action], size: int, limits: Limits) -> list[Action]:
+def enforce(tree: TreeState, actions: Sequence[Action], size: int, limits: TreeLimits) -> list[Action]:
     """The actions as they may be taken: at most one a skill, `size` examples in all.
 
     Unknown skills and subskills are refused, and so is a subskill that may not be opened; counts below 0 are 0. What
     remains is scaled to the size of the lesson under the caps. What then is left over goes to what the policy did
     not ask for, evenly. Less than `size` is spent only if `subskill_cap` or `max_subskills` leave no room for it.
     """
-    asked, refused = _asked(tree, actions, limits)
-    caps = {one.branch.name: one for one in asked.values()}
+    asked, refused = _read_actions(tree, actions, limits)
+    caps = {request.branch.name: request for request in asked.values()}
     most, leaf_most = limits.most(tree, size), limits.most_of_subskill(size)
     shares = fill(
         size,
-        {name: float(sum(one.counts.values())) for name, one in caps.items()},
-        {name: min(most, leaf_most * sum(1 for n in one.counts.values() if n)) for name, one in caps.items()},
+        {name: float(sum(request.counts.values())) for name, request in caps.items()},
+        {name: min(most, leaf_most * sum(1 for n in request.counts.values() if n)) for name, request in caps.items()},
     )
     for name, share in shares.items():
         caps[name].take(share, leaf_most)
     _spend_rest(size - sum(shares.values()), caps, most, leaf_most, limits)
-    taken = [one.action(size) for one in caps.values() if one.spent]
+    taken = [request.action(size) for request in caps.values() if request.spent]
     if refused and taken:
         first = taken[0]
         taken[0] = _with_reason(first, f"{first.reason}; refused: {'; '.join(refused)}")
@@ -106,7 +106,7 @@ def fill(total: int, weights: Mapping[K, float], most: Mapping[K, int]) -> dict[
 
 
 @dataclass(slots=True)
-class _Asked:
+class _Request:
     """What a policy asks for one skill, what may be had of it, and what it gets."""
 
     branch: Branch
@@ -141,9 +141,11 @@ class _Asked:
         return Exploit(self.branch.name, given, reason)
 
 
-def _asked(tree: Tree, actions: Iterable[Action], limits: Limits) -> tuple[dict[str, _Asked], list[str]]:
+def _read_actions(
+    tree: TreeState, actions: Iterable[Action], limits: TreeLimits
+) -> tuple[dict[str, _Request], list[str]]:
     """What is asked for each skill of the tree, and what cannot be had."""
-    asked = {branch.name: _Asked(branch) for branch in tree}
+    asked = {branch.name: _Request(branch) for branch in tree}
     seen: set[str] = set()
     refused: list[str] = []
     for action in actions:
@@ -155,63 +157,63 @@ def _asked(tree: Tree, actions: Iterable[Action], limits: Limits) -> tuple[dict[
             seen.add(action.skill)
             _read(asked[action.skill], action, limits)
     # Where nothing is left of an action, its own reason may never be read.
-    lost = [one for one in asked.values() if one.notes and not one.total]
-    return asked, refused + [f"{one.branch.name}: {', '.join(one.notes)}" for one in lost]
+    lost = [request for request in asked.values() if request.notes and not request.total]
+    return asked, refused + [f"{request.branch.name}: {', '.join(request.notes)}" for request in lost]
 
 
-def _read(one: _Asked, action: Action, limits: Limits) -> None:
+def _read(request: _Request, action: Action, limits: TreeLimits) -> None:
     """Take an action apart: what of it may be had."""
-    one.reason = action.reason
-    room = limits.room(one.branch)
+    request.reason = action.reason
+    room = limits.room(request.branch)
     for name, wanted in action.allocation.items():
-        leaf = one.branch.leaf(name)
+        leaf = request.branch.leaf(name)
         # A policy from elsewhere may not keep to its types.
         sane = wanted == wanted and wanted >= 0
         count = int(min(MOST_ASKED, wanted)) if sane else 0
         if leaf is None:
-            one.notes.append(f"there is no subskill '{name}'")
+            request.notes.append(f"there is no subskill '{name}'")
         elif not sane:
-            one.notes.append(f"{wanted} for {name or one.branch.name} is none")
+            request.notes.append(f"{wanted} for {name or request.branch.name} is none")
         elif not leaf.open and count:
             if action.kind != "explore":
-                one.notes.append(f"{name} is not open")
+                request.notes.append(f"{name} is not open")
             elif not room:
-                one.notes.append(f"{name} may not be opened now")
+                request.notes.append(f"{name} may not be opened now")
             else:
                 room -= 1
-                one.counts[name] = count
+                request.counts[name] = count
         else:
-            one.counts[name] = count
-    one.total = sum(one.counts.values())
+            request.counts[name] = count
+    request.total = sum(request.counts.values())
 
 
-def _spend_rest(rest: int, asked: Mapping[str, _Asked], most: int, leaf_most: int, limits: Limits) -> None:
+def _spend_rest(rest: int, asked: Mapping[str, _Request], most: int, leaf_most: int, limits: TreeLimits) -> None:
     """Give what is left, evenly, to weak skills (to what is open, then to what may be opened), then to the others."""
-    weak = {name: one for name, one in asked.items() if not one.branch.mastered}
+    weak = {name: request for name, request in asked.items() if not request.branch.mastered}
     for several, opening in ((weak, False), (weak, True), (asked, True)):
         if rest <= 0:
             return
-        usable = {name: _usable(one, limits, opening) for name, one in several.items()}
+        usable = {name: _usable(request, limits, opening) for name, request in several.items()}
         room = {
-            name: min(most - one.spent, sum(leaf_most - one.given.get(part, 0) for part in usable[name]))
-            for name, one in several.items()
+            name: min(most - request.spent, sum(leaf_most - request.given.get(part, 0) for part in usable[name]))
+            for name, request in several.items()
         }
         for name, share in fill(rest, dict.fromkeys(several, 1.0), room).items():
-            one = several[name]
-            left = {part: leaf_most - one.given.get(part, 0) for part in usable[name]}
+            request = several[name]
+            left = {part: leaf_most - request.given.get(part, 0) for part in usable[name]}
             for part, count in fill(share, dict.fromkeys(left, 1.0), left).items():
-                one.given[part] = one.given.get(part, 0) + count
+                request.given[part] = request.given.get(part, 0) + count
             rest -= share
-            if share and not one.reason:
-                one.reason = "what nothing else was asked for"
+            if share and not request.reason:
+                request.reason = "what nothing else was asked for"
 
 
-def _usable(one: _Asked, limits: Limits, opening: bool) -> list[str]:
+def _usable(request: _Request, limits: TreeLimits, opening: bool) -> list[str]:
     """The subskills that may be given data: the open ones, those that are being opened, and as many more as may be."""
-    usable = [leaf.name for leaf in one.branch.opened] + list(one.new)
+    usable = [leaf.name for leaf in request.branch.opened] + list(request.new)
     if opening:
-        others = [leaf.name for leaf in one.branch.closed if leaf.name not in one.new]
-        usable += others[: max(0, limits.room(one.branch) - len(one.new))]
+        others = [leaf.name for leaf in request.branch.closed if leaf.name not in request.new]
+        usable += others[: max(0, limits.room(request.branch) - len(request.new))]
     return usable
 
 

@@ -9,24 +9,24 @@ import numpy as np
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.registry import Registry
-from palaestra.teachers.tree.limits import Limits
-from palaestra.teachers.tree.records import Action, Tree
+from palaestra.teachers.tree.limits import TreeLimits
+from palaestra.teachers.tree.records import Action, TreeState
 
 POLICIES = Registry("tree policy", "palaestra.tree_policies")
-for _name, _place, _said in (
-    ("response", "response:Response", "by what is left to learn, and how much of it data has brought so far"),
+for _name, _place, _help in (
+    ("response", "response:TreeResponse", "by what is left to learn, and how much of it data has brought so far"),
     ("ucb", "bandits:UpperConfidence", "by the gain that learning curves promise for every further example"),
     ("thompson", "bandits:Thompson", "the same for curves that are drawn from what the answers allow"),
     ("alternating", "simple:Alternating", "explores in one round, exploits in the next"),
     ("balanced", "simple:Balanced", "opens subskills up to the maximum, then fills them evenly"),
     ("random", "simple:Random", "explores or exploits by chance"),
     ("threshold", "simple:Threshold", "explores a skill whose last reward was small, exploits one whose was not"),
-    ("model", "model:Model", "a language model that reads the whole history and gives its reasons"),
+    ("model", "model:TreeModel", "a language model that reads the whole history and gives its reasons"),
 ):
-    POLICIES.register(_name, f"palaestra.teachers.tree.{_place}", _said)
+    POLICIES.register(_name, f"palaestra.teachers.tree.{_place}", _help)
 
 
-class Policy(Protocol):
+class TreePolicy(Protocol):
     """Decides the actions of a round.
 
     Arguments of `decide`:
@@ -40,12 +40,12 @@ class Policy(Protocol):
 
     open_at_once: int
 
-    def decide(self, tree: Tree, size: int, limits: Limits, generator: np.random.Generator) -> list[Action]:
+    def decide(self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator) -> list[Action]:
         """At most one action for each skill."""
         ...
 
 
-def make_policy(name: str, **options: Any) -> Policy:
+def make_policy(name: str, **options: Any) -> TreePolicy:
     """Build the policy that is registered under `name`. An option that is `None` is the policy's own choice.
 
     Raises:
@@ -58,5 +58,5 @@ def make_policy(name: str, **options: Any) -> Policy:
         if option not in known:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
             raise SettingsError(f"tree policy '{name}' has no option '{option}'; {takes}")
-    policy: Policy = kind(**given)
+    policy: TreePolicy = kind(**given)
     return policy

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from palaestra.core.records import Failure
 from palaestra.engines.base import Engine, Request, Sampling
 from palaestra.engines.structured import ask
-from palaestra.teachers.prompts import Prompts
+from palaestra.teachers.prompts import TeacherPrompts
 from palaestra.teachers.tree.records import Branch
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Proposal(BaseModel):
 
 def propose(
     engine: Engine,
-    prompts: Prompts,
+    prompts: TeacherPrompts,
     task: str,
     branches: Sequence[Branch],
     count: int,
@@ -72,15 +72,15 @@ def wrong_with(names: Sequence[str], count: int, existing: Sequence[str]) -> str
     if len(names) != count:
         return f"expected exactly {count} subskills, got {len(names)}"
     seen = {_plain(name) for name in existing}
-    found: set[str] = set()
+    proposed: set[str] = set()
     for name in names:
         if not _plain(name):
             return "a subskill needs a name"
         if _plain(name) in seen:
             return f"'{name}' exists already"
-        if _plain(name) in found:
+        if _plain(name) in proposed:
             return f"'{name}' is there twice"
-        found.add(_plain(name))
+        proposed.add(_plain(name))
     return ""
 
 

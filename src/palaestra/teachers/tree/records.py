@@ -69,12 +69,12 @@ class Branch:
     @property
     def accuracy(self) -> float:
         """On validation, now; `UNKNOWN` where nothing was scored."""
-        return _known(self.measured[-1].accuracy)
+        return _fill_unknown(self.measured[-1].accuracy)
 
     @property
     def before(self) -> float:
         """The same before the first round."""
-        return _known(self.measured[0].accuracy)
+        return _fill_unknown(self.measured[0].accuracy)
 
     @property
     def mastered(self) -> bool:
@@ -83,11 +83,11 @@ class Branch:
     @property
     def rewards(self) -> tuple[float | None, ...]:
         """What each round changed of the skill's validation accuracy; `None` where nothing was scored."""
-        found: list[float | None] = []
+        changes: list[float | None] = []
         for first, second in pairwise(self.measured):
             scored = first.accuracy is not None and second.accuracy is not None
-            found.append(_known(second.accuracy) - _known(first.accuracy) if scored else None)
-        return tuple(found)
+            changes.append(_fill_unknown(second.accuracy) - _fill_unknown(first.accuracy) if scored else None)
+        return tuple(changes)
 
     @property
     def opened(self) -> tuple[Leaf, ...]:
@@ -97,23 +97,23 @@ class Branch:
     def closed(self) -> tuple[Leaf, ...]:
         """Subskills without data, the weakest first."""
         closed = (leaf for leaf in self.leaves if not leaf.open)
-        return tuple(sorted(closed, key=lambda leaf: (self.accuracy_of(leaf), leaf.name)))
+        return tuple(sorted(closed, key=lambda leaf: (self.estimate_accuracy(leaf), leaf.name)))
 
     def leaf(self, name: str) -> Leaf | None:
         return next((leaf for leaf in self.leaves if leaf.name == name), None)
 
-    def accuracy_of(self, leaf: Leaf, place: int = -1) -> float:
+    def estimate_accuracy(self, leaf: Leaf, place: int = -1) -> float:
         """A subskill's accuracy, drawn towards its skill's, being counted on few problems.
 
         Arguments:
             place: which measurement; 0 is before the first round, -1 the last.
         """
-        parent, own = _known(self.measured[place].accuracy), leaf.measured[place]
+        parent, own = _fill_unknown(self.measured[place].accuracy), leaf.measured[place]
         return (own.correct + PRIOR_COUNT * parent) / (own.count + PRIOR_COUNT)
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class TreeState:
     """All skills of a task, as far as a teacher knows them.
 
     Arguments:
@@ -166,11 +166,11 @@ class Exploit:
 Action = Explore | Exploit
 
 
-def tree_of(
+def build_tree(
     state: StudentState,
     skills: Mapping[str, Sequence[str]],
     more: Mapping[str, Sequence[str]] | None = None,
-) -> Tree:
+) -> TreeState:
     """The tree in a state.
 
     Arguments:
@@ -189,14 +189,14 @@ def grow(
     given: Sequence[Mapping[str, Mapping[str, int]]],
     budget: int = 0,
     more: Mapping[str, Sequence[str]] | None = None,
-) -> Tree:
+) -> TreeState:
     """The tree of an episode: for a state, and for a report from a run's store.
 
     Arguments:
         reports: validation before the first round, and after each.
         given: examples by skill and subskill in each round.
     """
-    return Tree(
+    return TreeState(
         tuple(_branch(skill, parts, reports, given, (more or {}).get(skill, ())) for skill, parts in skills.items()),
         len(given),
         budget,
@@ -215,7 +215,7 @@ def _branch(
     names = tuple(dict.fromkeys((*parts, *seen, *more))) or ("",)
     whole = [_slice(report, skill) for report in reports]
     measured = tuple(_count(report) for report in whole)
-    mastered = _known(measured[-1].accuracy) >= MASTERED
+    mastered = _fill_unknown(measured[-1].accuracy) >= MASTERED
     leaves = []
     for name in names:
         counts = tuple(allocation.get(name, 0) for allocation in rounds)
@@ -235,5 +235,5 @@ def _count(report: Report | None) -> Count:
     return Count(report.correct, report.count) if report is not None else Count()
 
 
-def _known(accuracy: float | None) -> float:
+def _fill_unknown(accuracy: float | None) -> float:
     return UNKNOWN if accuracy is None else accuracy

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from palaestra.teachers.allocation import share_out
-from palaestra.teachers.tree.limits import Limits
-from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, Tree
+from palaestra.teachers.tree.limits import TreeLimits
+from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, TreeState
 
 PRIOR_RESPONSE = 0.5
 """What an untried skill is expected to close of its gap."""
@@ -16,7 +16,7 @@ EVIDENCE = 10.0
 """Examples that weigh as much as the prior does."""
 
 
-class Response:
+class TreeResponse:
     """Shares a lesson out by gap times response.
 
     How much a skill gets depends on two estimates, both from validation alone: how much is left to learn, and how
@@ -32,7 +32,7 @@ class Response:
     def __init__(self, keep: float = 0.12) -> None:
         self.keep = keep
 
-    def decide(self, tree: Tree, size: int, limits: Limits, generator: np.random.Generator) -> list[Action]:
+    def decide(self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator) -> list[Action]:
         mastered = {branch.name: 1.0 for branch in tree if branch.mastered}
         weak = {
             branch.name: (1.0 - branch.accuracy) * response(branch.accuracy, branch.before, branch.total)
@@ -58,9 +58,9 @@ def response(accuracy: float, before: float, given: int) -> float:
     return min(1.0, max(0.05, answered, lost))
 
 
-def _act(branch: Branch, share: int, limits: Limits) -> Action:
+def _act(branch: Branch, share: int, limits: TreeLimits) -> Action:
     """One skill's action: which subskills its share goes to, and why."""
-    now = {leaf.name: branch.accuracy_of(leaf) for leaf in branch.leaves}
+    now = {leaf.name: branch.estimate_accuracy(leaf) for leaf in branch.leaves}
     if branch.mastered:
         reason = f"{branch.accuracy:.0%} on validation: keep it alive"
         return Exploit(branch.name, share_out(share, dict.fromkeys(now, 1.0)), reason)
@@ -73,7 +73,7 @@ def _act(branch: Branch, share: int, limits: Limits) -> Action:
         if names:
             return Explore(branch.name, allocation, f"open {names}", tuple(new))
     weights = {
-        leaf.name: (1.0 - now[leaf.name]) * response(now[leaf.name], branch.accuracy_of(leaf, 0), leaf.total)
+        leaf.name: (1.0 - now[leaf.name]) * response(now[leaf.name], branch.estimate_accuracy(leaf, 0), leaf.total)
         for leaf in branch.opened or branch.leaves
     }
     gained = branch.accuracy - branch.before

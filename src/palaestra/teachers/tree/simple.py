@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from palaestra.teachers.allocation import share_out
-from palaestra.teachers.tree.limits import Limits
-from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, Tree
+from palaestra.teachers.tree.limits import TreeLimits
+from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, TreeState
 
 
 class EvenShares(ABC):
@@ -20,10 +20,12 @@ class EvenShares(ABC):
     open_at_once = 2
 
     @abstractmethod
-    def act(self, branch: Branch, share: int, tree: Tree, limits: Limits, generator: np.random.Generator) -> Action:
+    def act(
+        self, branch: Branch, share: int, tree: TreeState, limits: TreeLimits, generator: np.random.Generator
+    ) -> Action:
         """The action of one skill, with `share` examples."""
 
-    def decide(self, tree: Tree, size: int, limits: Limits, generator: np.random.Generator) -> list[Action]:
+    def decide(self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator) -> list[Action]:
         # Whoever gets the odd example changes from round to round.
         order = [tree.branches[int(place)] for place in generator.permutation(len(tree.branches))]
         shares = share_out(size, {branch.name: 1.0 for branch in order})
@@ -35,7 +37,9 @@ class EvenShares(ABC):
 class Alternating(EvenShares):
     """Explores in the first round, exploits in the second, and so on; a skill with nothing to open exploits."""
 
-    def act(self, branch: Branch, share: int, tree: Tree, limits: Limits, generator: np.random.Generator) -> Action:
+    def act(
+        self, branch: Branch, share: int, tree: TreeState, limits: TreeLimits, generator: np.random.Generator
+    ) -> Action:
         if tree.round % 2 == 0 and limits.room(branch):
             return explore(branch, share, limits, "a round to explore")
         turn = "a round to exploit" if tree.round % 2 else "nothing to open"
@@ -45,7 +49,9 @@ class Alternating(EvenShares):
 class Balanced(EvenShares):
     """Opens subskills as long as more are allowed, then fills those with the least data, up to a level."""
 
-    def act(self, branch: Branch, share: int, tree: Tree, limits: Limits, generator: np.random.Generator) -> Action:
+    def act(
+        self, branch: Branch, share: int, tree: TreeState, limits: TreeLimits, generator: np.random.Generator
+    ) -> Action:
         new = branch.closed[: limits.room(branch)]
         leaves = (*branch.opened, *new)
         given = {leaf.name: leaf.total for leaf in leaves}
@@ -60,7 +66,9 @@ class Balanced(EvenShares):
 class Random(EvenShares):
     """Explores or exploits by the toss of a coin, with random shares."""
 
-    def act(self, branch: Branch, share: int, tree: Tree, limits: Limits, generator: np.random.Generator) -> Action:
+    def act(
+        self, branch: Branch, share: int, tree: TreeState, limits: TreeLimits, generator: np.random.Generator
+    ) -> Action:
         room = limits.room(branch)
         if room and (not branch.opened or generator.random() < 0.5):
             count = int(generator.integers(1, room + 1))
@@ -83,26 +91,28 @@ class Threshold(EvenShares):
     def __init__(self, threshold: float = 0.05) -> None:
         self.threshold = threshold
 
-    def act(self, branch: Branch, share: int, tree: Tree, limits: Limits, generator: np.random.Generator) -> Action:
+    def act(
+        self, branch: Branch, share: int, tree: TreeState, limits: TreeLimits, generator: np.random.Generator
+    ) -> Action:
         last = branch.rewards[-1] if branch.rewards else None
-        said = "no reward yet" if last is None else f"the last round brought {100 * last:+.0f} points"
+        reason = "no reward yet" if last is None else f"the last round brought {100 * last:+.0f} points"
         if limits.room(branch) and (last is None or last < self.threshold):
-            return explore(branch, share, limits, said)
-        return exploit(branch, share, limits, said)
+            return explore(branch, share, limits, reason)
+        return exploit(branch, share, limits, reason)
 
 
-def explore(branch: Branch, share: int, limits: Limits, why: str) -> Action:
+def explore(branch: Branch, share: int, limits: TreeLimits, why: str) -> Action:
     """Open the weakest subskills, and give them the share evenly."""
     new = [leaf.name for leaf in branch.closed[: limits.room(branch)]]
     reason = f"{why}: open {', '.join(new) or 'it'}"
     return Explore(branch.name, share_out(share, dict.fromkeys(new, 1.0)), reason, tuple(new))
 
 
-def exploit(branch: Branch, share: int, limits: Limits, why: str) -> Action:
+def exploit(branch: Branch, share: int, limits: TreeLimits, why: str) -> Action:
     """Give the share to what is open, by what is left to learn; where nothing is open, explore."""
     if not branch.opened:
         return explore(branch, share, limits, f"{why}, and nothing is open")
-    weights = {leaf.name: max(1e-3, 1.0 - branch.accuracy_of(leaf)) for leaf in branch.opened}
+    weights = {leaf.name: max(1e-3, 1.0 - branch.estimate_accuracy(leaf)) for leaf in branch.opened}
     return Exploit(branch.name, share_out(share, weights), f"{why}: follow the gaps of what is open")
 
 
