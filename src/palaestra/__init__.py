@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from palaestra.recipes.teach.recipe import teach
     from palaestra.recipes.teach.settings import TeachSettings
     from palaestra.recipes.train.pretrain import PretrainSettings, pretrain
-    from palaestra.recipes.train.recipe import TrainSettings, train
+    from palaestra.recipes.train.recipe import train
     from palaestra.recipes.train.reward_model import RewardSettings, train_reward
+    from palaestra.recipes.train.settings import TrainSettings
     from palaestra.report import write_report as report
     from palaestra.tasks.base import make_task
     from palaestra.teachers.base import make_teacher
@@ -97,7 +98,7 @@ _HOMES = {
     "TeachSettings": "palaestra.recipes.teach.settings",
     "TokenEnv": "palaestra.envs.token",
     "TokenVectorEnv": "palaestra.envs.token",
-    "TrainSettings": "palaestra.recipes.train.recipe",
+    "TrainSettings": "palaestra.recipes.train.settings",
     "TurnEnv": "palaestra.envs.turn",
     "TurnVectorEnv": "palaestra.envs.turn",
     "compare": "palaestra.recipes.evaluate.compare",

@@ -57,7 +57,7 @@ def test_a_student_gets_better_at_what_it_practises(fresh_nano: LoadedModel) -> 
 def test_practice_repeats_by_its_seed_and_is_saved_and_loaded(
     fresh_nano: LoadedModel, tmp_path: Path, method: Method
 ) -> None:
-    student = student_of(fresh_nano, replace(SMALL, kl=0.05, learning_rate=1e-3), method)
+    student = student_of(fresh_nano, replace(SMALL, kl_coef=0.05, learning_rate=1e-3), method)
     question = Request(EXAMPLES[0].messages, Sampling(max_tokens=32))
     clean, before = student.weights_sha256(), student.engine().generate([question])
     curve = student.learn(EXAMPLES[:4], Seeds(0))
@@ -163,9 +163,9 @@ def test_what_is_missing_is_one_clear_line(fresh_nano: LoadedModel) -> None:
         make_student("practice", fresh_nano, score=score)
     with pytest.raises(SettingsError, match="option 'group_size': expected at least 2"):
         make_student("practice", fresh_nano, score=score, environment=TokenVectorEnv, group_size=1)
-    made = make_student("practice", fresh_nano, score=score, environment=TokenVectorEnv, passes=2, kl=0.1)
+    made = make_student("practice", fresh_nano, score=score, environment=TokenVectorEnv, passes=2, kl_coef=0.1)
     assert isinstance(made, PractisingStudent)
-    assert (made.settings.passes, made.settings.kl) == (2, 0.1)
+    assert (made.settings.passes, made.settings.kl_coef) == (2, 0.1)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,9 @@ from palaestra import __version__
 from palaestra.cli import research as research_commands
 from palaestra.cli.listing import KINDS, list_entries
 from palaestra.cli.options import from_settings
+from palaestra.cli.serve import serve
 from palaestra.cli.terminal import INTERRUPTED, TRACEBACK, Commands, StoppedError, explain, quiet
+from palaestra.cli.train_command import TrainCommand
 from palaestra.core.errors import RunError, UnknownNameError
 from palaestra.core.interrupts import raise_on_sigterm
 from palaestra.recipes.progress import plain_console
@@ -32,6 +34,7 @@ app = typer.Typer(
 )
 models_app = typer.Typer(invoke_without_command=True, help="List the registered models, or download one.")
 app.add_typer(models_app, name="models", rich_help_panel=LOOK)
+app.command(rich_help_panel=MEASURE)(serve)
 
 Out = Annotated[
     str, typer.Option("--out", help="The run folder; a new one below runs/ if not given.", rich_help_panel="Run")
@@ -210,10 +213,11 @@ def _register() -> None:
     from palaestra.recipes.evaluate.settings import EvaluateSettings
     from palaestra.recipes.teach.settings import STUDY_SETTINGS, TeachSettings
     from palaestra.recipes.train.pretrain import PretrainSettings
-    from palaestra.recipes.train.recipe import TrainSettings
     from palaestra.recipes.train.reward_model import RewardSettings
+    from palaestra.recipes.train.settings import TrainSettings, make_settings
 
-    app.command("train", rich_help_panel=LEARN)(from_settings(TrainSettings, _train))
+    train = from_settings(TrainSettings, _train, build_settings=make_settings)
+    app.command("train", cls=TrainCommand, rich_help_panel=LEARN)(train)
     app.command("train-reward", rich_help_panel=LEARN)(from_settings(RewardSettings, _train_reward))
     app.command("teach", rich_help_panel=LEARN)(from_settings(TeachSettings, _teach, several=STUDY_SETTINGS))
     app.command("evaluate", rich_help_panel=MEASURE)(from_settings(EvaluateSettings, _evaluate))

@@ -13,7 +13,7 @@ from palaestra.core.records import Report
 from palaestra.core.statistics import Comparison, Mean
 from palaestra.recipes.evaluate.compare import CompareResult
 from palaestra.recipes.teach.study import StudyResult
-from palaestra.report.figures import majority
+from palaestra.report.formatting import majority
 
 
 def report_table(report: Report, counted: str = "problems") -> Table:

@@ -103,14 +103,14 @@ def _token_rollout(episodes: list[dict[str, Any]]) -> Rollout:
     place_BT = torch.arange(width)[None]
     mask_BT = place_BT < lengths[:, None]
     last_BT = place_BT == lengths[:, None] - 1
-    cut_B = torch.tensor([r.truncated for r in responses])
+    truncated_B = torch.tensor([r.truncated for r in responses])
     valid_B = torch.tensor([not r.failure for r in responses])
     restricted = any(allowed is not None for episode in episodes for allowed in episode["legal"])
     return Rollout(
         rewards_BT=_table([episode["rewards"] for episode in episodes], width),
         logprobs_BT=_table([episode["logprobs"] for episode in episodes], width),
         mask_BT=mask_BT,
-        terminated_BT=last_BT & ~cut_B[:, None],
+        terminated_BT=last_BT & ~truncated_B[:, None],
         ended_BT=last_BT,
         inputs=TokenInputs(
             [r.prompt.ids for r in responses],
@@ -120,7 +120,7 @@ def _token_rollout(episodes: list[dict[str, Any]]) -> Rollout:
         entropy_BT=_table([episode["entropies"] for episode in episodes], width),
         group_B=torch.tensor([r.group for r in responses]),
         valid_B=valid_B,
-        cut_B=cut_B,
+        truncated_B=truncated_B,
         episode_returns=[float(e["rewards"].sum()) for e in episodes if not e["response"].failure],
         episode_lengths=lengths.tolist(),
         failures=[r.failure for r in responses if r.failure],
@@ -165,18 +165,18 @@ def collect_answers(
     length_B1 = torch.tensor([[len(row.response_ids)] for row in rows])
     place_BT = torch.arange(width)[None]
     last_BT = place_BT == length_B1 - 1
-    cut_B = torch.tensor([not isinstance(a, Completion) or a.stop_reason is StopReason.LENGTH for a in answers])
+    truncated_B = torch.tensor([not isinstance(a, Completion) or a.stop_reason is StopReason.LENGTH for a in answers])
     logprobs = [answer.logprobs if isinstance(answer, Completion) else () for answer in answers]
     return Rollout(
         rewards_BT=last_BT * torch.tensor(values)[:, None],
         logprobs_BT=_table(logprobs, width),
         mask_BT=place_BT < length_B1,
-        terminated_BT=last_BT & ~cut_B[:, None],
+        terminated_BT=last_BT & ~truncated_B[:, None],
         ended_BT=last_BT,
         inputs=VisualInputs(rows),
         group_B=torch.arange(len(rows)) // group_size,
         valid_B=torch.tensor([not failure for failure in failures]),
-        cut_B=cut_B,
+        truncated_B=truncated_B,
         limit=max_tokens,
         episode_returns=[value for value, failure in zip(values, failures, strict=True) if not failure],
         episode_lengths=length_B1[:, 0].tolist(),
@@ -259,7 +259,7 @@ class ControlCollector:
         # An episode whose environment failed has no return: its rewards so far are not its result.
         rollout.valid_B = torch.from_numpy(~self._failed)
         rollout.limit = max_steps
-        rollout.cut_B = ~(rollout.terminated_BT & rollout.mask_BT).any(-1)
+        rollout.truncated_B = ~(rollout.terminated_BT & rollout.mask_BT).any(-1)
         # The step after the last decision of a sequence belongs to another episode.
         last_B = rollout.mask_BT.sum(-1) - 1
         rollout.ended_BT[torch.arange(self.count), last_B.clamp(min=0)] = True

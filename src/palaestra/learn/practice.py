@@ -26,14 +26,14 @@ from palaestra.engines.families import context_length
 from palaestra.engines.models import LoadedModel
 from palaestra.learn.batches import encode
 from palaestra.learn.collect import collect_answers, collect_responses
-from palaestra.learn.grpo import GRPO, GRPOConfig, Variant, variant
+from palaestra.learn.grpo import GRPO, GRPOConfig, Variant
 from palaestra.learn.policies.language_model import LanguageModelPolicy
 from palaestra.learn.policies.visual import VisualPolicy
-from palaestra.learn.progress import TrainingState
-from palaestra.learn.reference import penalise
+from palaestra.learn.reference import apply_kl_penalty
 from palaestra.learn.rollouts import Rollout
 from palaestra.learn.student import Keep, ModelStudent, OnStep, Scorer, Start
 from palaestra.learn.supervised import Supervision, padding_id
+from palaestra.learn.training_state import TrainingState
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class Practice:
         problems: problems in an iteration.
         group_size: answers to a problem in an iteration.
         max_tokens, temperature: of an answer.
-        kl: weight of the divergence from the base.
+        kl_coef: weight of the divergence from the base.
         variant: which GRPO; see `palaestra.learn.grpo`.
-        minibatches: optimiser steps an update.
+        num_minibatches: optimiser steps an update.
         slots: answers that are generated side by side.
     """
 
@@ -57,9 +57,9 @@ class Practice:
     learning_rate: float = 1e-4
     max_tokens: int = 72
     temperature: float = 1.0
-    kl: float = 0.0
+    kl_coef: float = 0.0
     variant: Variant = "grpo"
-    minibatches: int = 2
+    num_minibatches: int = 2
     slots: int = 128
 
     def __post_init__(self) -> None:
@@ -70,9 +70,9 @@ class Practice:
             ("learning_rate", self.learning_rate > 0, "above 0"),
             ("max_tokens", self.max_tokens >= 1, "at least 1"),
             ("temperature", self.temperature > 0, "above 0"),
-            ("kl", self.kl >= 0, "at least 0"),
+            ("kl_coef", self.kl_coef >= 0, "at least 0"),
             ("variant", self.variant in ("grpo", "dr_grpo", "dapo"), "grpo, dr_grpo or dapo"),
-            ("minibatches", self.minibatches >= 1, "at least 1"),
+            ("num_minibatches", self.num_minibatches >= 1, "at least 1"),
             ("slots", self.slots >= 1, "at least 1"),
         ):
             if not good:
@@ -150,10 +150,10 @@ class PractisingStudent(ModelStudent):
         source = (
             _EngineSource(self, problems, seeds) if self.processor is not None else _TokenSource(self, problems, seeds)
         )
-        config = variant(settings.variant, GRPOConfig(
-            learning_rate=settings.learning_rate, group_size=settings.group_size, kl_coefficient=settings.kl,
-            minibatches=settings.minibatches,
-        ))  # fmt: skip
+        config = GRPOConfig(
+            learning_rate=settings.learning_rate, group_size=settings.group_size, kl_coef=settings.kl_coef,
+            num_minibatches=settings.num_minibatches, variant=settings.variant,
+        )  # fmt: skip
         algorithm = GRPO(source.policy, config, seeds.derive("algorithm"))
         groups = settings.groups(len(problems))
         total = math.ceil(settings.passes * len(problems) / groups)
@@ -168,8 +168,8 @@ class PractisingStudent(ModelStudent):
                 rollout = source.collect(iteration, groups)
                 if not rollout.episode_returns:
                     raise LessonError(f"no answer of iteration {iteration} could be scored: {rollout.failures[0]}")
-                if settings.kl:
-                    penalise(rollout, source.reference_BT(rollout), 0.0)  # The KL term is part of GRPO's loss.
+                if settings.kl_coef:
+                    apply_kl_penalty(rollout, source.reference_BT(rollout), 0.0)  # The KL term is part of GRPO's loss.
                 without_variance.append(algorithm.update(rollout, iteration)["groups_without_variance"])
                 failed += len(rollout.failures)
                 loss = 1.0 - sum(rollout.episode_returns) / len(rollout.episode_returns)

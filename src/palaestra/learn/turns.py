@@ -370,7 +370,7 @@ def _rollout(episodes: Sequence[_Episode]) -> Rollout:
         entropy_BT=torch.from_numpy(entropies),
         group_B=torch.tensor([episode.group for episode in episodes]),
         valid_B=torch.tensor([not episode.failure for episode in episodes]),
-        cut_B=torch.tensor(
+        truncated_B=torch.tensor(
             [not episode.failure and (episode.truncated or episode.cut_messages > 0) for episode in episodes]
         ),
         episode_returns=[float(sum(episode.rewards)) for episode in known],

@@ -15,10 +15,11 @@ from palaestra.recipes.research.bench import PLAN as BENCH
 from palaestra.recipes.research.bench import read_bench
 from palaestra.recipes.teach.run_folder import write_lessons
 from palaestra.recipes.teach.study import PLAN, read_study
-from palaestra.report import figures, lines
 from palaestra.report.bench import bench_page
+from palaestra.report.charts import span
 from palaestra.report.compare import compare_page
 from palaestra.report.evaluate import evaluate_page
+from palaestra.report.formatting import FILTERS
 from palaestra.report.research import research_page
 from palaestra.report.study import study_page
 from palaestra.report.teach import teach_page
@@ -120,5 +121,5 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(figures.FILTERS | lines.FILTERS)
+    environment.filters.update(FILTERS | {"span": span})
     return environment

@@ -14,9 +14,8 @@ from palaestra.core.statistics import Gain, Mean, mean_interval
 from palaestra.recipes.teach.lesson_order import Delivery, add_up
 from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.teach.study import COSTS, ArmPair, StudyArm, StudyResult
-from palaestra.report.appendix import SettingRow, setting_rows
-from palaestra.report.arms import difference_axis, difference_bar, difference_scale, seed_points, series
-from palaestra.report.provenance import ProvenancePart, provenance_part
+from palaestra.report.appendix import ProvenancePart, SettingRow, read_provenance_part, setting_rows
+from palaestra.report.diagrams import difference_axis, difference_bar, difference_scale, seed_points, seed_series
 from palaestra.runs.ledger import describe_cost
 
 
@@ -108,7 +107,7 @@ def study_page(result: StudyResult) -> StudyPage:
         best=_best(arms),
         arms=arms,
         figure=seed_points(result.rows, result.seeds, lambda row, seed: _address(result, row, seed)),
-        seed_series=tuple((seed, series(place)) for place, seed in enumerate(result.seeds)),
+        seed_series=tuple((seed, seed_series(place)) for place, seed in enumerate(result.seeds)),
         axis=difference_axis(scale) if scale else None,
         against_first=tuple(row for row in pairs if row.pair.first == first),
         other_pairs=tuple(row for row in pairs if row.pair.first != first),
@@ -126,7 +125,7 @@ def study_page(result: StudyResult) -> StudyPage:
         ),
         examples=sum(row.examples for row in result.rows),
         settings=setting_rows(result.settings, TeachSettings),
-        provenance=provenance_part(result.folder),
+        provenance=read_provenance_part(result.folder),
     )
 
 

@@ -124,8 +124,8 @@ class ControlPolicy(nn.Module):
         self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True
     ) -> ActionEvaluation:
         inputs: ControlInputs = rollout.inputs
-        seen = selection.of(inputs.observations_BTF)
-        actions = selection.of(inputs.actions_BT)
+        seen = selection.take(inputs.observations_BTF)
+        actions = selection.take(inputs.actions_BT)
         shape = actions.shape[:-1]
         if selection.by_sequence:
             seen, actions = seen.flatten(0, 1), actions.flatten(0, 1)

@@ -10,7 +10,7 @@ import torch
 from palaestra.engines.cpu.kernels import select_matmul_kernels
 from palaestra.learn.batches import IGNORE, Encoded, collate, of_one_shape
 from palaestra.learn.policies.base import ActionEvaluation
-from palaestra.learn.rollouts import Rollout, Selection, everything
+from palaestra.learn.rollouts import Rollout, Selection, select_all
 
 MICROBATCH_SIZE = 16
 """Answers in one pass with gradients."""
@@ -71,7 +71,7 @@ class VisualPolicy:
         self.model.eval()
         logprobs_BT = torch.zeros_like(rollout.rewards_BT)
         with select_matmul_kernels():
-            for selection in everything(rollout, True, self.microbatch_size):
+            for selection in select_all(rollout, True, self.microbatch_size):
                 logprobs_BT[selection.index, : selection.width] = self.evaluate_actions(rollout, selection).logprobs
         return logprobs_BT * rollout.mask_BT
 
