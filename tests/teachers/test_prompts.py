@@ -5,7 +5,7 @@ import pytest
 from palaestra.core.errors import PromptError, SettingsError
 from palaestra.core.records import Message
 from palaestra.teachers.base import TEACHERS
-from palaestra.teachers.prompts import FOLDER, TeacherPrompts
+from palaestra.teachers.prompts import FOLDER, VARIABLES, TeacherPrompts
 
 
 @pytest.fixture
@@ -81,3 +81,13 @@ def test_every_prompt_of_ours_is_jinja_and_every_teacher_has_its_own() -> None:
     for path in FOLDER.rglob("*.j2"):
         assert prompts._environment.get_template(str(path.relative_to(FOLDER))).filename == str(path)
     assert {f"{teacher}/write" for teacher in TEACHERS.names()} <= set(prompts.names())
+
+
+def test_every_template_uses_only_documented_variables() -> None:
+    prompts, page = TeacherPrompts(), (Path(__file__).parents[2] / "docs" / "prompts.md").read_text(encoding="utf-8")
+    for name in prompts.names():
+        kind = name.split("/")[-1].removesuffix(".system")
+        if not kind.startswith("_"):
+            assert prompts.variables(name) <= set(VARIABLES[kind]), name
+    for variables in VARIABLES.values():
+        assert ", ".join(f"`{variable}`" for variable in variables) in page

@@ -1,4 +1,4 @@
-"""Quality: checks that decide what of a lesson is taught."""
+"""Quality checks, which filter the examples of a lesson."""
 
 from palaestra.teachers.quality.base import CHECKS, Check, Context, inspect, make_checks
 from palaestra.teachers.quality.records import (

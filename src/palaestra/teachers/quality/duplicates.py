@@ -1,4 +1,4 @@
-"""Nothing is asked twice: exact and near duplicates, within a lesson and of what was taught before."""
+"""The check `duplicates`: exact and near duplicates within a lesson and of earlier lessons."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from palaestra.teachers.quality.records import KEPT, CheckResult, drop
 
 EXACT, NEAR = "exact duplicate", "near duplicate"
 COMMON = 10
-"""Grams that more than so many held-out problems (and more than one in a hundred) share are the task's wording."""
+"""Word n-grams in more held-out problems than this (and in more than 1 %) are the task's wording and do not count."""
 
 
 class Duplicates:
-    """Drops an example that asks what an earlier one asks.
+    """Drops an example that repeats the question of an earlier one.
 
-    Compared is the last message. Two questions can only be duplicates if all before it, the images included, is the
-    same. **Exact** are equal words in normal form. **Near** are questions whose stretches of words are mostly the
-    same: MinHash finds candidates, and the exact Jaccard similarity decides. What many held-out problems have in
-    common (an instruction, a list of tools) is no part of a question and does not count.
+    The last messages are compared. Two questions can be duplicates only if all messages before them and all images are
+    equal. **Exact** duplicates have equal normalised words. **Near** duplicates share most of their word n-grams: MinHash
+    finds candidates, and the exact Jaccard similarity decides. N-grams that many held-out problems share (an instruction, a
+    list of tools) do not count.
 
-    Of several, the first stays. It comes late (`rank`), so that a wrong example does not keep a right one out.
+    The first of several duplicates is kept. The check runs late (`rank`), so that a wrong example does not exclude a
+    correct one.
 
     Arguments:
-        threshold: the Jaccard similarity from which two questions count as one; 1 or more looks for exact ones only.
-        length: words in a stretch.
-        numbers: questions with other numbers are other questions, however alike their words.
-        response: compare the responses too: the same question may be taught with other reasoning.
+        threshold: the Jaccard similarity of near duplicates; 1 or more: exact duplicates only.
+        length: words in an n-gram.
+        numbers: questions with different numbers are different questions.
+        response: compare the responses too, so that a question may be taught with several solutions.
     """
 
     name = "duplicates"
@@ -79,7 +80,7 @@ class Duplicates:
         return verdicts
 
     def grams(self, texts: Sequence[list[str]], settings: Sequence[str], context: Context) -> Grams:
-        """What two questions are compared by."""
+        """The n-grams that questions are compared by."""
         held = [words(problem.messages[-1].text) for several in context.held_out.values() for problem in several]
         sets = grams(texts, self.length)
         if held:
@@ -97,7 +98,7 @@ class Duplicates:
 
 
 def _setting(example: Example) -> str:
-    """What must be the same before two questions can be: the images, and all that was said before."""
+    """A digest of the images and of all messages before the question."""
     if len(example.messages) == 1 and isinstance(example.messages[0].content, str):
         return ""
     seen = [pictures(message) for message in example.messages]

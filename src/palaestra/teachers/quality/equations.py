@@ -1,7 +1,6 @@
-"""Is what a response calculates right? The one check of reasoning that needs no reference.
+"""The check `equations`: every plain equation between numbers in a response must hold, to the stated digits.
 
-A language model that writes question and answer together is consistent with itself even where it is wrong. Its
-calculations can be done again: every plain equation between numbers must hold, to the digits that it gives.
+It needs no reference. A language model that writes question and answer together may be wrong and consistent with itself.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ WRONG, NONE = "wrong calculation", "no calculation"
 
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?|\d+(?:\.\d+)?"
 _SIGN = r"\s?[-+*/×÷−]\s?|\s[x]\s|(?<=\d)x(?=\d)"
-# An equation counts where it can only mean one thing: it begins a sentence or follows a plain word, and no unit,
-# bracket, power or further sign touches either side.
+# Only unambiguous equations count: they begin a sentence or follow a plain word, and no unit, bracket, power or further
+# operator touches either side.
 _EQUATION = re.compile(
     rf"(?:^|[.;:,!?]\s|<<|\b(?!x\b|of\b|times\b|by\b|and\b|plus\b|minus\b|over\b|per\b|to\b)[A-Za-z]+\s)"
     rf"(?P<equation>(?P<left>\$?(?:{_NUMBER})(?:(?:{_SIGN})\$?(?:{_NUMBER})){{1,8}})"
@@ -68,7 +67,7 @@ def holds(left: str, right: str) -> bool:
 
 
 def _value(expression: str) -> Fraction | None:
-    """The value of numbers and signs, products first; `None` where something is divided by zero."""
+    """Evaluate numbers and operators, products first; `None` for a division by zero."""
     total, term, sign = Fraction(0), Fraction(0), "+"
     for token in _TOKEN.findall(expression.translate(_SIGNS).replace("$", "")):
         if token in "+-*/":

@@ -1,4 +1,4 @@
-"""Does what an example teaches run? Programs against the tests that they come with, plans of tools by their calls.
+"""The check `executes`: runs programs against their tests, and plans of tools by their calls.
 
 Everything runs in the sandbox. A task of another kind takes part with one method,
 
@@ -38,11 +38,11 @@ Runner = Callable[[Example], CheckResult | Failure]
 
 
 class Executes:
-    """Drops programs that fail the tests they come with (`tests`), and plans whose calls do not run.
+    """Drops programs that fail their tests (`tests` in the metadata), and plans whose calls do not run.
 
     Arguments:
-        judge: runs programs; one of its own if not given.
-        workers: programs that run side by side.
+        judge: runs programs; default: a new one.
+        workers: programs that run concurrently.
     """
 
     name = "executes"
@@ -84,7 +84,7 @@ def _catch_errors(run: Runner) -> Runner:
     def run_safely(example: Example) -> CheckResult | Failure:
         try:
             return run(example)
-        except Exception as error:  # Of one example; the others have their verdicts.
+        except Exception as error:  # It concerns one example only.
             return Failure(FailureCause.SCORER, f"{type(error).__name__}: {error}")
 
     return run_safely
@@ -120,12 +120,12 @@ def _program(example: Example, judge: ProgramJudge) -> CheckResult | Failure:
     if isinstance(judgement, Failure):
         if judgement.cause is FailureCause.SANDBOX:
             return judgement
-        return drop(BAD_TESTS, judgement.message)  # They are the example's own.
+        return drop(BAD_TESTS, judgement.message)  # The tests come with the example.
     return KEPT if judgement.passed else drop(FAILED, f"{judgement.outcome.value}: {judgement.detail}")
 
 
 def _find(response: str, names: Sequence[str]) -> tuple[str, str]:
-    """The program in a response that defines the first of `names` that any does, and that name."""
+    """Find the program in a response that defines one of `names`. Returns the code and the first such name."""
     from palaestra.tasks.code.extraction import extract_code
 
     programs = ((extract_code(response, name).code, name) for name in names)
@@ -133,10 +133,10 @@ def _find(response: str, names: Sequence[str]) -> tuple[str, str]:
 
 
 def read_tests(brought: Any, tested: str) -> Functions | Stdio | str:
-    """The tests that an example brings, or what is wrong with them.
+    """Read the tests of an example. Returns a message if they are invalid.
 
     Arguments:
-        brought: assertions that call the program; or `inputs` with the `outputs` that are to be printed.
+        brought: assertions that call the program; or `inputs` with the expected `outputs`.
         tested: the function or class that the assertions call.
     """
     from palaestra.tasks.code.formats import Functions, Stdio
@@ -150,7 +150,7 @@ def read_tests(brought: Any, tested: str) -> Functions | Stdio | str:
 
 
 def read_calls(tests: str) -> list[str] | str:
-    """The names that assertions call, in their order and none of Python's own; or what is wrong with them.
+    """List the names that assertions call, without builtins. Returns a message if the assertions are invalid.
 
     >>> read_calls("assert sorted(f(3)) == g(4)"), read_calls("assert 1 + 1 == 2")
     (['f', 'g'], 'they call nothing')
@@ -169,12 +169,12 @@ def read_calls(tests: str) -> list[str] | str:
 
 def _parse(source: str) -> ast.Module:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Of a model's doubtful escapes nobody here wants to hear.
+        warnings.simplefilter("ignore")  # Invalid escapes in generated code only cause warnings.
         return ast.parse(source)
 
 
 def _plan(example: Example, task: Any) -> CheckResult:
-    """Make the calls of a plan; whether they are the right ones is for the scorer to say."""
+    """Run the calls of a plan. The scorer decides whether they are the right ones."""
     from palaestra.tasks.tools.extraction import extract_calls, extract_program
     from palaestra.tasks.tools.library import LIBRARY
 

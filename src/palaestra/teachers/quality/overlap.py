@@ -1,8 +1,7 @@
-"""The check `overlap`: no held-out problem gets into a lesson.
+"""The check `overlap`: no example repeats a held-out problem.
 
-An example that repeats a problem is dropped. An example with the wording of a problem and other numbers is kept and
-counted by split: tasks that draw their problems share wordings by design, and lessons are practice with other numbers.
-Such examples are dropped only on request.
+An example with the wording of a problem and other numbers is kept and counted by split, because procedural tasks share
+wordings by design. Such examples are dropped only on request.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from palaestra.teachers.quality.base import Context
 from palaestra.teachers.quality.records import KEPT, CheckResult, Ruling, drop
 
 BLOCK = 4096
-"""Examples that are looked at together."""
+"""Examples that are compared in one batch."""
 
 
 class Overlap:
     """Drops examples that repeat a held-out problem, word for word or lightly reworded: see `palaestra.tasks.leakage`.
 
-    The lesson environment makes the same check of every lesson. Here it comes before the checks that cost more.
+    The lesson environment applies the same check to every lesson. Here it runs before more expensive checks.
 
     Arguments:
-        length: words in a stretch.
-        templates: what becomes of the same words with other numbers: `"report"` keeps and counts them.
+        length: words in an n-gram.
+        templates: what to do with the same words and other numbers: `"report"` keeps and counts them, `"drop"` drops them.
     """
 
     name = "overlap"
@@ -83,7 +82,7 @@ class _Templates:
             self._places.setdefault((text.pictures, " ".join(without_numbers(text.words))), place)
 
     def find(self, example: Example, most: tuple[int, float] | None) -> tuple[Split, Problem] | None:
-        """A problem with the same question but for its numbers, or else the one of which `most` is there."""
+        """Find a problem whose question differs only in its numbers, or else the problem of the best match `most`."""
         if not example.messages:
             return None
         asked = example.messages[-1]

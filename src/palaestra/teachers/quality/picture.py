@@ -1,4 +1,4 @@
-"""Do the images of an example show what it says they show?"""
+"""The check `picture`: the images of an example are readable and show its scene."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ IN_WORDS = "painted from words, which cannot be verified"
 
 
 class Picture:
-    """Drops an example whose image is damaged, or differs from the scene that it brings (`scene`).
+    """Drops an example whose image is damaged or differs from its scene (`scene` in the metadata).
 
-    Whether a picture that was painted from words (`description`) shows what they say cannot be verified by comparing: it
-    is dropped where it is damaged or of one colour all over, and else goes on, counted as not judged.
+    An image that was generated from a text (`description`) cannot be verified. It is dropped if it is damaged or has only
+    one colour; otherwise it counts as not judged.
     """
 
     name = "picture"
@@ -49,7 +49,7 @@ def _judge(example: Example) -> CheckResult:
     except ImageError as error:
         return drop(UNREADABLE, str(error))
     if described is None and example.metadata.get("description"):
-        # The picture that is asked about comes last; those before it belong to worked problems.
+        # The last image belongs to the question; earlier ones belong to worked problems.
         plain = all(low == high for low, high in images[-1].getextrema())  # type: ignore[misc]
         return drop(BLANK) if plain else not_judged(IN_WORDS)
     if described is None:

@@ -1,4 +1,4 @@
-"""Can an example be read at all: by people, and by the student?"""
+"""The check `readable`: the text of an example is intact and fits the student's context."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
 
 
 class Readable:
-    """Drops what is empty, damaged, or more than the student's context holds."""
+    """Drops examples that are empty, damaged, or too long for the student's context."""
 
     name = "readable"
     rank = 0
@@ -28,7 +28,7 @@ class Readable:
         if context.student is None or not good:
             return verdicts
         try:
-            context.student.check(good)  # Mostly all are fit, and some students are faster with many at once.
+            context.student.check(good)  # One call for all is faster; most lessons pass.
         except LessonError:
             for place, example in enumerate(examples):
                 if verdicts[place] is KEPT:
@@ -54,7 +54,7 @@ def _text(example: Example) -> CheckResult:
 
 
 def damage(text: str) -> str:
-    r"""What is broken in a text; empty if nothing is.
+    r"""Describe the damage of a text; empty if it is intact.
 
     >>> damage("café"), damage("cafÃ©"), damage("a\ufffdb")
     ('', 'bytes that were decoded as something else', 'a character that was lost')
@@ -67,7 +67,7 @@ def damage(text: str) -> str:
     if text.isascii():
         return ""
     try:
-        # What was UTF-8 and was taken for Windows' or Latin letters goes back; real text almost never does.
+        # UTF-8 that was decoded as Windows-1252 can be converted back; intact text almost never can.
         text.encode("cp1252").decode("utf-8")
     except UnicodeError:
         return ""

@@ -1,4 +1,4 @@
-"""Does the task's own scorer accept what an example teaches?"""
+"""The check `scorer`: the task's own scorer accepts the response of an example."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOTHING_TO_SCORE_BY = "nothing to score it by"
 
 
 class Scorer:
-    """Drops what the task would not score as right, by the problem that the example poses (see `problems`)."""
+    """Drops examples whose response the task scores as wrong; see `palaestra.teachers.quality.problems`."""
 
     name = "scorer"
     rank = 20
@@ -32,7 +32,7 @@ def _judge(example: Example, context: Context) -> CheckResult | Failure:
             return not_judged(NOTHING_TO_SCORE_BY)
         if posed.basis is Basis.CLAIMED and not posed.problem.reference:
             return drop(NO_ANSWER)
-    except Exception as error:  # A task is a plugin: whatever it raises is its failure, not a verdict.
+    except Exception as error:  # A task may be user code: its errors are failures, not results.
         return Failure(FailureCause.SCORER, f"{type(error).__name__}: {error}")
     outcome = score(context.task, posed.problem, Completion(example.response))
     if isinstance(outcome, Failure):
@@ -43,7 +43,7 @@ def _judge(example: Example, context: Context) -> CheckResult | Failure:
 
 
 def _evidence(score: Score) -> str:
-    """What the scorer found, in a line. The reference is of the example itself, or of the train split."""
+    """The scorer's evidence in one line. The reference comes from the example or the train split."""
     evidence = score.evidence
     if "expected" in evidence:
         return f"expected {evidence['expected']!r}; got {evidence.get('extracted', evidence.get('answer', ''))!r}"

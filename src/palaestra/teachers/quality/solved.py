@@ -1,4 +1,4 @@
-"""Is there anything to learn? What the student can do already teaches it little."""
+"""The check `solved`: drops examples that the student already solves."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from palaestra.teachers.quality.problems import make_problem_id, pose
 from palaestra.teachers.quality.records import KEPT, CheckResult, Ruling, drop, not_judged
 
 SOLVED = "already solved"
-"""Said of those that stay as of those that go: `CheckReport.share(SOLVED)` is what the student can do of a lesson."""
+"""The reason of dropped and kept examples alike; `CheckReport.share(SOLVED)` is the fraction that the student solves."""
 NO_STUDENT, NOTHING_TO_SCORE_BY = "no student to ask", "nothing to score the student by"
 
 
 class Solved:
-    """Drops what the student, as it is now, answers right every time that it is asked.
+    """Drops examples that the current student always answers correctly.
 
     Arguments:
-        stay: the share of such examples that is kept all the same, so that what is known is not lost; 0 drops all,
-            1 only counts them. Which ones stay depends on nothing but the example.
+        stay: the fraction of such examples to keep, against forgetting; 0 drops all, 1 only counts them. The choice
+            depends on the example alone.
     """
 
     name = "solved"

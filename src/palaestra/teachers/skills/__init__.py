@@ -1,4 +1,4 @@
-"""Skills: discovered with a language model, or the task's own; and how far the two agree."""
+"""Skill discovery with a language model, skills files, and the agreement with the task's own skills."""
 
 from palaestra.teachers.skills.agreement import Agreement, agreement
 from palaestra.teachers.skills.discovery import STAGES, Discovery, Keep

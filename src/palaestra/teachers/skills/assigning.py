@@ -1,4 +1,4 @@
-"""Stage 3: give every problem one category, by its name where that is a member of one, else by asking."""
+"""Stage 3: assign every problem to a category, by its skill name or by a question to the model."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from palaestra.teachers.skills.spelling import key
 def assign(
     problems: Sequence[Problem], names: Mapping[str, str], categories: Sequence[Category], asking: SkillQueries
 ) -> dict[str, str | Failure]:
-    """The category of each problem by its id, or why it has none.
+    """Assign problems to categories. Returns the category, or a failure, by problem id.
 
     Arguments:
-        names: the names of stage 1; a problem without one is asked about.
+        names: the names of stage 1; the model is asked about problems without one.
         categories: at least one.
     """
     member = {name: category.name for category in categories for name in category.members}
@@ -33,7 +33,7 @@ def assign(
 
 
 def _schema(categories: Sequence[Category]) -> type[BaseModel]:
-    """An answer that can only be one of the categories; the spelling may differ where nothing enforces it."""
+    """The schema of an answer: one of the categories. Variants of spelling are accepted."""
     names = tuple(category.name for category in categories)
     spelled = {key(name): name for name in names}
 

@@ -1,8 +1,8 @@
-"""What is wrong with categories that a model made, and the categories with that put right.
+"""Find and repair errors in the categories that a model made.
 
-One function does both. What it finds is told to the model, which may answer again; after the last answer the same list is
-the report of what was repaired. Nothing is put into a category by a guess of ours: names that have none are sorted by a
-further question, and stage 3 asks about the problems of those that still have none.
+The model receives the list of errors and may answer again; after the last answer the list reports the repairs. No name is
+assigned by guessing: names without a category are sorted by a further question, and stage 3 asks about the problems of
+names that are still without one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from palaestra.teachers.skills.spelling import fault, key, quote_names, tidy
 
 
 class SkillGroup(BaseModel):
-    """One category, as the model says it."""
+    """One category in the model's answer."""
 
     name: str = Field(description="what the category is called, in one to five words")
     description: str = Field("", description="one sentence that tells what belongs into it")
@@ -25,14 +25,14 @@ class SkillGroup(BaseModel):
 
 
 class SkillGroups(BaseModel):
-    """What the model is to answer."""
+    """The schema of the model's answer."""
 
     categories: list[SkillGroup]
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Something that is wrong, in words that a model can act on, and what is done where it does not."""
+    """An error, in words that a model can act on, and its repair."""
 
     wrong: str
     done: str
@@ -44,12 +44,12 @@ class Repair:
 def repair_categories(
     groups: SkillGroups, names: Mapping[str, int], wanted: int = 0, allowed: Sequence[Category] = ()
 ) -> tuple[list[Category], list[Repair]]:
-    """Categories that are unique, not empty and share no name, and all that had to be put right for it.
+    """Repair categories: they become unique and not empty, and no name is in two of them. Returns them with the repairs.
 
     Arguments:
-        names: what was to be sorted, each with the number of its problems.
-        wanted: how many categories there are to be; 0 for as many as the model likes.
-        allowed: the only categories that may be used, which then may stay empty; empty for any.
+        names: the names to sort, each with the number of its problems.
+        wanted: the number of categories; 0: the model decides.
+        allowed: the categories that may be used, which may stay empty; empty: any.
     """
     spelled = {key(name): name for name in names}
     may = {key(category.name): category.name for category in allowed}
@@ -99,9 +99,9 @@ def repair_categories(
 
 
 def _fit(categories: list[Category], names: Mapping[str, int], wanted: int) -> tuple[list[Category], str]:
-    """The categories in the number that is wanted, as far as that can be had, and what was done for it.
+    """Change the number of categories to `wanted`, as far as possible. Returns them with a description of the repair.
 
-    Too many: the smallest are dissolved. Too few: the commonest name of the largest becomes a category of its own.
+    Too many: the smallest are dissolved. Too few: the most frequent name of the largest becomes a category of its own.
     """
 
     def size(category: Category) -> int:
@@ -115,7 +115,7 @@ def _fit(categories: list[Category], names: Mapping[str, int], wanted: int) -> t
     taken: list[str] = []
     while len(categories) < wanted:
         used = {key(category.name) for category in categories}
-        # The largest first; a name that is a category's already cannot become another's.
+        # The largest category first. A name that is already a category cannot become another one.
         pairs = [(size(c), names[name], c, name) for c in categories if len(c.members) > 1 for name in c.members]
         pairs = [pair for pair in pairs if key(pair[3]) not in used]
         if not pairs:

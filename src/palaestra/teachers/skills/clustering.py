@@ -1,8 +1,7 @@
-"""Stage 2: cluster the names into categories that share no name and leave none out.
+"""Stage 2: cluster the names into disjoint categories.
 
-As many names as one answer can hold make the categories. What has none then, because there were more names or because the
-model left some out, is sorted into those, all calls side by side. The commonest names come first. Among equals a hash
-decides, so that the first are no alphabet's beginning.
+The first call clusters as many names as one answer can hold. Further calls sort the remaining names, and those that the
+model left out, into these categories. The most frequent names come first; a hash breaks ties.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from palaestra.teachers.skills.records import Category
 from palaestra.teachers.skills.spelling import quote_names
 
 NAMES_A_CALL = 150
-"""Names that one answer sorts: a model that has to write down more begins to lose some."""
+"""Names per answer. With more, models begin to leave some out."""
 TOKENS_A_NAME = 24
-"""Room in the answer for each name, with its share of the rest."""
+"""Tokens of the answer per name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clustering:
-    """What came of stage 2; `failure` says why there are no categories."""
+    """The result of stage 2; without categories, `failure` has the cause."""
 
     categories: tuple[Category, ...] = ()
     repairs: tuple[str, ...] = ()
@@ -36,10 +35,10 @@ class Clustering:
 def cluster(
     names: Mapping[str, int], asking: SkillQueries, wanted: int = 0, names_a_call: int = NAMES_A_CALL
 ) -> Clustering:
-    """Categories for `names`, each given with the number of its problems; at least one name.
+    """Cluster `names`, each with the number of its problems, into categories; at least one name.
 
     Arguments:
-        wanted: how many categories; 0 leaves it to the model. Where there are no more names than that, each is one.
+        wanted: the number of categories; 0: the model decides. With no more names than that, each is a category.
     """
     ordered = sorted(names, key=lambda name: (-names[name], digest(name)))
     if len(ordered) <= max(wanted, 1):
@@ -50,7 +49,7 @@ def cluster(
     first = ordered[:most]
     request = _request(asking, "cluster", first, wanted=wanted)
     answers, failures = _ask(asking, [request], [{name: names[name] for name in first}], wanted)
-    # A poor first answer is not kept because the service broke before it could be mended.
+    # If the service failed before a correction, the first answer is not used.
     if answers[0] is None or (0 in failures and is_transient(failures[0])):
         return Clustering(failure=failures[0])
     categories, wrong = answers[0]
@@ -66,7 +65,7 @@ def cluster(
 def _sort_rest(
     rest: Sequence[str], names: Mapping[str, int], categories: Sequence[Category], asking: SkillQueries, most: int
 ) -> tuple[list[Category], list[str]]:
-    """The categories with the names of `rest` sorted into them, and what went wrong."""
+    """Sort the names of `rest` into the categories. Returns these with the repairs."""
     parts = [rest[start : start + most] for start in range(0, len(rest), most)]
     requests = [_request(asking, "sort", part, categories=categories) for part in parts]
     answers, failures = _ask(asking, requests, [{name: names[name] for name in part} for part in parts], 0, categories)
@@ -98,13 +97,13 @@ def _ask(
     wanted: int,
     allowed: Sequence[Category] = (),
 ) -> tuple[list[Repaired | None], dict[int, Failure]]:
-    """The best categories that the model gave for each request, put right; and its failures by index."""
+    """Ask for categories. Returns the best repaired answer to each request, and the failures by index."""
     best: list[Repaired | None] = [None] * len(requests)
 
     def check(index: int, groups: SkillGroups) -> str:
         repaired = repair_categories(groups, names[index], wanted, allowed)
         before = best[index]
-        # The later answer of two that are as good knows more of what was wanted.
+        # Of two equally good answers the later one is used.
         if repaired[0] and (before is None or _demerit(repaired) <= _demerit(before)):
             best[index] = repaired
         return "; ".join(repair.wrong for repair in repaired[1])
@@ -114,5 +113,5 @@ def _ask(
 
 
 def _demerit(repaired: Repaired) -> tuple[int, int]:
-    """What makes an answer a bad one: first the names that it does not place, then what else had to be put right."""
+    """A sort key, lower is better: first the number of names without a category, then the number of repairs."""
     return -sum(len(category.members) for category in repaired[0]), len(repaired[1])

@@ -26,7 +26,7 @@ from palaestra.teachers.skills.naming import name_skills
 from palaestra.teachers.skills.records import SkillMap
 
 STAGES = ("names", "categories", "assignment")
-"""The stages, in order, by the names under which `keep` is given what they brought."""
+"""The stages in order. `keep` receives the result of each under its name."""
 
 Keep = Callable[[str, SkillMap], None]
 
@@ -39,13 +39,13 @@ class Discovery:
     """Discovers skills with a language model.
 
     Arguments:
-        engine: who answers. A `CachedEngine` makes a stage that was killed go on where it was.
-        prompts: the templates; ours if none are given.
-        show_references: show the model the expected answer of a problem that it names. It never sees one otherwise.
-        tries: how often a question is asked at most, each time with what was wrong before.
-        max_tokens: of an answer; a clustering gets more by the number of its names.
-        names_a_call: names that are clustered, or sorted, by one call.
-        seed: of every request.
+        engine: the language model. With a `CachedEngine` a killed stage resumes without repeated calls.
+        prompts: the templates; default: the built-in ones.
+        show_references: include the expected answer in the prompt that names a problem's skill.
+        tries: maximum calls per question; each repetition contains the errors of the last answer.
+        max_tokens: maximum tokens of an answer; a clustering gets more by the number of its names.
+        names_a_call: names that one call clusters or sorts.
+        seed: the seed of every request.
     """
 
     def __init__(
@@ -67,16 +67,16 @@ class Discovery:
     def discover(
         self, problems: Sequence[Problem], *, categories: int = 0, known: SkillMap | None = None, keep: Keep = _forget
     ) -> SkillMap:
-        """All three stages, or those that are left.
+        """Run all stages, or those that are left.
 
         Arguments:
-            categories: exactly so many; 0 leaves it to the model.
-            known: what was found before, to the end of any stage. Nothing that it holds is asked again, but for what
-                failed for a reason that may have passed. Other `categories` than its own mean: `recluster`.
-            keep: is given each stage when it is done, with everything found so far.
+            categories: the number of categories; 0: the model decides.
+            known: the result of an earlier stage. Only transient failures are asked again. If `categories` differs, the
+                names are clustered again (`recluster`).
+            keep: receives the skill map after each stage.
 
         Returns:
-            Every problem assigned, or unassigned with the cause.
+            The skill map, in which every problem is assigned, or unassigned with the cause.
         """
         if categories < 0:
             raise SettingsError(f"expected categories of at least 0; got {categories}")
@@ -88,10 +88,10 @@ class Discovery:
         return self._from_names(skills, problems, keep)
 
     def assign_more(self, skills: SkillMap, problems: Sequence[Problem]) -> SkillMap:
-        """Assign problems that were not there before, without naming them. What is assigned is not asked again.
+        """Assign further problems to the categories, without naming them.
 
         Raises:
-            SettingsError: there are no categories to choose from.
+            SettingsError: the map has no categories.
         """
         if not skills.categories:
             raise SettingsError("the skill map has no categories to assign problems to; discover them first")
@@ -100,13 +100,13 @@ class Discovery:
     def recluster(
         self, skills: SkillMap, problems: Sequence[Problem], *, categories: int = 0, keep: Keep = _forget
     ) -> SkillMap:
-        """Other categories from the same names: nothing is named again.
+        """Cluster the same names to another number of categories.
 
         Arguments:
-            problems: those that are to be assigned. A problem with a name follows it; the others are asked about.
+            problems: the problems to assign, by their names if they have one.
 
         Raises:
-            SettingsError: there are no names to cluster.
+            SettingsError: the map has no names.
         """
         if not skills.names:
             raise SettingsError("the skill map has no names to cluster; discover them first")
@@ -115,11 +115,11 @@ class Discovery:
         return self._from_names(replace(_without_categories(skills), wanted=categories), problems, keep)
 
     def _from_names(self, skills: SkillMap, problems: Sequence[Problem], keep: Keep) -> SkillMap:
-        """Stages 2 and 3, as far as they are not done."""
+        """Run stages 2 and 3, as far as they are not done."""
         if not skills.categories:
             counted = Counter(skills.names.values())
             if not counted:
-                # Each problem has its own cause: why it could not be named.
+                # Without names, the failures of stage 1 are the causes.
                 return replace(skills, unassigned=dict(skills.unnamed))
             self.asking.again.clear()
             clustering = cluster(counted, self.asking, skills.wanted, self.names_a_call)
@@ -140,7 +140,7 @@ class Discovery:
         return done
 
     def _name(self, skills: SkillMap, problems: Sequence[Problem], keep: Keep) -> SkillMap:
-        """Stage 1 for the problems that have no name."""
+        """Run stage 1 for the problems without a name."""
         final = {problem for problem, failure in skills.unnamed.items() if not is_transient(failure)}
         open_ = _distinct(p for p in problems if p.id not in skills.names and p.id not in final)
         if not open_:
@@ -157,7 +157,7 @@ class Discovery:
         return skills
 
     def _assign(self, skills: SkillMap, problems: Sequence[Problem]) -> SkillMap:
-        """Stage 3 for the problems that have no category."""
+        """Run stage 3 for the problems without a category."""
         final = {problem for problem, failure in skills.unassigned.items() if not is_transient(failure)}
         open_ = _distinct(p for p in problems if p.id not in skills.assignment and p.id not in final)
         if not open_:
@@ -174,7 +174,7 @@ class Discovery:
         )
 
     def _add_stage(self, skills: SkillMap, stage: str) -> SkillMap:
-        """The map with this engine among those who answered, and with what `stage` had to ask again."""
+        """Add the name of the engine and the number of repeated questions of `stage` to the map."""
         name, again = self.asking.engine.name, sum(self.asking.again)
         models = skills.models if name in skills.models else (*skills.models, name)
         reasked = {**skills.reasked, stage: skills.reasked.get(stage, 0) + again} if again else skills.reasked

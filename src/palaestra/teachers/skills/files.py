@@ -1,4 +1,4 @@
-"""Skills files: which skill every problem exercises, computed before and read from a file.
+"""Skills files: the skill of every problem, read from a file.
 
 The file holds one of
 
@@ -35,7 +35,7 @@ def read_skills(path: Path) -> SkillMap:
     """Read a skills file, or the skills file of a run folder.
 
     Raises:
-        SettingsError: there is none, or it has none of the known forms; says where.
+        SettingsError: the file is missing or has an unknown format; the message names the place.
     """
     path = path.expanduser()
     path = path / SKILLS_FILE if path.is_dir() else path

@@ -1,7 +1,6 @@
 """Stage 1: name the skill of every problem.
 
-One question a problem. So a name depends on its problem alone: others may come or go, and what a cache knows of it stays
-known. That many names then mean the same is what stage 2 is for.
+Each problem is one question, so a name depends on its problem alone and can be cached. Stage 2 merges synonyms.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from palaestra.teachers.skills.spelling import fault, key, tidy
 
 
 class SkillName(BaseModel):
-    """What the model is to answer."""
+    """The schema of the model's answer."""
 
     skill: str = Field(description="the skill, in two to five words")
 
@@ -24,10 +23,10 @@ class SkillName(BaseModel):
 def name_skills(
     problems: Sequence[Problem], asking: SkillQueries, known: Iterable[str] = ()
 ) -> dict[str, str | Failure]:
-    """The skill of each problem by its id, or why it has none.
+    """Name the skills of problems. Returns the name, or a failure, by problem id.
 
     Arguments:
-        known: names that exist already; a name that differs from one of them in its spelling only takes that spelling.
+        known: existing names; a new name that differs only in its spelling takes the existing spelling.
     """
     questions = [
         asking.about(problem, "name", reference=problem.reference if asking.show_references else "")

@@ -1,4 +1,4 @@
-"""A task with discovered skills in place of its own, so that every teacher works on them."""
+"""A task with discovered skills in place of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from palaestra.tasks.base import GenerativeTask, Task, check_skills
 from palaestra.teachers.skills.records import SkillMap
 
 GOLD = "gold_skill"
-"""Where a relabelled problem keeps the task's own skill and subskill, in its metadata: scorers may need them."""
+"""The metadata key of a relabelled problem for the task's own skill and subskill, which scorers may need."""
 
 T = TypeVar("T", Problem, Attempt)
 
@@ -30,7 +30,7 @@ def relabel(items: Sequence[T], skill_map: SkillMap) -> list[T]:
 
 
 def original(problem: Problem) -> Problem:
-    """A problem with the task's own skill, whether it was relabelled or not."""
+    """Restore the task's own skill of a problem."""
     if GOLD not in problem.metadata:
         return problem
     skill, subskill = problem.metadata[GOLD]
@@ -45,16 +45,15 @@ def _relabel(problem: Problem, skill_map: SkillMap) -> Problem:
 
 
 class Discovered:
-    """A task whose skills are those of a skill map; whatever else it has, it has of `task`.
+    """A task with the skills of a skill map. All other attributes are those of `task`.
 
-    The problems are the task's own, `per_skill` of each of its own skills, under other labels. So a run on discovered
-    skills is measured on the same problems as one on gold skills. A problem that could not be assigned has an empty
-    skill: it is measured, and no teacher that goes by skills sees it as one.
+    The problems are the task's own, `per_skill` of each of its own skills, with other labels, so runs on discovered and on
+    gold skills are measured on the same problems. An unassigned problem has an empty skill.
 
-    It writes no examples: the task's generators know only the task's skills. A language model has to write.
+    It has no generators, because those of the task know only the task's skills. A language model must write the examples.
 
     Arguments:
-        only: of the task's own skills, those whose problems are measured on; all if empty.
+        only: the task's own skills to use; empty: all.
 
     Raises:
         TaskError: the map has no categories.
@@ -67,7 +66,7 @@ class Discovered:
         self.task, self.skill_map, self.only, self.name = task, skill_map, tuple(only), task.name
 
     def __getattr__(self, name: str) -> Any:
-        # `task` is not there yet in a copy that is being made; the others go by the task's own skills.
+        # A copy has no `task` yet. The other two depend on the task's own skills.
         if name in ("task", "write_examples", "get_shots"):
             raise AttributeError(name)
         return getattr(self.task, name)
@@ -77,10 +76,10 @@ class Discovered:
         return self.skill_map.skills()
 
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
-        """The task's problems under their discovered skills, those of `skills` only if given.
+        """The task's problems with their discovered skills, optionally only those of `skills`.
 
         Raises:
-            TaskError: nobody has labelled some of them, in a split that is measured on; or none has one of `skills`.
+            TaskError: validation or test problems are not in the skill map, or no problem has one of `skills`.
         """
         check_skills(self, skills)
         own = self.task.problems(split, per_skill, seed, () if split is Split.TRAIN else self.only)
@@ -104,7 +103,7 @@ class Discovered:
 
 
 class GenerativeDiscovered(Discovered):
-    """The same for skills that the task's own generators know: those of a skills file that uses the task's names."""
+    """A `Discovered` task with generators, for a skills file that uses the task's own skill names."""
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
         assert isinstance(self.task, GenerativeTask)

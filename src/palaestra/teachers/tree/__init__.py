@@ -1,4 +1,4 @@
-"""The skill tree: its records, its policies, and the limits that hold whatever a policy asks."""
+"""The skill tree: its records, its policies, and the limits that are enforced on them."""
 
 from palaestra.teachers.tree.limits import TreeLimits, enforce
 from palaestra.teachers.tree.policies import POLICIES, TreePolicy, make_policy

@@ -1,6 +1,6 @@
-"""What holds whatever a policy asks: nothing negative, nothing above a cap, and the lesson is spent exactly.
+"""Enforce limits on the actions of a policy: no negative count, none above a cap, and the exact size of the lesson.
 
-Where an action was changed, its reason says so.
+The reason of a changed action says what was changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, Tr
 K = TypeVar("K", bound=Hashable)
 
 MOST_ASKED = 1_000_000
-"""What is asked above this is taken for this, so that proportions can be computed."""
+"""Larger requests are reduced to this, so that proportions can be computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,11 @@ class TreeLimits:
     """The limits of one lesson.
 
     Arguments:
-        cap: the largest share of a lesson that one skill may take, as long as there are enough skills that are not
-            mastered to spend a lesson on under it; with fewer there is none.
-        subskill_cap: the same for one subskill; what does not fit under it stays unspent.
-        max_subskills: how many subskills of a skill may be open; 0 is no limit.
-        open_at_once: how many subskills of a skill may be opened in one round; 0 is no limit.
+        cap: the maximum fraction of a lesson for one skill. It applies only if there are enough skills that are not
+            mastered to fill a lesson.
+        subskill_cap: the maximum fraction for one subskill; the excess stays unspent.
+        max_subskills: maximum open subskills per skill; 0: no limit.
+        open_at_once: maximum subskills that a skill opens per round; 0: no limit.
     """
 
     cap: float = 0.2
@@ -46,15 +46,15 @@ class TreeLimits:
                 raise SettingsError(f"{name} is at least 0, which is no limit; got {getattr(self, name)}")
 
     def most(self, tree: TreeState, size: int) -> int:
-        """The most examples that one skill may get."""
+        """Maximum examples of one skill."""
         return math.ceil(size * self.cap) if self.cap * len(tree.weak or tree.branches) >= 1 else size
 
     def most_of_subskill(self, size: int) -> int:
-        """The most examples that one subskill may get."""
+        """Maximum examples of one subskill."""
         return math.ceil(size * self.subskill_cap)
 
     def room(self, branch: Branch) -> int:
-        """How many subskills of a skill may be opened now."""
+        """The number of subskills of a skill that may be opened now."""
         closed = len(branch.closed)
         at_once = self.open_at_once or closed
         left = self.max_subskills - len(branch.opened) if self.max_subskills else closed
@@ -62,11 +62,11 @@ class TreeLimits:
 
 
 def enforce(tree: TreeState, actions: Sequence[Action], size: int, limits: TreeLimits) -> list[Action]:
-    """The actions as they may be taken: at most one a skill, `size` examples in all.
+    """Change actions to comply with the limits: at most one per skill, `size` examples in total.
 
-    Unknown skills and subskills are refused, and so is a subskill that may not be opened; counts below 0 are 0. What
-    remains is scaled to the size of the lesson under the caps. What then is left over goes to what the policy did
-    not ask for, evenly. Less than `size` is spent only if `subskill_cap` or `max_subskills` leave no room for it.
+    Unknown skills and subskills are refused, and so is a subskill that may not be opened; negative counts become 0. The
+    rest is scaled to the size of the lesson under the caps. Remaining examples are spread evenly over other subskills.
+    Fewer than `size` examples result only if `subskill_cap` or `max_subskills` leave no room.
     """
     asked, refused = _read_actions(tree, actions, limits)
     caps = {request.branch.name: request for request in asked.values()}
@@ -87,7 +87,7 @@ def enforce(tree: TreeState, actions: Sequence[Action], size: int, limits: TreeL
 
 
 def fill(total: int, weights: Mapping[K, float], most: Mapping[K, int]) -> dict[K, int]:
-    """As `share_out`, with a cap for each.
+    """Like `share_out`, with a cap for each key.
 
     >>> fill(10, {"a": 9.0, "b": 1.0, "c": 0.0}, {"a": 4, "b": 9, "c": 9})
     {'a': 4, 'b': 6, 'c': 0}
@@ -107,7 +107,7 @@ def fill(total: int, weights: Mapping[K, float], most: Mapping[K, int]) -> dict[
 
 @dataclass(slots=True)
 class _Request:
-    """What a policy asks for one skill, what may be had of it, and what it gets."""
+    """The request of a policy for one skill, and the examples that it gets."""
 
     branch: Branch
     reason: str = ""
@@ -122,7 +122,7 @@ class _Request:
 
     @property
     def new(self) -> tuple[str, ...]:
-        """Subskills that are opened by what was given."""
+        """Subskills that the given examples open."""
         closed = {leaf.name for leaf in self.branch.closed}
         return tuple(name for name, count in self.given.items() if count and name in closed)
 
@@ -144,7 +144,7 @@ class _Request:
 def _read_actions(
     tree: TreeState, actions: Iterable[Action], limits: TreeLimits
 ) -> tuple[dict[str, _Request], list[str]]:
-    """What is asked for each skill of the tree, and what cannot be had."""
+    """Read the requests for each skill of the tree. Returns them with the refusals."""
     asked = {branch.name: _Request(branch) for branch in tree}
     seen: set[str] = set()
     refused: list[str] = []
@@ -156,18 +156,18 @@ def _read_actions(
         else:
             seen.add(action.skill)
             _read(asked[action.skill], action, limits)
-    # Where nothing is left of an action, its own reason may never be read.
+    # Notes of an action without examples would not appear in any reason.
     lost = [request for request in asked.values() if request.notes and not request.total]
     return asked, refused + [f"{request.branch.name}: {', '.join(request.notes)}" for request in lost]
 
 
 def _read(request: _Request, action: Action, limits: TreeLimits) -> None:
-    """Take an action apart: what of it may be had."""
+    """Read the valid part of an action into the request."""
     request.reason = action.reason
     room = limits.room(request.branch)
     for name, wanted in action.allocation.items():
         leaf = request.branch.leaf(name)
-        # A policy from elsewhere may not keep to its types.
+        # A user's policy may return other types, such as NaN.
         sane = wanted == wanted and wanted >= 0
         count = int(min(MOST_ASKED, wanted)) if sane else 0
         if leaf is None:
@@ -188,7 +188,7 @@ def _read(request: _Request, action: Action, limits: TreeLimits) -> None:
 
 
 def _spend_rest(rest: int, asked: Mapping[str, _Request], most: int, leaf_most: int, limits: TreeLimits) -> None:
-    """Give what is left, evenly, to weak skills (to what is open, then to what may be opened), then to the others."""
+    """Spread remaining examples evenly over weak skills (open subskills, then new ones), then over all skills."""
     weak = {name: request for name, request in asked.items() if not request.branch.mastered}
     for several, opening in ((weak, False), (weak, True), (asked, True)):
         if rest <= 0:
@@ -209,7 +209,7 @@ def _spend_rest(rest: int, asked: Mapping[str, _Request], most: int, leaf_most: 
 
 
 def _usable(request: _Request, limits: TreeLimits, opening: bool) -> list[str]:
-    """The subskills that may be given data: the open ones, those that are being opened, and as many more as may be."""
+    """The subskills that may get data: open ones, those being opened, and as many more as the limits allow."""
     usable = [leaf.name for leaf in request.branch.opened] + list(request.new)
     if opening:
         others = [leaf.name for leaf in request.branch.closed if leaf.name not in request.new]

@@ -1,4 +1,4 @@
-"""The policy `model`: a language model reads the whole history, and decides with reasons."""
+"""The policy `model`: a language model reads the history and decides, with reasons."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Share(BaseModel):
 
 
 class SkillAction(BaseModel):
-    """What is done with one skill."""
+    """The action of one skill."""
 
     skill: str
     action: Literal["explore", "exploit"]
@@ -43,13 +43,13 @@ class Decided(BaseModel):
 
 
 class TreeModel:
-    """Asks a language model once a round. Where it has no answer of the right form, `response` decides, and says so.
+    """Asks a language model once per round. Without a valid answer the policy `response` decides.
 
     Arguments:
-        engine: the model, or what gives it when it is needed.
-        prompts: the templates; ours if none are given.
-        task: what the task is called in the prompt.
-        tries: how often it is asked at most.
+        engine: the language model, or a function that returns it.
+        prompts: the templates; default: the built-in ones.
+        task: the name of the task in the prompt.
+        tries: maximum calls per round.
     """
 
     open_at_once = 2
@@ -65,7 +65,7 @@ class TreeModel:
         self.engine()
 
     def engine(self) -> Engine:
-        """Who is asked; raises `SettingsError` where there is nobody."""
+        """The language model. Raises `SettingsError` if there is none."""
         engine = self._engine if self._engine is None or isinstance(self._engine, Engine) else self._engine()
         if engine is None:
             raise SettingsError("the tree policy 'model' needs a language model; give an engine, or let one write")

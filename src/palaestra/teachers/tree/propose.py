@@ -1,4 +1,4 @@
-"""New subskills, proposed by a language model: exactly as many as were asked for, none twice, none that exist."""
+"""Ask a language model for new subskills: an exact number, without duplicates."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from palaestra.teachers.prompts import TeacherPrompts
 from palaestra.teachers.tree.records import Branch
 
 if TYPE_CHECKING:
-    # Only the types: a list of teachers is to load no torch.
+    # Types only: listing the teachers must not import torch.
     from palaestra.envs.lesson.state import ValidationAttempt
 
 SHOWN = 6
-"""Wrong answers that the model is shown of a skill."""
+"""Wrong answers of a skill in the prompt."""
 SAMPLING = Sampling(max_tokens=512, temperature=0.7)
 
 
 class Proposal(BaseModel):
-    """What is asked for."""
+    """The schema of the model's answer."""
 
     subskills: list[str] = Field(description="names of subskills, each a few words")
 
@@ -38,10 +38,10 @@ def propose(
     wrong: Sequence[ValidationAttempt],
     generator: np.random.Generator,
 ) -> dict[str, tuple[str, ...]]:
-    """`count` new subskills for each of `branches`; a skill that the model has none for, even when asked again, is left out.
+    """Ask for `count` new subskills of each branch. Skills without a valid answer are left out.
 
     Arguments:
-        wrong: the student's wrong answers, of any skill.
+        wrong: the student's wrong answers of all skills.
     """
     questions = []
     for branch in branches:
@@ -64,7 +64,7 @@ def propose(
 
 
 def wrong_with(names: Sequence[str], count: int, existing: Sequence[str]) -> str:
-    """What is wrong with proposed names, or an empty string.
+    """Describe the error of proposed names; empty if they are valid.
 
     >>> wrong_with(["Sums ", "sums"], 2, [])
     "'sums' is there twice"

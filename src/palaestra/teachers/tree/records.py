@@ -1,4 +1,4 @@
-"""The tree of a skill-tree teacher, grown from the student's state alone, and the actions on it."""
+"""The tree of a skill-tree teacher, built from the student's state, and its actions."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 from palaestra.core.records import Report
 
 if TYPE_CHECKING:
-    # Only the types: a list of policies is to load no torch.
+    # Types only: listing the policies must not import torch.
     from palaestra.envs.lesson.state import StudentState
 
 MASTERED = 0.9
-"""Accuracy from which a skill only needs to be kept alive."""
+"""The accuracy from which a skill counts as mastered."""
 PRIOR_COUNT = 4.0
-"""How many imagined observations weigh against the few real ones of a subskill."""
+"""The weight of the skill's accuracy in the estimate of a subskill's, in observations."""
 UNKNOWN = 0.5
-"""The accuracy that is assumed where nothing was scored."""
+"""The assumed accuracy if nothing was scored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Answers that were right, of those that were scored."""
+    """Correct answers among the scored ones."""
 
     correct: int = 0
     count: int = 0
@@ -38,9 +38,9 @@ class Leaf:
     """A subskill.
 
     Arguments:
-        given: examples in each round that is over.
-        measured: validation before the first round, and after each.
-        open: it has been given data, or belongs to a skill that is mastered.
+        given: examples in each finished round.
+        measured: validation counts before the first round, and after each.
+        open: it has data, or its skill is mastered.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A skill with its subskills; a skill without any has one, called `""`."""
+    """A skill with its subskills; a skill without subskills has one with the name `""`."""
 
     name: str
     given: tuple[int, ...]
@@ -68,12 +68,12 @@ class Branch:
 
     @property
     def accuracy(self) -> float:
-        """On validation, now; `UNKNOWN` where nothing was scored."""
+        """Current validation accuracy; `UNKNOWN` if nothing was scored."""
         return _fill_unknown(self.measured[-1].accuracy)
 
     @property
     def before(self) -> float:
-        """The same before the first round."""
+        """Validation accuracy before the first round."""
         return _fill_unknown(self.measured[0].accuracy)
 
     @property
@@ -82,7 +82,7 @@ class Branch:
 
     @property
     def rewards(self) -> tuple[float | None, ...]:
-        """What each round changed of the skill's validation accuracy; `None` where nothing was scored."""
+        """The change of the skill's validation accuracy in each round; `None` if nothing was scored."""
         changes: list[float | None] = []
         for first, second in pairwise(self.measured):
             scored = first.accuracy is not None and second.accuracy is not None
@@ -95,7 +95,7 @@ class Branch:
 
     @property
     def closed(self) -> tuple[Leaf, ...]:
-        """Subskills without data, the weakest first."""
+        """Subskills without data, the lowest accuracy first."""
         closed = (leaf for leaf in self.leaves if not leaf.open)
         return tuple(sorted(closed, key=lambda leaf: (self.estimate_accuracy(leaf), leaf.name)))
 
@@ -103,10 +103,10 @@ class Branch:
         return next((leaf for leaf in self.leaves if leaf.name == name), None)
 
     def estimate_accuracy(self, leaf: Leaf, place: int = -1) -> float:
-        """A subskill's accuracy, drawn towards its skill's, being counted on few problems.
+        """Estimate a subskill's accuracy, shrunk towards its skill's, because it has few problems.
 
         Arguments:
-            place: which measurement; 0 is before the first round, -1 the last.
+            place: the measurement; 0: before the first round, -1: the last.
         """
         parent, own = _fill_unknown(self.measured[place].accuracy), leaf.measured[place]
         return (own.correct + PRIOR_COUNT * parent) / (own.count + PRIOR_COUNT)
@@ -114,11 +114,11 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class TreeState:
-    """All skills of a task, as far as a teacher knows them.
+    """All skills of a task with their history, as a teacher sees them.
 
     Arguments:
-        round: rounds that are over.
-        budget: examples that may still be given, this lesson's included.
+        round: the number of finished rounds.
+        budget: examples that may still be given, including this lesson.
     """
 
     branches: tuple[Branch, ...]
@@ -133,7 +133,7 @@ class TreeState:
 
     @property
     def weak(self) -> tuple[Branch, ...]:
-        """The skills that are not mastered."""
+        """Skills that are not mastered."""
         return tuple(branch for branch in self.branches if not branch.mastered)
 
 
@@ -155,7 +155,7 @@ class Explore:
 
 @dataclass(frozen=True, slots=True)
 class Exploit:
-    """Give examples to subskills of a skill that are open."""
+    """Give examples to open subskills of a skill."""
 
     skill: str
     allocation: Mapping[str, int]
@@ -171,11 +171,11 @@ def build_tree(
     skills: Mapping[str, Sequence[str]],
     more: Mapping[str, Sequence[str]] | None = None,
 ) -> TreeState:
-    """The tree in a state.
+    """Build the tree of a state.
 
     Arguments:
         skills: the task's skills with their subskills.
-        more: subskills beyond the task's, by skill. Those that were given data are found in the history.
+        more: further subskills by skill. Those with data are in the history.
     """
     reports = (state.before, *(past.report for past in state.history[:-1]), state.report)
     reports = reports if state.history else (state.report,)
@@ -190,7 +190,7 @@ def grow(
     budget: int = 0,
     more: Mapping[str, Sequence[str]] | None = None,
 ) -> TreeState:
-    """The tree of an episode: for a state, and for a report from a run's store.
+    """Build the tree of an episode from its reports.
 
     Arguments:
         reports: validation before the first round, and after each.
@@ -219,7 +219,7 @@ def _branch(
     leaves = []
     for name in names:
         counts = tuple(allocation.get(name, 0) for allocation in rounds)
-        # A skill without subskills is its own leaf, measured as it is.
+        # The only leaf of a skill without subskills has the counts of the skill.
         own = tuple(_count(_slice(report, name)) for report in whole) if name else measured
         leaves.append(Leaf(name, counts, own, mastered or any(counts)))
     return Branch(skill, tuple(sum(allocation.values()) for allocation in rounds), measured, tuple(leaves))

@@ -1,4 +1,4 @@
-"""The policy `response`: data goes where a gap is left, and where data so far has closed some of it."""
+"""The policy `response`: allocates by the gap of a skill and by its response to data so far."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from palaestra.teachers.tree.limits import TreeLimits
 from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, TreeState
 
 PRIOR_RESPONSE = 0.5
-"""What an untried skill is expected to close of its gap."""
+"""The expected response of a skill without data."""
 EVIDENCE = 10.0
-"""Examples that weigh as much as the prior does."""
+"""The weight of the prior in examples."""
 
 
 class TreeResponse:
-    """Shares a lesson out by gap times response.
+    """Allocates a lesson by gap times response.
 
-    How much a skill gets depends on two estimates, both from validation alone: how much is left to learn, and how
-    much of that the data so far has brought (the skill's *response*). A skill that does not answer to data is given
-    less each round, and one that is mastered only what keeps it alive.
+    Both are estimated from validation: the gap to full accuracy, and the fraction of it that data has closed so far (the
+    *response*). A skill that does not respond to data gets less in each round. Mastered skills get a few examples against
+    forgetting.
 
     Arguments:
-        keep: the share of a lesson that is spread over mastered skills, so that they are not lost.
+        keep: the fraction of a lesson for mastered skills.
     """
 
     open_at_once = 2
@@ -46,10 +46,10 @@ class TreeResponse:
 
 
 def response(accuracy: float, before: float, given: int) -> float:
-    """How much of the gap data has closed, between 0.05 and 1; a prior where little was tried.
+    """Estimate the fraction of the gap that data has closed, between 0.05 and 1.
 
-    Three examples that bring nothing say little, thirty say a lot: evidence counts by its amount.
-    What the student could do before and has lost is within its reach, as far as it could do it.
+    Evidence counts by the number of examples; with few of them the prior dominates. If accuracy fell below that before the
+    first round, the response is at least that accuracy.
     """
     closed = max(0.0, accuracy - before) / max(1e-9, 1.0 - before)
     evidence = given / EVIDENCE
@@ -59,7 +59,7 @@ def response(accuracy: float, before: float, given: int) -> float:
 
 
 def _act(branch: Branch, share: int, limits: TreeLimits) -> Action:
-    """One skill's action: which subskills its share goes to, and why."""
+    """Decide the action of one skill."""
     now = {leaf.name: branch.estimate_accuracy(leaf) for leaf in branch.leaves}
     if branch.mastered:
         reason = f"{branch.accuracy:.0%} on validation: keep it alive"
@@ -82,5 +82,5 @@ def _act(branch: Branch, share: int, limits: TreeLimits) -> Action:
 
 
 def _positive(weights: Mapping[str, float]) -> dict[str, float]:
-    """The same weights with nothing at zero, so that a share is always spent."""
+    """Raise zero weights, so that all examples are allocated."""
     return {name: max(weight, 1e-3) for name, weight in weights.items()}

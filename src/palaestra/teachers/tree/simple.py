@@ -1,6 +1,6 @@
-"""The policies without an estimate: alternating, balanced, random, and by a threshold on the reward.
+"""Policies without an estimate: alternating, balanced, random, and a threshold on the reward.
 
-Every skill gets the same share of a lesson; they differ in what a skill does with it.
+Every skill gets the same number of examples. The policies differ in the action of a skill.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from palaestra.teachers.tree.records import Action, Branch, Exploit, Explore, Tr
 
 
 class EvenShares(ABC):
-    """A policy that gives every skill the same share. Subclasses say what a skill does with it."""
+    """A policy that gives every skill the same number of examples. Subclasses implement `act`."""
 
     open_at_once = 2
 
@@ -23,10 +23,10 @@ class EvenShares(ABC):
     def act(
         self, branch: Branch, share: int, tree: TreeState, limits: TreeLimits, generator: np.random.Generator
     ) -> Action:
-        """The action of one skill, with `share` examples."""
+        """Decide the action of one skill with `share` examples."""
 
     def decide(self, tree: TreeState, size: int, limits: TreeLimits, generator: np.random.Generator) -> list[Action]:
-        # Whoever gets the odd example changes from round to round.
+        # A random order, so that the remainder goes to other skills in each round.
         order = [tree.branches[int(place)] for place in generator.permutation(len(tree.branches))]
         shares = share_out(size, {branch.name: 1.0 for branch in order})
         return [
@@ -35,7 +35,7 @@ class EvenShares(ABC):
 
 
 class Alternating(EvenShares):
-    """Explores in the first round, exploits in the second, and so on; a skill with nothing to open exploits."""
+    """Explores in the first round, exploits in the second, and so on; a skill without closed subskills exploits."""
 
     def act(
         self, branch: Branch, share: int, tree: TreeState, limits: TreeLimits, generator: np.random.Generator
@@ -47,7 +47,7 @@ class Alternating(EvenShares):
 
 
 class Balanced(EvenShares):
-    """Opens subskills as long as more are allowed, then fills those with the least data, up to a level."""
+    """Opens subskills up to the limit, then gives examples to those with the least data."""
 
     def act(
         self, branch: Branch, share: int, tree: TreeState, limits: TreeLimits, generator: np.random.Generator
@@ -64,7 +64,7 @@ class Balanced(EvenShares):
 
 
 class Random(EvenShares):
-    """Explores or exploits by the toss of a coin, with random shares."""
+    """Explores or exploits at random, with random allocations."""
 
     def act(
         self, branch: Branch, share: int, tree: TreeState, limits: TreeLimits, generator: np.random.Generator
@@ -82,10 +82,10 @@ class Random(EvenShares):
 
 
 class Threshold(EvenShares):
-    """Explores a skill whose last reward was below a threshold, or that has none yet; exploits the others.
+    """Explores a skill whose last reward is below a threshold or missing; exploits the others.
 
     Arguments:
-        threshold: change of the skill's validation accuracy in a round, from -1 to 1.
+        threshold: a change of the skill's validation accuracy in a round, from -1 to 1.
     """
 
     def __init__(self, threshold: float = 0.05) -> None:
@@ -102,14 +102,14 @@ class Threshold(EvenShares):
 
 
 def explore(branch: Branch, share: int, limits: TreeLimits, why: str) -> Action:
-    """Open the weakest subskills, and give them the share evenly."""
+    """Open the weakest subskills and divide the examples evenly."""
     new = [leaf.name for leaf in branch.closed[: limits.room(branch)]]
     reason = f"{why}: open {', '.join(new) or 'it'}"
     return Explore(branch.name, share_out(share, dict.fromkeys(new, 1.0)), reason, tuple(new))
 
 
 def exploit(branch: Branch, share: int, limits: TreeLimits, why: str) -> Action:
-    """Give the share to what is open, by what is left to learn; where nothing is open, explore."""
+    """Divide the examples among open subskills by their gaps; explore if none is open."""
     if not branch.opened:
         return explore(branch, share, limits, f"{why}, and nothing is open")
     weights = {leaf.name: max(1e-3, 1.0 - branch.estimate_accuracy(leaf)) for leaf in branch.opened}
@@ -117,7 +117,7 @@ def exploit(branch: Branch, share: int, limits: TreeLimits, why: str) -> Action:
 
 
 def level(total: int, given: dict[str, int]) -> dict[str, int]:
-    """Share `total` so that what all have in the end is as even as can be.
+    """Distribute `total` so that the final numbers are as even as possible.
 
     >>> level(6, {"a": 5, "b": 1, "c": 0})
     {'a': 0, 'b': 3, 'c': 3}
