@@ -302,9 +302,9 @@ def limit(job: dict[str, Any]) -> None:
 def main() -> None:
     """Jobs, one after the other, each in a process of its own: none finds anything of another."""
     global peer
-    from channel import Channel  # type: ignore[import-not-found]
+    from channel import HostChannel  # type: ignore[import-not-found]
 
-    peer = TestsPeer(Channel())
+    peer = TestsPeer(HostChannel())
     while True:
         job = Peer.receive(peer)
         child = os.fork()

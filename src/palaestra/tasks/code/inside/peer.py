@@ -33,7 +33,7 @@ class Peer:
     """Exchanges requests and answers with the other side.
 
     Arguments:
-        channel: the `Channel` to the host, which passes messages on to the other side.
+        channel: the `HostChannel`, which passes messages on to the other side.
         side: the name that this side's own objects have on the wire, `"program"` or `"tests"`.
         perform: carries out a request of the other side: `perform(request, arguments, keywords)`.
         keep: returns the reference to a value of ours that stays here.

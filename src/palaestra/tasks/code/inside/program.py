@@ -21,7 +21,7 @@ def main() -> None:
     """Answer requests until there are no more."""
     sys.path.insert(0, HERE)
     import codec  # type: ignore[import-not-found]
-    from channel import Channel  # type: ignore[import-not-found]
+    from channel import HostChannel  # type: ignore[import-not-found]
     from peer import Peer, operate, qualified  # type: ignore[import-not-found]
 
     sys.path.remove(HERE)
@@ -112,7 +112,7 @@ def main() -> None:
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             return peer.ask(args, kwargs, what="call", of=object.__getattribute__(self, "_number_"))
 
-    peer = Peer(Channel(), "program", perform, keep, proxy, catch=BaseException)
+    peer = Peer(HostChannel(), "program", perform, keep, proxy, catch=BaseException)
     while True:
         peer.answer(peer.receive()["ask"])
 
