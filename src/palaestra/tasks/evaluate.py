@@ -105,30 +105,30 @@ def evaluate(
         start = time.perf_counter()
         requests = [Request(p.messages, sampling, Seeds(seed).derive("request", p.id).integer()) for p in chunk]
         answers = working.generate(requests)
-        made = _attempts(task, chunk, answers)
+        new = _attempts(task, chunk, answers)
         usage = sum((a.usage for several in answers for a in several if isinstance(a, Completion)), Usage())
         cost = LedgerEntry(phase, working.name, len(chunk) * samples, usage, time.perf_counter() - start)
-        keep(made, cost)
-        attempts += made
+        keep(new, cost)
+        attempts += new
         listener(Event(phase, len(attempts), samples * len(problems), round_))
     return attempts
 
 
 def measures(task: Task | None, attempts: Sequence[Attempt], samples: int) -> dict[str, Mean]:
     """Figures beside the accuracy: pass@k where there are several answers a problem, and the task's own, if given."""
-    found: dict[str, Mean] = {}
+    metrics: dict[str, Mean] = {}
     if samples > 1:
         owners = {attempt.problem.id: get_cluster(attempt.problem) for attempt in attempts}
         scored = count_by_problem(attempts)
         counts, clusters = list(scored.values()), [owners[name] for name in scored]
         powers = [2**power for power in range(samples.bit_length()) if 2**power < samples]
-        found |= {f"pass@{k}": mean_pass_at_k(counts, k, clusters) for k in (*powers, samples)}
+        metrics |= {f"pass@{k}": mean_pass_at_k(counts, k, clusters) for k in (*powers, samples)}
     if task is None:
-        return found
+        return metrics
     own = get_hooks(task).metrics
     figures: Any = own(attempts)
     if isinstance(figures, Mapping) and all(isinstance(n, str) and isinstance(m, Mean) for n, m in figures.items()):
-        return found | dict(figures)
+        return metrics | dict(figures)
     raise TaskError(
         f"{type(task).__name__}.metrics returned {short_repr(figures)}{describe_location(own)}; "
         "expected a mapping of names to palaestra.core.statistics.Mean"
@@ -137,8 +137,8 @@ def measures(task: Task | None, attempts: Sequence[Attempt], samples: int) -> di
 
 def outcomes(attempts: Sequence[Attempt]) -> Mapping[str, int]:
     """What scorers say became of the answers (`passed`, `wrong_answer`, `time`, ...), where they say it."""
-    said = (a.outcome.evidence.get("outcome") for a in attempts if isinstance(a.outcome, Score))
-    return dict(Counter(outcome for outcome in said if outcome).most_common())
+    names = (a.outcome.evidence.get("outcome") for a in attempts if isinstance(a.outcome, Score))
+    return dict(Counter(outcome for outcome in names if outcome).most_common())
 
 
 def _attempts(task: Task, problems: Sequence[Problem], answers: Sequence[Sequence[Answer]]) -> list[Attempt]:

@@ -77,12 +77,12 @@ class TaskGroup:
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
         """Problems of all members, task after task; of the train split those of the members that are taught."""
         check_skills(self, skills)
-        found: list[Problem] = []
+        problems: list[Problem] = []
         for name, member in self.members.items():
             if member.is_taught if split is Split.TRAIN else member.is_measured:
                 count = per_skill if member.problems is None or split is Split.TRAIN else member.problems
-                found += [self.label(p, name) for p in draw_problems(member.task, split, count, seed, member.skills)]
-        return [problem for problem in found if not skills or problem.skill in skills]
+                problems += [self.label(p, name) for p in draw_problems(member.task, split, count, seed, member.skills)]
+        return [problem for problem in problems if not skills or problem.skill in skills]
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         name, own = self._resolve(problem)

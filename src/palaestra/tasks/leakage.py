@@ -160,12 +160,12 @@ class HeldOut:
         copied, templates = self._shares(_number(texts), share)
         leaks: list[Leak | None] = []
         for place, (example, (asked, everything)) in enumerate(zip(examples, texts, strict=True)):
-            found, how = self._copy(example, asked, everything), "the question"
-            if found is None and place in copied and self._is_copied(example, *copied[place]):
-                found, how = copied[place][0], f"{copied[place][1]:.0%} of its {self.length}-grams"
-            if found is None:
-                found, how = self._reworded(example, asked), "the question in other words"
-            leaks.append(None if found is None else Leak(self.held[found][0], self.held[found][1].id, how))
+            problem, how = self._copy(example, asked, everything), "the question"
+            if problem is None and place in copied and self._is_copied(example, *copied[place]):
+                problem, how = copied[place][0], f"{copied[place][1]:.0%} of its {self.length}-grams"
+            if problem is None:
+                problem, how = self._reworded(example, asked), "the question in other words"
+            leaks.append(None if problem is None else Leak(self.held[problem][0], self.held[problem][1].id, how))
         return leaks, templates
 
     def shares(self, examples: Sequence[Example], least: float = SHARE) -> tuple[Shares, Shares]:
@@ -279,11 +279,11 @@ class HeldOut:
         shared = sum(word.isalpha() and word not in swapped for word in question.words)
         if len(text.words) > len(asked) and shared < NAMED:
             return False  # A few words of a longer text.
-        told, capitals = len(question.numbers) >= 2, all(a in question.capitals for a in swapped)
-        if told and capitals and shared >= NAMED and all(b in text.capitals for b in swapped.values()):
+        has_numbers, capitals = len(question.numbers) >= 2, all(a in question.capitals for a in swapped)
+        if has_numbers and capitals and shared >= NAMED and all(b in text.capitals for b in swapped.values()):
             return True  # Names: the response may say what it likes.
         expected = [swapped.get(word, word) if capitals else word for word in self._answers[place]]
-        return (told or self._telling[place]) and _contains(answer, expected)
+        return (has_numbers or self._telling[place]) and _contains(answer, expected)
 
     # Most of a long question
 
@@ -321,10 +321,10 @@ class HeldOut:
         """Every example and problem that share a gram, and the fraction of the problem's grams that they share."""
         if not len(self._grams) or not parts:
             return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
-        found = _salted([text for _, text in parts], self.length)
+        own = _salted([text for _, text in parts], self.length)
         places_T = np.array([place for place, _ in parts], dtype=np.int64)
-        hit_G = among(found.hashes_G, self._grams)
-        hashes_H, examples_H = distinct(found.hashes_G[hit_G], places_T[found.owners_G[hit_G]])
+        hit_G = among(own.hashes_G, self._grams)
+        hashes_H, examples_H = distinct(own.hashes_G[hit_G], places_T[own.owners_G[hit_G]])
         begin = np.searchsorted(self._grams, hashes_H, "left")
         times = np.searchsorted(self._grams, hashes_H, "right") - begin
         problems = self._owners[np.arange(int(times.sum())) + np.repeat(begin - (np.cumsum(times) - times), times)]
@@ -349,10 +349,10 @@ def _number(texts: Sequence[tuple[Sequence[_Text], _Text]]) -> list[tuple[int, _
 
 
 def _read(text: str, pictures: str = "") -> _Text:
-    found = in_figures(words(text))
-    numbers = tuple(sorted(filter(is_number, found)))
+    tokens = in_figures(words(text))
+    numbers = tuple(sorted(filter(is_number, tokens)))
     capitals = frozenset(map(str.casefold, _CAPITAL.findall(text)))
-    return _Text(tuple("1" if word == "one" else word for word in found), numbers, pictures, capitals)
+    return _Text(tuple("1" if word == "one" else word for word in tokens), numbers, pictures, capitals)
 
 
 def _read_example(example: Example) -> tuple[list[_Text], _Text]:
@@ -396,7 +396,7 @@ def _strip_instructions(problems: Sequence[Problem], common: int) -> Iterator[tu
         question = problem.metadata.get("question")
         if not isinstance(question, str) or len(normal(question)) < 3:  # Or it is a number of a question.
             several = sentences[place]
-            own = [k for k, one in enumerate(several) if times[one] <= common or one.endswith("?")]
+            own = [k for k, part in enumerate(several) if times[part] <= common or part.endswith("?")]
             stripped = "\n".join(several[own[0] : own[-1] + 1]) if own else ""
             question = stripped[label.end() :] if (label := _LABEL.match(stripped)) else stripped
             if len(normal(question)) < LENGTH or question == "\n".join(several):
@@ -423,14 +423,14 @@ def _align(text: tuple[str, ...], question: tuple[str, ...]) -> tuple[str, ...]:
     """The words of a text that may be the question: all of them, or those around its first number."""
     if len(text) <= len(question):
         return text
-    first, own = (next((k for k, word in enumerate(one) if is_number(word)), 0) for one in (text, question))
+    first, own = (next((k for k, word in enumerate(sequence) if is_number(word)), 0) for sequence in (text, question))
     start = max(0, first - own)
     return text[start : start + len(question)]
 
 
-def _alike(one: _Text, other: _Text) -> float:
+def _alike(question: _Text, other: _Text) -> float:
     """The fraction of the words, numbers apart, that two texts share."""
-    a, b = ({word for word in text.words if not is_number(word)} for text in (one, other))
+    a, b = ({word for word in text.words if not is_number(word)} for text in (question, other))
     return len(a & b) / max(len(a), len(b), 1)
 
 

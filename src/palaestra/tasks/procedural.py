@@ -71,7 +71,7 @@ class ProceduralTask(TaskHooks, ABC, Generic[D]):
         check_skills(self, skills)
         if per_skill < 1:
             raise TaskError(f"{self.name} draws its problems; expected a number of at least 1 a skill, got {per_skill}")
-        found: list[tuple[str, str, D]] = []
+        drafted: list[tuple[str, str, D]] = []
         for name in skills or self.family():
             drafts = self._distinct(name, split, Seeds(seed).derive(self.name, split, name).generator())
             for drawn in range(per_skill):
@@ -83,8 +83,8 @@ class ProceduralTask(TaskHooks, ABC, Generic[D]):
                         "its subskills in equal parts; ask for fewer",
                         drawn,
                     ) from None
-                found.append((name, subskill, draft))
-        return [self._with_content(*parts) for parts in found]  # Only once all are there: a picture takes time to draw.
+                drafted.append((name, subskill, draft))
+        return [self._with_content(*parts) for parts in drafted]  # Only once all are there: a picture takes time to draw.
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
         check_skills(self, [skill])

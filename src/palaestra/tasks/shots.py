@@ -56,10 +56,10 @@ class FewShot:
         return tuple(message for turn in shown for message in turn)
 
     def _find(self, skill: str) -> list[Example]:
-        found: list[Example] = list(get_hooks(self.task).get_shots(skill, self.count))
-        if len(found) < self.count:
-            raise TaskError(f"task '{self.name}' has {len(found)} worked problems to show; got shots={self.count}")
-        return found
+        shots: list[Example] = list(get_hooks(self.task).get_shots(skill, self.count))
+        if len(shots) < self.count:
+            raise TaskError(f"task '{self.name}' has {len(shots)} worked problems to show; got shots={self.count}")
+        return shots
 
 
 class GenerativeFewShot(FewShot):
@@ -69,16 +69,16 @@ class GenerativeFewShot(FewShot):
         """Examples of the task, asked as in an evaluation, without those that are shown."""
         assert isinstance(self.task, GenerativeTask)
         seen = {example.messages for example in self._shown(skill)}
-        found: list[Example] = []
+        examples: list[Example] = []
         for _ in range(10):
-            made = self.task.write_examples(skill, subskill, count + len(seen), generator)
-            found += [example for example in made if example.messages not in seen]
-            if len(found) >= count:
+            written = self.task.write_examples(skill, subskill, count + len(seen), generator)
+            examples += [example for example in written if example.messages not in seen]
+            if len(examples) >= count:
                 break
         else:
             raise TaskError(f"{self.name} has no train problems of {skill} besides the {self.count} that are shown")
         turns = self._turns(skill)
-        return [replace(example, messages=(*turns, *example.messages)) for example in found[:count]]
+        return [replace(example, messages=(*turns, *example.messages)) for example in examples[:count]]
 
 
 def few_shot(task: Task, count: int) -> Task:

@@ -75,7 +75,7 @@ def _unescape(escape: re.Match[str]) -> str:
     return chr(int(code, 16)) if code else " "
 
 
-def in_figures(found: Sequence[str]) -> list[str]:
+def in_figures(tokens: Sequence[str]) -> list[str]:
     """The same words with numbers in one form: in figures, without zeros that change nothing.
 
     >>> in_figures(["twenty", "-", "five", "three", "hundred", "and", "six", "12.50", "05"])
@@ -83,9 +83,9 @@ def in_figures(found: Sequence[str]) -> list[str]:
     """
     out: list[str] = []
     at = 0
-    while at < len(found):
-        word = found[at]
-        value, size = _read_spelled(found, at) if word in _SPELLED else (0, 0)
+    while at < len(tokens):
+        word = tokens[at]
+        value, size = _read_spelled(tokens, at) if word in _SPELLED else (0, 0)
         if size > 1 or (size and word != "one"):  # Most often "one" alone counts nothing.
             out.append(str(value))
             at += size
@@ -99,12 +99,12 @@ def in_figures(found: Sequence[str]) -> list[str]:
     return out
 
 
-def _read_spelled(found: Sequence[str], start: int) -> tuple[int, int]:
+def _read_spelled(tokens: Sequence[str], start: int) -> tuple[int, int]:
     """The number that is spelled out from `start` on, and how many words it takes."""
     total = current = size = 0
     last = ""
-    for at in range(start, len(found)):
-        word, value = found[at], _SPELLED.get(found[at])
+    for at in range(start, len(tokens)):
+        word, value = tokens[at], _SPELLED.get(tokens[at])
         if value is not None and (last in ("", "times") or (last == "tens" and 0 < value < 10)):
             current += value
             last = "tens" if value >= 20 else "units"
@@ -124,9 +124,9 @@ def is_number(word: str) -> bool:
     return word[0].isdigit()
 
 
-def without_numbers(found: Iterable[str]) -> list[str]:
+def without_numbers(tokens: Iterable[str]) -> list[str]:
     """The same words with every number replaced by one and the same."""
-    return ["0" if word[0].isdigit() else word for word in found]
+    return ["0" if word[0].isdigit() else word for word in tokens]
 
 
 def pictures(message: Message) -> str:
@@ -252,8 +252,8 @@ def among(values: Hashes, known: Hashes) -> npt.NDArray[np.bool_]:
     if not len(known):
         return np.zeros(len(values), dtype=np.bool_)
     places = np.minimum(np.searchsorted(known, values), len(known) - 1)
-    found: npt.NDArray[np.bool_] = known[places] == values
-    return found
+    matches: npt.NDArray[np.bool_] = known[places] == values
+    return matches
 
 
 def distinct(hashes_G: Hashes, places_G: Places) -> tuple[Hashes, Places]:

@@ -90,9 +90,9 @@ def _assembled(blocks: list[str], wanted: str) -> str:
         return ""
     parts, missing = [blocks[chosen]], used(blocks[chosen]) - defined(blocks[chosen])
     for block in reversed(blocks[:chosen]):
-        if (found := defined(block)) & missing:
+        if (names := defined(block)) & missing:
             parts.insert(0, block)
-            missing = (missing | used(block)) - found
+            missing = (missing | used(block)) - names
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
@@ -221,22 +221,22 @@ def parses(text: str) -> bool:
 
 def defined(text: str) -> set[str]:
     """The names that a program gives a meaning at its top level."""
-    found: set[str] = set()
+    names: set[str] = set()
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return found
+        return names
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
+            names.add(node.name)
         for inner in () if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else ast.walk(node):
             if isinstance(inner, ast.Import | ast.ImportFrom):
-                found |= {(alias.asname or alias.name).split(".")[0] for alias in inner.names}
+                names |= {(alias.asname or alias.name).split(".")[0] for alias in inner.names}
             elif isinstance(inner, ast.FunctionDef | ast.ClassDef):
-                found.add(inner.name)
+                names.add(inner.name)
             elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
-                found.add(inner.id)
-    return found
+                names.add(inner.id)
+    return names
 
 
 def used(text: str) -> set[str]:

@@ -141,8 +141,8 @@ def code_contests(row: Row, split: Split) -> CodeProblem:
     else:
         text, name = _text(row, "description"), _text(row, "name")
         parts = [row.get(kind) or {} for kind in ("public_tests", "private_tests", "generated_tests")]
-        inputs = [one for part in parts for one in part.get("input", [])]
-        outputs = [one for part in parts for one in part.get("output", [])]
+        inputs = [case for part in parts for case in part.get("input", [])]
+        outputs = [case for part in parts for case in part.get("output", [])]
         limit = row.get("time_limit") or {}
         seconds = float(limit.get("seconds") or 0) + float(limit.get("nanos") or 0) / 1e9
         memory = int(row.get("memory_limit_bytes") or 0)
@@ -266,8 +266,8 @@ def _limits_in(text: str) -> tuple[float, int]:
     """Limits that are written at the end of a question."""
     seconds = re.search(r"Time Limit: \{'seconds': (\d+), 'nanos': (\d+)\}", text)
     memory = re.search(r"Memory Limit: (\d+) Bytes", text)
-    found = float(seconds[1]) + float(seconds[2]) / 1e9 if seconds else 0.0
-    return found, int(memory[1]) if memory else 0
+    time_limit = float(seconds[1]) + float(seconds[2]) / 1e9 if seconds else 0.0
+    return time_limit, int(memory[1]) if memory else 0
 
 
 def _difficulty(row: Row) -> str:
@@ -277,8 +277,8 @@ def _difficulty(row: Row) -> str:
 
 def _python_solution(row: Row) -> str:
     """The first published solution in Python 3 (language 3)."""
-    found = row.get("solutions") or {}
-    for language, text in zip(found.get("language", []), found.get("solution", []), strict=False):
+    solutions = row.get("solutions") or {}
+    for language, text in zip(solutions.get("language", []), solutions.get("solution", []), strict=False):
         if language == 3:
             return str(text)
     return ""
@@ -304,16 +304,16 @@ def _cases(given: Any) -> list[dict[str, Any]]:
     if isinstance(given, list):
         return given
     try:
-        found = json.loads(given)
+        cases = json.loads(given)
     except ValueError:
         try:
-            found = _TextOnly(io.BytesIO(zlib.decompress(base64.b64decode(given)))).load()
-            found = json.loads(found) if isinstance(found, str | bytes) else found
+            cases = _TextOnly(io.BytesIO(zlib.decompress(base64.b64decode(given)))).load()
+            cases = json.loads(cases) if isinstance(cases, str | bytes) else cases
         except (ValueError, zlib.error, pickle.UnpicklingError, EOFError) as error:
             raise TaskError(f"test cases of LiveCodeBench are JSON, or its compressed form; got {error}") from None
-    if not isinstance(found, list):
-        raise TaskError(f"test cases of LiveCodeBench are a list; got {type(found).__name__}")
-    return found
+    if not isinstance(cases, list):
+        raise TaskError(f"test cases of LiveCodeBench are a list; got {type(cases).__name__}")
+    return cases
 
 
 def _call_of(method: str, case: Mapping[str, Any]) -> str:

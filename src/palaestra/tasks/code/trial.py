@@ -147,9 +147,9 @@ class Trial:
             return CaseVerdict(OUTCOMES[result.status], result.status.value)
         return CaseVerdict(CaseOutcome.RUNTIME_ERROR, clean(last_error_line(result)))
 
-    def _verdict(self, told: Any) -> CaseVerdict:
+    def _verdict(self, report: Any) -> CaseVerdict:
         """The verdict on one test. One that the tests cannot have given is a wrong answer."""
-        name, detail = (told.get("verdict"), told.get("detail", "")) if isinstance(told, dict) else ("", "")
+        name, detail = (report.get("verdict"), report.get("detail", "")) if isinstance(report, dict) else ("", "")
         if name == "gone" and self._gone is not None:
             return self._gone
         detail = clean(detail)

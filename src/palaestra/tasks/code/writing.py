@@ -137,7 +137,7 @@ def read_datum(datum: CodeDatum | ProgramDatum | AnyDatum, allowed: Sequence[For
             raise UnusableError("the tests call nothing that the solution defines")
     if form not in allowed:
         wanted = " or ".join(allowed)
-        raise UnusableError(f"expected {wanted}, so tests that are {' or '.join(_TESTS[one] for one in allowed)}")
+        raise UnusableError(f"expected {wanted}, so tests that are {' or '.join(_TESTS[kind] for kind in allowed)}")
     return form, solution, tree
 
 
@@ -177,7 +177,7 @@ def starter_of(tree: ast.Module) -> str:
     lines = ["class Solution:"]
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == "Solution":
-            methods = [one for one in node.body if isinstance(one, ast.FunctionDef) and not one.name.startswith("_")]
+            methods = [child for child in node.body if isinstance(child, ast.FunctionDef) and not child.name.startswith("_")]
             lines += [f"    {head_of(method)}" for method in methods]
     return "\n".join(lines)
 
@@ -216,10 +216,10 @@ def _check_runs(tests: Sequence[ProgramTest]) -> None:
 
 def _called(test: str) -> list[str]:
     """The names that an assertion calls, in their order."""
-    found = _parse(test, f"the test {test[:60]!r}")
-    if len(found.body) != 1 or not isinstance(found.body[0], ast.Assert):
+    tree = _parse(test, f"the test {test[:60]!r}")
+    if len(tree.body) != 1 or not isinstance(tree.body[0], ast.Assert):
         raise UnusableError(f"the test {test[:60]!r} is not one assertion")
-    calls = [node.func for node in ast.walk(found) if isinstance(node, ast.Call)]
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return [function.id for function in calls if isinstance(function, ast.Name)]
 
 

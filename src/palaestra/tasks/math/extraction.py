@@ -107,24 +107,24 @@ def extract(text: str) -> ExtractedAnswer | None:
     if thought >= 0:
         text = text[thought + len(_THOUGHT) :]
     for search in (_final, _boxed_percent, _hashes, _phrase, _whole, _formula, _last_number):
-        found = search(text)
-        if found is not None and len(found.text) <= _MAX_ANSWER and is_answer(found.text):
-            return found
+        answer = search(text)
+        if answer is not None and len(answer.text) <= _MAX_ANSWER and is_answer(answer.text):
+            return answer
     return None
 
 
 def boxed(text: str) -> ExtractedAnswer | None:
     """The last box that holds something, with the boxes that are joined to it; of nested boxes the outermost."""
-    found = _last_box(text)
-    return found[0] if found else None
+    box = _last_box(text)
+    return box[0] if box else None
 
 
 def _boxed_percent(text: str) -> ExtractedAnswer | None:
     """As `boxed`, with the percent sign that follows a number in a box."""
-    found = _last_box(text)
-    if found is None:
+    box = _last_box(text)
+    if box is None:
         return None
-    answer, end = found
+    answer, end = box
     if _PERCENT.match(text, end) and _PLAIN.fullmatch(answer.text):
         return ExtractedAnswer(answer.text + r"\%", answer.evidence)
     return answer
@@ -164,16 +164,16 @@ def _boxes(text: str) -> list[Box]:
         return []
     boxes: list[Box] = []
     index, ends = 0, _braces(text)
-    while found := _BOX.search(text, index):
-        index = found.end()
+    while match := _BOX.search(text, index):
+        index = match.end()
         if text[index : index + 1] != "{":
             end = _BARE_WORD.match(text, index).end()  # type: ignore[union-attr]
-            boxes.append((found.start(), index, end, Evidence.BOXED))
+            boxes.append((match.start(), index, end, Evidence.BOXED))
         elif index in ends:
-            boxes.append((found.start(), index + 1, ends[index], Evidence.BOXED))
+            boxes.append((match.start(), index + 1, ends[index], Evidence.BOXED))
             index = ends[index] + 1
         else:
-            boxes.append((found.start(), index + 1, index + _MAX_ANSWER, Evidence.UNCLOSED_BOX))
+            boxes.append((match.start(), index + 1, index + _MAX_ANSWER, Evidence.UNCLOSED_BOX))
     return boxes
 
 
@@ -191,21 +191,21 @@ def _final(text: str) -> ExtractedAnswer | None:
     """What "Final answer" announces after the last box."""
     if ("inal" not in text and "INAL" not in text) or not (boxes := _boxes(text)):
         return None
-    found = _FINAL.search(text, boxes[-1][2])
-    if found is None:
+    match = _FINAL.search(text, boxes[-1][2])
+    if match is None:
         return None
-    stated = _phrase(text[found.start() :])
+    stated = _phrase(text[match.start() :])
     return stated if stated and any(char.isdigit() for char in stated.text) else None
 
 
 def _braces(text: str) -> dict[int, int]:
     """Where each brace that opens is closed. Escaped braces do not count."""
     opened, ends = [], {}
-    for found in _BRACE.finditer(text):
-        if found.group() == "{":
-            opened.append(found.start())
-        elif found.group() == "}" and opened:
-            ends[opened.pop()] = found.start()
+    for match in _BRACE.finditer(text):
+        if match.group() == "{":
+            opened.append(match.start())
+        elif match.group() == "}" and opened:
+            ends[opened.pop()] = match.start()
     return ends
 
 
@@ -227,9 +227,9 @@ def _phrase(text: str) -> ExtractedAnswer | None:
     if start < 0:
         return None
     # From the last mark backwards: a mark that nothing follows ("the answer is below.") does not count.
-    for found in list(_PHRASE.finditer(text, max(0, start - 20_000)))[: -_CANDIDATES - 1 : -1]:
-        rest = text[found.end() : found.end() + _MAX_ANSWER].lstrip()
-        weak = not found.group().lower().lstrip().startswith("answer")
+    for match in list(_PHRASE.finditer(text, max(0, start - 20_000)))[: -_CANDIDATES - 1 : -1]:
+        rest = text[match.end() : match.end() + _MAX_ANSWER].lstrip()
+        weak = not match.group().lower().lstrip().startswith("answer")
         best = _narrowed(rest)
         if best and (not weak or any(char.isdigit() for char in best)):
             return ExtractedAnswer(best, Evidence.PHRASE)
@@ -277,7 +277,7 @@ def _stated(sentence: str) -> str | None:
     places = [place for place in places if place[0] >= verb] or places
     if not places:
         return None
-    gaps = [sentence[one[1] : two[0]] for one, two in itertools.pairwise(places)]
+    gaps = [sentence[first[1] : second[0]] for first, second in itertools.pairwise(places)]
     if gaps and not sentence[verb : places[0][0]].strip() and all(map(_SEPARATOR.fullmatch, gaps)):
         return sentence[places[0][0] : places[-1][1]]
     return places[-1][2]
@@ -315,13 +315,13 @@ def _formula(text: str) -> ExtractedAnswer | None:
 def _last_number(text: str) -> ExtractedAnswer | None:
     tail = text[-_TAIL:]
     numbers = [
-        found.group()
-        for found in _NUMBER.finditer(tail)
-        if not _NOT.search(tail, max(0, found.start() - 16), found.start())
+        match.group()
+        for match in _NUMBER.finditer(tail)
+        if not _NOT.search(tail, max(0, match.start() - 16), match.start())
     ]
     return ExtractedAnswer(numbers[-1], Evidence.NUMBER) if numbers else None
 
 
 def numbers_in(text: str) -> list[str]:
     """The plain numbers in a text, as they are written."""
-    return [found.group() for found in _NUMBER.finditer(text)]
+    return [match.group() for match in _NUMBER.finditer(text)]

@@ -63,12 +63,12 @@ class MATH(WorkedTask):
         if kind not in TYPES and kind not in TYPES.values():
             raise TaskError(f"{where}: expected 'type' to be one of {', '.join(TYPES)}; got {kind!r}")
         problem, solution = text_field(row, "problem", where), text_field(row, "solution", where)
-        found = boxed(solution)
-        if found is None:
+        box = boxed(solution)
+        if box is None:
             raise TaskError(f"{where}: expected a solution with its answer in \\boxed{{}}; got ...{solution[-40:]!r}")
         digits = re.sub(r"\D", "", level)
         return WorkedProblem(
-            problem, solution.strip(), found.text, TYPES.get(kind, kind), f"level_{digits}" if digits else ""
+            problem, solution.strip(), box.text, TYPES.get(kind, kind), f"level_{digits}" if digits else ""
         )
 
     def _cuts(self, item: WorkedProblem) -> Mapping[str, str]:

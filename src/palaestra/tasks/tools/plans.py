@@ -76,13 +76,13 @@ class Plan:
 
     def execute(self) -> tuple[ExecutedCall, ...]:
         """Make the calls here: for plans of ours, never for those of a model."""
-        made: list[ExecutedCall] = []
+        executed: list[ExecutedCall] = []
         for call in self.calls:
             tool = LIBRARY[call.tool]
-            given = {name: resolve(value, [one.value for one in made]) for name, value in call.arguments.items()}
+            given = {name: resolve(value, [earlier.value for earlier in executed]) for name, value in call.arguments.items()}
             bound = tool.bind((), given)
-            made.append(ExecutedCall(call.tool, bound, tool.function(**bound)))
-        return tuple(made)
+            executed.append(ExecutedCall(call.tool, bound, tool.function(**bound)))
+        return tuple(executed)
 
     def to_data(self) -> list[dict[str, Any]]:
         """Plain data, as short tool calls."""
@@ -90,7 +90,7 @@ class Plan:
 
     @classmethod
     def from_data(cls, data: Sequence[Mapping[str, Any]]) -> Plan:
-        return cls(tuple(Call(one["name"], _dereferred(one["arguments"])) for one in data))
+        return cls(tuple(Call(call["name"], _dereferred(call["arguments"])) for call in data))
 
     def canonical(self) -> str:
         """The same for all plans that mean the same, whatever the order of what has none: decides the split."""
@@ -104,7 +104,7 @@ class Plan:
             return value
         call = self.calls[value.call]
         tool = LIBRARY[call.tool]
-        given = {name: self._expression(one) for name, one in call.arguments.items()}
+        given = {name: self._expression(argument) for name, argument in call.arguments.items()}
         given.update(zip(tool.alike, sorted((given[name] for name in tool.alike), key=json.dumps), strict=True))
         for name in tool.unordered:
             given[name] = sorted(given[name], key=json.dumps) if given[name][0] != "call" else given[name]
@@ -143,8 +143,8 @@ def read_plan(source: str, values: Mapping[str, Any]) -> Plan:
             return value_of(node.value)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             known = [parameter.name for parameter in LIBRARY[node.func.id].parameters]
-            arguments = {name: value_of(one) for name, one in zip(known, node.args, strict=False)}
-            arguments.update({one.arg or "": value_of(one.value) for one in node.keywords})
+            arguments = {name: value_of(argument) for name, argument in zip(known, node.args, strict=False)}
+            arguments.update({argument.arg or "": value_of(argument.value) for argument in node.keywords})
             calls.append(Call(node.func.id, arguments))
             return CallResult(len(calls) - 1)
         return ast.literal_eval(node)
@@ -176,7 +176,7 @@ def refer(value: Any) -> Any:
     if isinstance(value, CallResult):
         return {"$result": f"call_{value.call + 1}"}
     if isinstance(value, Mapping):
-        return {name: refer(one) for name, one in value.items()}
+        return {name: refer(inner) for name, inner in value.items()}
     return [refer(item) for item in value] if isinstance(value, list) else value
 
 
@@ -184,7 +184,7 @@ def _dereferred(value: Any) -> Any:
     if isinstance(value, Mapping):
         if "$result" in value:
             return CallResult(int(value["$result"].removeprefix("call_")) - 1)
-        return {name: _dereferred(one) for name, one in value.items()}
+        return {name: _dereferred(inner) for name, inner in value.items()}
     return [_dereferred(item) for item in value] if isinstance(value, list) else value
 
 

@@ -97,16 +97,16 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
     def problem(self, skill: str, subskill: str, draft: ToolDraft) -> Problem:
         digest = hashlib.blake2b(f"{draft.plan.canonical()}|{draft.question}".encode(), digest_size=6).hexdigest()
         offered = offer(draft, self.distractors)
-        made = draft.plan.execute()
+        calls = draft.plan.execute()
         return Problem(
             id=f"{skill}/{subskill}/{digest}",
             messages=(Message("user", asked(draft.question, offered, self.answer_form, self.prompt)),),
-            reference=json.dumps(made[-1].value, ensure_ascii=False),
+            reference=json.dumps(calls[-1].value, ensure_ascii=False),
             skill=skill,
             subskill=subskill,
             metadata={
                 "question": draft.question,
-                "level": len(made),
+                "level": len(calls),
                 "type": draft.plan.shape,
                 "answer_form": self.answer_form,
                 "plan": draft.plan.to_data(),
@@ -156,8 +156,8 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         shares, clusters = [], []
         for attempt in attempts:
             if isinstance(attempt.outcome, Score) and "calls" in attempt.outcome.evidence:
-                made, _, wanted = attempt.outcome.evidence["calls"].partition(" of ")
-                shares.append(int(made) / int(wanted))
+                matched, _, wanted = attempt.outcome.evidence["calls"].partition(" of ")
+                shares.append(int(matched) / int(wanted))
                 clusters.append(get_cluster(attempt.problem))
         return {"calls made": rate_interval(shares, clusters)} if shares else {}
 
@@ -173,15 +173,15 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         plan = Plan.from_data(metadata["plan"])
         gold = plan.execute()
         free = not metadata.get("prescribed", True)
-        found = match(plan, gold, record.made, self.extra_calls, free_order=free)
-        outcome, detail = found.outcome, found.detail
+        result = match(plan, gold, record.made, self.extra_calls, free_order=free)
+        outcome, detail = result.outcome, result.detail
         if record.fault is not None:
             outcome, detail = record.fault, record.detail
         elif outcome is PlanOutcome.RIGHT and not same_value(record.value, gold[-1].value):
             outcome, detail = PlanOutcome.WRONG_ANSWER, f"expected {brief(gold[-1].value)}; got {brief(record.value)}"
         evidence = {
             "outcome": outcome.value,
-            "calls": f"{found.matched} of {len(gold)}",
+            "calls": f"{result.matched} of {len(gold)}",
             "made": "; ".join(map(str, record.made[:6])) + ("; ..." if len(record.made) > 6 else ""),
             "answer": "" if record.fault else brief(record.value, 80),
             "expected": brief(gold[-1].value, 80),
@@ -192,12 +192,12 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
 
 def _drawers(most_calls: int) -> Family[ToolDraft]:
     """What can be drawn with so many calls; a subskill or skill with nothing left is not there."""
-    found: dict[str, dict[str, Drawer]] = {}
+    drawers: dict[str, dict[str, Drawer]] = {}
     for skill, kinds in SKILLS.items():
         for subskill, recipes in kinds.items():
             if own := [recipe for recipe in recipes if recipe.level <= most_calls]:
-                found.setdefault(skill, {})[subskill] = make_drawer(own)
-    return found
+                drawers.setdefault(skill, {})[subskill] = make_drawer(own)
+    return drawers
 
 
 def _nothing(detail: str) -> Record:

@@ -89,18 +89,18 @@ class Pictures:
         keys = [
             digest([self.image_generator.identity, self.seed, to_data(description)]) for description in descriptions
         ]
-        found: dict[str, bytes | Failure] = {}
+        contents: dict[str, bytes | Failure] = {}
         for key in keys:
             if (known := self._failed.get(key) or _read(key)) is not None:
-                found[key] = known
-        missing = {key: words for key, words in zip(keys, descriptions, strict=True) if key not in found}
+                contents[key] = known
+        missing = {key: words for key, words in zip(keys, descriptions, strict=True) if key not in contents}
         for key, picture in zip(missing, self._generate(list(missing.values())) if missing else [], strict=True):
-            content = found[key] = _content(picture)
+            content = contents[key] = _content(picture)
             if isinstance(content, Failure):
                 self._failed[key] = content
             else:
                 _write(key, content)
-        return [found[key] for key in keys]
+        return [contents[key] for key in keys]
 
     def _generate(self, descriptions: Sequence[Description]) -> Sequence[Image.Image | Failure]:
         """What the image generator gives, whatever happens in it."""

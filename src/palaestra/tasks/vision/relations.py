@@ -79,12 +79,12 @@ def _neighbour(rng: np.random.Generator) -> VisionDraft:
     axis, sign = BESIDE[relation]
     scene = _apart(rng, between(rng, 2, 4), axis)
     along = in_order(scene, axis, sign)
-    found, reference = along[-1], along[-2]  # Only the last of the order lies beyond the last but one.
-    steps = (f"{reference.name}: {('column', 'row')[axis]} {_at(reference, axis) + 1}", f"{relation}: {found.name}")
+    target, reference = along[-1], along[-2]  # Only the last of the order lies beyond the last but one.
+    steps = (f"{reference.name}: {('column', 'row')[axis]} {_at(reference, axis) + 1}", f"{relation}: {target.name}")
     if coin(rng):
-        return VisionDraft(scene, f"Which shape is {relation} the {reference.name}?", steps, found.shape, SHAPES)
+        return VisionDraft(scene, f"Which shape is {relation} the {reference.name}?", steps, target.shape, SHAPES)
     question = f"What colour is the shape {relation} the {reference.name}?"
-    return VisionDraft(scene, question, steps, found.colour, COLOUR_NAMES)
+    return VisionDraft(scene, question, steps, target.colour, COLOUR_NAMES)
 
 
 def _extreme(words: tuple[str, str]) -> Drawer:

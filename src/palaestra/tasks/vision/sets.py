@@ -103,7 +103,7 @@ class VisualSet(WrittenSet, ABC):
         check_skills(self, skills)
         whole = max(per_skill // self.unit_size, min(1, per_skill)) * self.unit_size
         held = self._held(split)
-        found = []
+        problems = []
         for skill in skills or self.kinds:
             units: dict[str, list[Question]] = {}
             for question in held.get(skill, ()):
@@ -111,8 +111,8 @@ class VisualSet(WrittenSet, ABC):
             order = Seeds(seed).derive(self.name, split, skill).generator().permutation(len(units))
             names = list(units)
             questions = [question for k in order for question in units[names[int(k)]]]
-            found += [self._problem(question) for question in take(questions, whole, self, split, skill)]
-        return found
+            problems += [self._problem(question) for question in take(questions, whole, self, split, skill)]
+        return problems
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         right, given = judge(completion.text, problem.reference, problem.metadata["choices"])

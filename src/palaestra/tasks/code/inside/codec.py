@@ -79,7 +79,7 @@ def pack(value: Any, keep: Callable[[Any], Any], seen: Seen | None = None) -> An
             return {"same": seen.numbers[id(value)]}
         seen.add(value)
     if kind is list:
-        return [pack(one, keep, seen) for one in value]
+        return [pack(item, keep, seen) for item in value]
     if kind.__name__ in _LISTS and kind is _LISTS[kind.__name__]:
         return {kind.__name__: contents(value, keep, seen)}
     if kind is defaultdict:
@@ -91,7 +91,7 @@ def pack(value: Any, keep: Callable[[Any], Any], seen: Seen | None = None) -> An
     if kind in (bytes, bytearray):
         return {kind.__name__: contents(value, keep, seen)}
     if kind is range:
-        return {"range": [pack(one, keep) for one in (value.start, value.stop, value.step)]}
+        return {"range": [pack(item, keep) for item in (value.start, value.stop, value.step)]}
     if kind is _known("fractions", "Fraction"):
         return {"Fraction": [pack(value.numerator, keep), pack(value.denominator, keep)]}
     if kind is _known("decimal", "Decimal"):
@@ -103,14 +103,14 @@ def pack(value: Any, keep: Callable[[Any], Any], seen: Seen | None = None) -> An
     if isinstance(value, (type, Proxy)):
         return {"remote": keep(value)}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {"namedtuple": [kind.__name__, list(value._fields), [pack(one, keep, seen) for one in value]]}
+        return {"namedtuple": [kind.__name__, list(value._fields), [pack(item, keep, seen) for item in value]]}
     for plain in _PLAIN:
         if isinstance(value, plain):  # A class of the program's own that is one of these: its contents go.
             return pack(plain(value), keep, seen)
     if isinstance(value, _VIEWS):
         return pack(list(value), keep, seen)
     if hasattr(kind, "__next__") and hasattr(kind, "__iter__") and kind.__module__ not in (TESTS, "_io"):
-        return {"iterator": [pack(one, keep, seen) for one in itertools.islice(value, MOST_ITEMS)]}
+        return {"iterator": [pack(item, keep, seen) for item in itertools.islice(value, MOST_ITEMS)]}
     return {"remote": keep(value)}
 
 
@@ -121,7 +121,7 @@ def contents(value: Any, keep: Callable[[Any], Any], seen: Seen | None) -> Any:
     if isinstance(value, dict):
         return [[pack(k, keep, seen), pack(v, keep, seen)] for k, v in value.items()]
     items = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
-    return [pack(one, keep, seen) for one in items]
+    return [pack(item, keep, seen) for item in items]
 
 
 def refill(value: Any, packed: Any, remote: Callable[[Any], Any], seen: Seen | None) -> Any:
@@ -132,7 +132,7 @@ def refill(value: Any, packed: Any, remote: Callable[[Any], Any], seen: Seen | N
     if isinstance(value, dict):
         items: Any = {unpack(k, remote, seen): unpack(v, remote, seen) for k, v in packed}
     else:
-        items = [unpack(one, remote, seen) for one in packed]
+        items = [unpack(item, remote, seen) for item in packed]
     value.clear()
     (value.update if isinstance(value, (dict, set)) else value.extend)(items)
     return value
@@ -152,13 +152,13 @@ def unpack(packed: Any, remote: Callable[[Any], Any], seen: Seen | None = None) 
     if tag in ("set", "deque"):
         return refill(_met(_LISTS[tag](), seen), inner, remote, seen)
     if tag in _LISTS:
-        return _LISTS[tag]([unpack(one, remote, seen) for one in inner])
+        return _LISTS[tag]([unpack(item, remote, seen) for item in inner])
     if tag in _DICTS or tag == "Counter":
         kind = _DICTS.get(tag) or _imported("collections", tag)
         return refill(_met(kind(), seen), inner, remote, seen)
     if tag == "namedtuple":
         kind = _imported("collections", tag)(inner[0], inner[1])
-        return kind(*[unpack(one, remote, seen) for one in inner[2]])
+        return kind(*[unpack(item, remote, seen) for item in inner[2]])
     if tag == "same" and seen is not None:
         return seen.values[inner]
     if tag == "complex":
@@ -168,9 +168,9 @@ def unpack(packed: Any, remote: Callable[[Any], Any], seen: Seen | None = None) 
     if tag == "bytearray":
         return refill(_met(bytearray(), seen), inner, remote, seen)
     if tag == "range":
-        return range(*[unpack(one, remote) for one in inner])
+        return range(*[unpack(item, remote) for item in inner])
     if tag == "Fraction":
-        return _imported("fractions", tag)(*[unpack(one, remote) for one in inner])
+        return _imported("fractions", tag)(*[unpack(item, remote) for item in inner])
     if tag == "Decimal":
         return _imported("decimal", tag)(inner)
     if tag in _DATES:
@@ -178,7 +178,7 @@ def unpack(packed: Any, remote: Callable[[Any], Any], seen: Seen | None = None) 
     if tag == "timedelta":
         return _imported("datetime", tag)(*inner)
     if tag == "iterator":
-        return iter([unpack(one, remote, seen) for one in inner])
+        return iter([unpack(item, remote, seen) for item in inner])
     if tag == "remote":
         return remote(inner)
     raise Unspeakable(f"unknown tag {tag!r}")
@@ -190,8 +190,8 @@ def _met(value: Any, seen: Seen | None) -> Any:
 
 def _known(module: str, name: str) -> Any:
     """A class, if somebody has imported its module: else no value is one of it."""
-    found = sys.modules.get(module)
-    return getattr(found, name, None) if found is not None else _NOBODY
+    loaded = sys.modules.get(module)
+    return getattr(loaded, name, None) if loaded is not None else _NOBODY
 
 
 def _imported(module: str, name: str) -> Any:

@@ -94,7 +94,7 @@ def keep(value: Any) -> Any:
     if kind.__module__ != codec.TESTS or isinstance(value, type):
         return {"tests": number, "class": [None, "function", []]}
     own = {
-        name for one in kind.__mro__ if one.__module__ == codec.TESTS for name, x in vars(one).items() if x is not None
+        name for base in kind.__mro__ if base.__module__ == codec.TESTS for name, x in vars(base).items() if x is not None
     }
     return {"tests": number, "class": [peer.number(kind)[0], kind.__name__, sorted(own & codec.OPERATORS)]}
 
@@ -231,7 +231,7 @@ def find_names(tree: ast.AST) -> dict[str, Any]:
             stored |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ExceptHandler):
             stored |= {node.name} if node.name else set()
-            errors |= {one.id for one in ast.walk(node.type or ast.Pass()) if isinstance(one, ast.Name)}
+            errors |= {child.id for child in ast.walk(node.type or ast.Pass()) if isinstance(child, ast.Name)}
     scope: dict[str, Any] = {}
     for name in loaded - stored - set(dir(builtins)):
         if name in modules and name in getattr(sys, "stdlib_module_names", ()):

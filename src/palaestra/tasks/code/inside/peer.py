@@ -82,8 +82,8 @@ class Peer:
     def ask(self, args: Any = (), kwargs: Mapping[str, Any] = {}, **request: Any) -> Any:
         """Send a request and return the answer; raises what the other side raised."""
         seen = codec.Seen()
-        request["args"] = [codec.pack(one, self.keep, seen) for one in args]
-        request["kwargs"] = {name: codec.pack(one, self.keep, seen) for name, one in kwargs.items()}
+        request["args"] = [codec.pack(value, self.keep, seen) for value in args]
+        request["kwargs"] = {name: codec.pack(value, self.keep, seen) for name, value in kwargs.items()}
         self.send({"ask": request})
         while "ask" in (message := self.receive()):
             self.answer(message["ask"])
@@ -102,8 +102,8 @@ class Peer:
         """Carry out a request and send what came of it: a value or an error, and the arguments that were changed."""
         seen = codec.Seen()
         try:
-            args = [codec.unpack(one, self._resolve, seen) for one in request["args"]]
-            kwargs = {name: codec.unpack(one, self._resolve, seen) for name, one in request["kwargs"].items()}
+            args = [codec.unpack(item, self._resolve, seen) for item in request["args"]]
+            kwargs = {name: codec.unpack(item, self._resolve, seen) for name, item in request["kwargs"].items()}
             before = [_items(value) for value in seen.values]
             value, failed, own = None, None, {}
             try:
@@ -126,8 +126,8 @@ class Peer:
         self.send(message)
 
     def _returned(self, value: Any, args: list[Any], seen: Any) -> dict[str, Any]:
-        for place, one in enumerate(args):
-            if value is one:
+        for place, argument in enumerate(args):
+            if value is argument:
                 return {"argument": place}
         return {"value": codec.pack(value, self.keep, seen)}
 
@@ -188,15 +188,15 @@ def qualified(value: Any) -> list[str] | None:
         module, name = "builtins", repr(value)
     if not isinstance(module, str) or not isinstance(name, str):
         return None
-    found: Any = sys.modules.get(module)
+    resolved: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return [module, name] if found is value and value is not None else None
+        resolved = getattr(resolved, part, None)
+    return [module, name] if resolved is value and value is not None else None
 
 
 def _items(value: Any) -> list[Any]:
     if isinstance(value, dict):
-        return [one for pair in value.items() for one in pair]
+        return [item for pair in value.items() for item in pair]
     return list(value)
 
 

@@ -64,7 +64,7 @@ def main() -> None:
             return {"tests": object.__getattribute__(value, "_number_")}
         if isinstance(value, type) and value.__module__ == "builtins" and qualified(value):
             return {"named": qualified(value)}
-        if any(value is one for one in (NotImplemented, Ellipsis, abs, all, any, len, max, min, round, sorted, sum)):
+        if any(value is builtin for builtin in (NotImplemented, Ellipsis, abs, all, any, len, max, min, round, sorted, sum)):
             return {"named": qualified(value)}
         number, _ = peer.number(value)
         return {"program": number, "class": type(value).__name__}
@@ -90,7 +90,7 @@ def main() -> None:
         def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
             return peer.ask(args, kwargs, what="call", of=owner)
 
-        body: dict[str, Any] = {one: operator(one) for one in operators}
+        body: dict[str, Any] = {method: operator(method) for method in operators}
         if owner is not None:
             body["__new__"] = make
         body["__init__"] = lambda self, *args, **kwargs: None

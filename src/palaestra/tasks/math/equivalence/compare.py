@@ -156,13 +156,13 @@ def _tidy_bounded(text: str) -> str | None:
     return None if len(plain) > MAX_LENGTH or depth_of(plain) > MAX_DEPTH else plain
 
 
-def _by_number(one: Form, other: Form) -> bool:
+def _by_number(form: Form, other: Form) -> bool:
     raise _NeedsAlgebra
 
 
 def _by_algebra(answer: str, reference: str, limit: float) -> AnswerVerdict | Failure:
-    found = shared().compare(answer, reference, limit)
-    if found.outcome == "crash":
+    result = shared().compare(answer, reference, limit)
+    if result.outcome == "crash":
         # Once more, from a fresh start, with the reference alone to tell who is to blame.
         alone = shared().compare(reference, reference, limit)
         if alone.outcome != "equal":
@@ -170,20 +170,20 @@ def _by_algebra(answer: str, reference: str, limit: float) -> AnswerVerdict | Fa
                 FailureCause.SCORER,
                 f"comparing with the reference {reference[:80]!r} failed: {alone.note or alone.outcome}",
             )
-        found = shared().compare(answer, reference, limit)
-    return _judged(found, reference, limit)
+        result = shared().compare(answer, reference, limit)
+    return _judged(result, reference, limit)
 
 
-def _judged(found: Answer, reference: str, limit: float) -> AnswerVerdict | Failure:
-    if found.outcome in ("equal", "unequal"):
-        return AnswerVerdict(found.outcome == "equal", "symbolic")
-    if found.outcome == "unreadable":
-        return AnswerVerdict(False, "undecided", f"the answer: {found.note}")
-    if found.outcome == "limit":
+def _judged(result: Answer, reference: str, limit: float) -> AnswerVerdict | Failure:
+    if result.outcome in ("equal", "unequal"):
+        return AnswerVerdict(result.outcome == "equal", "symbolic")
+    if result.outcome == "unreadable":
+        return AnswerVerdict(False, "undecided", f"the answer: {result.note}")
+    if result.outcome == "limit":
         return AnswerVerdict(False, "undecided", f"undecided within {limit:g} s")
-    if found.outcome == "crash":
+    if result.outcome == "crash":
         return AnswerVerdict(False, "undecided", "the answer ended the comparing process twice")
-    if found.outcome == "start":
-        return Failure(FailureCause.SCORER, found.note)
-    why = found.note or f"takes more than {limit:g} s to read"
+    if result.outcome == "start":
+        return Failure(FailureCause.SCORER, result.note)
+    why = result.note or f"takes more than {limit:g} s to read"
     return Failure(FailureCause.SCORER, f"the reference {reference[:80]!r} cannot be compared with: {why}")

@@ -178,14 +178,14 @@ def unwrapped(text: str) -> str:
 def _plain_text(text: str) -> str:
     r"""`\text{...}` and its kin without their command; `\text{and}` keeps a space on both sides."""
     parts, index = [], 0
-    while found := _TEXT.search(text, index):
-        end = closing(text, found.end() - 1)
-        parts.append(text[index : found.start()])
-        inner = text[found.end() : end if end >= 0 else len(text)]
-        if found["name"] != "tag":
+    while match := _TEXT.search(text, index):
+        end = closing(text, match.end() - 1)
+        parts.append(text[index : match.start()])
+        inner = text[match.end() : end if end >= 0 else len(text)]
+        if match["name"] != "tag":
             inner = _plain_text(inner)
             # A single letter in another typeface is still that letter; a word stands apart from what is around it.
-            parts.append(f" {inner} " if len(inner.strip()) > 1 or found["name"].startswith("text") else inner)
+            parts.append(f" {inner} " if len(inner.strip()) > 1 or match["name"].startswith("text") else inner)
         index = end + 1 if end >= 0 else len(text)
     return "".join([*parts, text[index:]])
 
@@ -210,10 +210,10 @@ def _braced(text: str, depth: int) -> str:
 
 def _command(text: str, index: int, depth: int) -> tuple[str, int]:
     """The command at `index` with its arguments in braces, and where it ends."""
-    found = _COMMAND.match(text, index)
-    if not found:
+    match = _COMMAND.match(text, index)
+    if not match:
         return text[index : index + 2], index + 2
-    name, index = found.group(), found.end()
+    name, index = match.group(), match.end()
     if name not in (r"\frac", r"\sqrt", r"\binom") or depth >= MAX_DEPTH:
         return name, index
     option = ""
@@ -252,6 +252,6 @@ def _argument(text: str, index: int, depth: int, *, digits: bool) -> tuple[str, 
         return (_braced(inner, depth + 1).strip() if depth < MAX_DEPTH else inner), end + 1
     if text[index] == "\\":
         return _command(text, index, depth + 1)
-    if digits and (found := _DIGITS.match(text, index)):
-        return found.group(), found.end()
+    if digits and (match := _DIGITS.match(text, index)):
+        return match.group(), match.end()
     return text[index], index + 1

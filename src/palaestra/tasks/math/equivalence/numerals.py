@@ -91,21 +91,21 @@ def read_number(text: str) -> Numeral | None:
     text = text.strip()
     if not text or len(text) > MAX_LITERAL:
         return None
-    if found := _PLAIN.fullmatch(text):
-        return _plain(found[1], found[2])
+    if match := _PLAIN.fullmatch(text):
+        return _plain(match[1], match[2])
     if percent := _PERCENT.search(text):
         inner = read_number(text[: percent.start()])
         return inner and Numeral(inner.value / 100, inner.decimals + 2 if inner.decimals else 0, inner.digits)
-    if found := _MIXED.fullmatch(text):
-        sign, whole, *parts = found.groups()
+    if match := _MIXED.fullmatch(text):
+        sign, whole, *parts = match.groups()
         top, bottom = (int(part) for part in parts if part)
         if 0 < top < bottom:
             return Numeral((int(whole) + Fraction(top, bottom)) * (-1 if sign == "-" else 1))
         return None
-    if found := _SCIENTIFIC.fullmatch(text):
-        return _scientific(found[1], found[2], int(found[3] or found[4]))
-    if found := _REPEATING.fullmatch(text):
-        return _repeating(*found.groups())
+    if match := _SCIENTIFIC.fullmatch(text):
+        return _scientific(match[1], match[2], int(match[3] or match[4]))
+    if match := _REPEATING.fullmatch(text):
+        return _repeating(*match.groups())
     if (spelled := _SPELLED.get(text.lower())) is not None:
         return Numeral(spelled)
     return _computed(text)
@@ -135,11 +135,11 @@ def _computed(text: str) -> Numeral | None:
         return None  # (1,234) is a pair.
     tokens, index = [], 0
     while index < len(text):
-        found = _TOKEN.match(text, index)
-        if not found:
+        match = _TOKEN.match(text, index)
+        if not match:
             return None
-        tokens.append(found["number"] or found["sign"])
-        index = found.end()
+        tokens.append(match["number"] or match["sign"])
+        index = match.end()
     try:
         return Numeral(_Arithmetic(tokens).value())
     except (_NotANumber, ZeroDivisionError):

@@ -132,10 +132,10 @@ def _single(text: str, depth: int) -> Form | None:
         return TimeOfDay(int(clock[1]), int(clock[2] or 0), f"{clock[3].lower()}m")
     if (based := _BASED.fullmatch(text)) and 2 <= int(based[3]) <= 36:
         return _based(text, based[1], based[2] or "", int(based[3]))
-    if found := _MATRIX.fullmatch(text):
-        return _matrix(found[2], depth)
-    if found := _CASES.fullmatch(text):
-        rows = [row for row in found[1].replace("&", "").split("\\cr") if row.strip(" ,")]
+    if match := _MATRIX.fullmatch(text):
+        return _matrix(match[2], depth)
+    if match := _CASES.fullmatch(text):
+        rows = [row for row in match[1].replace("&", "").split("\\cr") if row.strip(" ,")]
         return Collection("", tuple(_form(row.strip(" ,"), "", depth + 1) for row in rows[:MAX_PARTS]))
     return None
 
@@ -161,8 +161,8 @@ def _scalar(text: str, unit: str, *, plain_only: bool) -> Scalar | None:
     number, too_large = _number(text)
     if number or too_large:
         return Scalar(text, number, unit, too_large)
-    if found := _TAIL.fullmatch(text):
-        head, gap, tail = found["head"].strip(), found["gap"], found["unit"].strip()
+    if match := _TAIL.fullmatch(text):
+        head, gap, tail = match["head"].strip(), match["gap"], match["unit"].strip()
         if head.endswith("^") and tail == "\\circ":
             head, gap, tail = head[:-1], " ", "degree"
         scale, tail = scale_of(tail)

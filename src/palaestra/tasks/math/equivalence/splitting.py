@@ -27,11 +27,11 @@ def _levels(text: str) -> list[int]:
 
 def cut(text: str) -> tuple[list[str], list[str]]:
     """The parts between the relation signs that stand outside brackets, and the signs."""
-    found = list(_SIGN.finditer(text))
-    if not found:
+    marks = list(_SIGN.finditer(text))
+    if not marks:
         return [text], []
     levels, parts, signs, start = _levels(text), [], [], 0
-    for sign in found:
+    for sign in marks:
         if levels[sign.start()] == 0:
             parts.append(text[start : sign.start()])
             signs.append(sign.group())

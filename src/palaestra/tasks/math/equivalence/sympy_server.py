@@ -97,12 +97,12 @@ def _warm() -> None:
     from palaestra.tasks.math.equivalence.forms import same
     from palaestra.tasks.math.equivalence.parsing import read
 
-    for one, other in (
+    for left, right in (
         (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}"),
         ("x^2+2x+1", "(x+1)^2"),
         (r"\sin\pi", r"\log_2 4"),
     ):
-        same(read(one), read(other), symbolic.decide)
+        same(read(left), read(right), symbolic.decide)
 
 
 class _Worker:

@@ -102,23 +102,23 @@ class Mnms(TaskHooks):
 
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
         check_skills(self, skills)
-        found = []
+        problems = []
         for skill in skills or self.skills():
             own = [problem for problem in self._load()[split] if problem.skill == skill]
             order = Seeds(seed).derive(self.name, split, skill).generator().permutation(len(own))
-            found += [own[place] for place in take(order.tolist(), per_skill, self, split, skill)]
-        return found
+            problems += [own[place] for place in take(order.tolist(), per_skill, self, split, skill)]
+        return problems
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         """Compare the plan in a response with the published one."""
-        labels, said = MATCHES[self.match], extract_plan(completion.text, self.answer_form)
+        labels, answer = MATCHES[self.match], extract_plan(completion.text, self.answer_form)
         plans = [read_nodes(plan) for plan in self._accepted(problem)]
-        right = any(labels(said) == labels(plan) for plan in plans)
-        tools = any(metrics.tool_labels(said) == metrics.tool_labels(plan) for plan in plans)
-        outcome = "right" if right else "no_plan" if not said else "wrong_arguments" if tools else "wrong_tools"
+        right = any(labels(answer) == labels(plan) for plan in plans)
+        tools = any(metrics.tool_labels(answer) == metrics.tool_labels(plan) for plan in plans)
+        outcome = "right" if right else "no_plan" if not answer else "wrong_arguments" if tools else "wrong_tools"
         evidence = {
             "outcome": outcome,
-            "answer": "; ".join(labels(said))[:300],
+            "answer": "; ".join(labels(answer))[:300],
             "expected": "; ".join(labels(plans[0]))[:300],
         }
         return Score(float(right), evidence)
@@ -127,11 +127,11 @@ class Mnms(TaskHooks):
         """The measures of the benchmark, against the published plan."""
         scored = [attempt for attempt in attempts if isinstance(attempt.outcome, Score)]
         pairs = [
-            (read_nodes(one.problem.metadata["plan"]), extract_plan(one.completion.text, self.answer_form))
-            for one in scored
-            if one.completion is not None
+            (read_nodes(result.problem.metadata["plan"]), extract_plan(result.completion.text, self.answer_form))
+            for result in scored
+            if result.completion is not None
         ]
-        return metrics.measure(pairs, [get_cluster(one.problem) for one in scored if one.completion is not None])
+        return metrics.measure(pairs, [get_cluster(result.problem) for result in scored if result.completion is not None])
 
     def get_shots(self, skill: str, count: int) -> list[Example]:
         """The first plans of the train part."""
@@ -211,7 +211,7 @@ class Mnms(TaskHooks):
             names = [name for name in names if has_split(place, name)] or [FILTERED]
         if self.parts == "published":
             names = names[:1]
-        found: dict[Split, list[Problem]] = {split: [] for split in Split}
+        problems: dict[Split, list[Problem]] = {split: [] for split in Split}
         known: set[str] = set()
         for order, name in enumerate(names):
             for where, row in read_rows(self.source, self.path, name):
@@ -220,8 +220,8 @@ class Mnms(TaskHooks):
                 if problem is None or {problem.id, problem.messages[0].text} & known:
                     continue
                 known |= {problem.id, problem.messages[0].text}
-                found[self._part(problem.id, order, names)].append(problem)
-        return found
+                problems[self._part(problem.id, order, names)].append(problem)
+        return problems
 
     def _part(self, identity: str, order: int, names: Sequence[str]) -> Split:
         """The part of a plan that is in file `order` of `names` and in none before it."""

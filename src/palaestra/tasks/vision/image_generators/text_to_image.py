@@ -86,19 +86,19 @@ class TextToImage:
 
     def generate(self, descriptions: Sequence[Description], seed: int) -> list[Image.Image | Failure]:
         pipeline = self._loaded()
-        found: list[Image.Image | Failure | None] = [_unreadable(pipeline, words) for words in descriptions]
-        open_ = [(place, str(descriptions[place])) for place, said in enumerate(found) if said is None]
+        results: list[Image.Image | Failure | None] = [_unreadable(pipeline, words) for words in descriptions]
+        open_ = [(place, str(descriptions[place])) for place, failure in enumerate(results) if failure is None]
         for start in range(0, len(open_), self.batch):
             part = open_[start : start + self.batch]
             for (place, _), generated in zip(part, self._together([words for _, words in part], seed), strict=True):
-                found[place] = generated
-        return [generated for generated in found if generated is not None]
+                results[place] = generated
+        return [generated for generated in results if generated is not None]
 
     def _together(self, words: list[str], seed: int) -> list[Image.Image | Failure]:
         """The pictures of a batch; where it breaks, one after the other, so that one does not take the rest with it."""
         generated = self._once(words, seed)
         if isinstance(generated, Failure):
-            return [generated] if len(words) == 1 else [one for text in words for one in self._together([text], seed)]
+            return [generated] if len(words) == 1 else [image for text in words for image in self._together([text], seed)]
         return generated
 
     def _once(self, words: list[str], seed: int) -> list[Image.Image | Failure] | Failure:
@@ -107,13 +107,13 @@ class TextToImage:
         own = [Seeds(seed).derive("picture", text).integer() for text in words]
         generators = [torch.Generator("cpu").manual_seed(number) for number in own]
         try:
-            made = self._pipeline(prompt=words, generator=generators, **self.options)
-            images = [image.convert("RGB") for image in made.images]
+            output = self._pipeline(prompt=words, generator=generators, **self.options)
+            images = [image.convert("RGB") for image in output.images]
             if len(images) != len(words):
                 raise ValueError(f"it gave {len(images)} images for {len(words)} descriptions")
         except Exception as error:  # Pipelines are of many hands: what one raises is a failure of these pictures.
             return Failure(FailureCause.ENGINE, f"the pipeline {self.model} broke: {_first_line(error)}")
-        held = getattr(made, "nsfw_content_detected", None) or [False] * len(words)
+        held = getattr(output, "nsfw_content_detected", None) or [False] * len(words)
         refused = Failure(FailureCause.REFUSED, f"the safety check of {self.model} held the picture back")
         return [refused if flag else image for image, flag in zip(images, held, strict=True)]
 
