@@ -16,8 +16,14 @@ from hypothesis import strategies as st
 from palaestra.core.errors import MissingExtraError, TaskError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.tasks.math.equivalence import sympy_client as module
-from palaestra.tasks.math.equivalence.compare import AnswerVerdict, compare, compare_numbers, equivalent, number_of
-from palaestra.tasks.math.equivalence.sympy_client import Comparer, shared
+from palaestra.tasks.math.equivalence.compare import (
+    AnswerVerdict,
+    compare,
+    compare_numbers,
+    equivalent,
+    read_answer_number,
+)
+from palaestra.tasks.math.equivalence.sympy_client import Comparer, get_client
 from palaestra.tasks.math.equivalence.sympy_server import Answer, read_line
 
 pytest.importorskip("math_verify", reason="the table needs palaestra[math]")
@@ -153,7 +159,7 @@ def test_comparisons_from_many_threads_are_all_right() -> None:
 
 
 def _in_child(queue) -> None:  # type: ignore[no-untyped-def]
-    queue.put((judged(r"\sqrt{8}", r"2\sqrt{2}"), shared()._keeper.pid))  # type: ignore[union-attr]
+    queue.put((judged(r"\sqrt{8}", r"2\sqrt{2}"), get_client()._keeper.pid))  # type: ignore[union-attr]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -164,13 +170,13 @@ def test_a_forked_process_gets_a_comparer_of_its_own_and_leaves_ours_alone() -> 
     child.start()
     right, pid = queue.get(timeout=60)
     child.join()
-    keeper = shared()._keeper
+    keeper = get_client()._keeper
     assert child.exitcode == 0
     assert right
     assert keeper is not None
     assert keeper.pid != pid
     assert judged(r"\sqrt{8}", r"2\sqrt{2}")
-    _ended(pid)
+    _strip_end(pid)
 
 
 def test_a_comparer_that_was_killed_or_interrupted_is_replaced_and_leaves_nothing_behind(
@@ -196,7 +202,7 @@ def test_a_comparer_that_was_killed_or_interrupted_is_replaced_and_leaves_nothin
     comparer.close()
     for keeper in (killed, interrupted):
         assert keeper is not None
-        _ended(keeper.pid)
+        _strip_end(keeper.pid)
 
 
 def test_an_answer_that_ends_the_worker_twice_is_wrong_and_a_reference_that_does_is_a_failure(
@@ -268,10 +274,10 @@ def test_numbers_alone_never_need_a_process() -> None:
     assert compare_numbers(r"\sqrt{4}", "2") == AnswerVerdict(False, "exact", "the answer is no number")
     assert compare_numbers(None, "2") == AnswerVerdict(False, "none", "no answer")
     assert isinstance(compare_numbers("2", "two apples and a pear"), Failure)
-    assert number_of("nothing") is None
+    assert read_answer_number("nothing") is None
 
 
-def _ended(pid: int) -> None:
+def _strip_end(pid: int) -> None:
     """Wait until a process has ended; one that nobody has waited for yet has ended too."""
     for _ in range(1000):
         status = Path(f"/proc/{pid}/stat")

@@ -144,7 +144,7 @@ class TaskGroup:
         return name, replace(problem, id=id_, skill=skill, metadata=metadata)
 
 
-def task_of(problem: Problem, main: str) -> str:
+def get_task_name(problem: Problem, main: str) -> str:
     """The name of the task that a problem of a group belongs to."""
     return str(problem.metadata[OWNER][0]) if OWNER in problem.metadata else main
 
@@ -153,7 +153,7 @@ def divide_problems(problems: Sequence[Problem], main: str = "") -> dict[str, li
     """Problems by the name of their task, in their order."""
     parts: dict[str, list[Problem]] = {}
     for problem in problems:
-        parts.setdefault(task_of(problem, main), []).append(problem)
+        parts.setdefault(get_task_name(problem, main), []).append(problem)
     return parts
 
 
@@ -161,5 +161,5 @@ def divide_attempts(attempts: Sequence[Attempt], main: str) -> dict[str, list[At
     """Attempts by the name of their task, in their order."""
     parts: dict[str, list[Attempt]] = {}
     for attempt in attempts:
-        parts.setdefault(task_of(attempt.problem, main), []).append(attempt)
+        parts.setdefault(get_task_name(attempt.problem, main), []).append(attempt)
     return parts

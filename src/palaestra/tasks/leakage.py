@@ -164,7 +164,7 @@ class HeldOut:
             if problem is None and place in copied and self._is_copied(example, *copied[place]):
                 problem, how = copied[place][0], f"{copied[place][1]:.0%} of its {self.length}-grams"
             if problem is None:
-                problem, how = self._reworded(example, asked), "the question in other words"
+                problem, how = self._find_reworded(example, asked), "the question in other words"
             leaks.append(None if problem is None else Leak(self.held[problem][0], self.held[problem][1].id, how))
         return leaks, templates
 
@@ -237,7 +237,7 @@ class HeldOut:
                 index.setdefault(key, []).append(place)
         return index
 
-    def _reworded(self, example: Example, asked: Sequence[_Text]) -> int | None:
+    def _find_reworded(self, example: Example, asked: Sequence[_Text]) -> int | None:
         answer = _answer(example)
         for text in asked:
             numbers = text.numbers
@@ -293,9 +293,9 @@ class HeldOut:
 
     def _index_grams(self, common: int) -> tuple[Hashes, Places]:
         long = np.array([k for k, text in enumerate(self.texts) if len(text.words) >= self.length], dtype=np.int64)
-        own = _salted([self.texts[k] for k in long.tolist()], self.length)
+        own = _make_grams([self.texts[k] for k in long.tolist()], self.length)
         # Each problem counts once, with or without its instructions.
-        prompts = _salted([self.texts[k] for k in long.tolist() if k < self._prompts], self.length)
+        prompts = _make_grams([self.texts[k] for k in long.tolist() if k < self._prompts], self.length)
         shared = frequent(prompts, common) if prompts.texts else np.zeros(0, dtype=np.uint64)
         rare_G = ~among(own.hashes_G, shared) if own.texts else np.zeros(0, dtype=np.bool_)
         return distinct(own.hashes_G[rare_G], long[own.owners_G[rare_G]])
@@ -321,7 +321,7 @@ class HeldOut:
         """Every example and problem that share a gram, and the fraction of the problem's grams that they share."""
         if not len(self._grams) or not parts:
             return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
-        own = _salted([text for _, text in parts], self.length)
+        own = _make_grams([text for _, text in parts], self.length)
         places_T = np.array([place for place, _ in parts], dtype=np.int64)
         hit_G = among(own.hashes_G, self._grams)
         hashes_H, examples_H = distinct(own.hashes_G[hit_G], places_T[own.owners_G[hit_G]])
@@ -447,5 +447,5 @@ def _calculates(word: str) -> bool:
     return word in _SIGNS
 
 
-def _salted(texts: Sequence[_Text], length: int) -> Grams:
-    return grams([text.words for text in texts], length).salted(hashes(text.pictures for text in texts))
+def _make_grams(texts: Sequence[_Text], length: int) -> Grams:
+    return grams([text.words for text in texts], length).add_salts(hashes(text.pictures for text in texts))

@@ -84,7 +84,9 @@ class ProceduralTask(TaskHooks, ABC, Generic[D]):
                         drawn,
                     ) from None
                 drafted.append((name, subskill, draft))
-        return [self._with_content(*parts) for parts in drafted]  # Only once all are there: a picture takes time to draw.
+        return [
+            self._with_content(*parts) for parts in drafted
+        ]  # Only once all are there: a picture takes time to draw.
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
         check_skills(self, [skill])

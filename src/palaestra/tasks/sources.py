@@ -110,13 +110,13 @@ def file_rows(file: Path) -> Rows:
     if file.suffix == ".parquet":
         return _table_rows(lambda datasets: datasets.Dataset.from_parquet(str(file)), str(file))
     if file.suffix == ".json":
-        return _checked(_whole(file))
+        return _check_row(_whole(file))
     if file.name.endswith(LINES):
-        return _checked(_lines(file))
+        return _check_row(_lines(file))
     raise TaskError(f"cannot tell what {file} is; expected a name that ends with {', '.join(ENDINGS)}")
 
 
-def saved_rows(folder: Path, published: str = "") -> Rows:
+def read_saved_rows(folder: Path, published: str = "") -> Rows:
     """The rows of a split that `datasets.save_to_disk` wrote; without a name `train`, or the only one."""
     return _table_rows(lambda datasets: datasets.load_from_disk(str(folder)), str(folder), published)
 
@@ -136,7 +136,7 @@ def is_saved(folder: Path) -> bool:
 def has_split(folder: Path, published: str) -> bool:
     """Whether a folder holds a published split, in any of the forms above."""
     if (folder / "dataset_dict.json").is_file():
-        return published in _parsed(_text(folder / "dataset_dict.json"), str(folder), "a JSON object").get("splits", ())
+        return published in _parse(_text(folder / "dataset_dict.json"), str(folder), "a JSON object").get("splits", ())
     try:
         _folder_rows(folder, published)
     except TaskError:
@@ -152,7 +152,7 @@ def field(row: Mapping[str, Any], where: str, *names: str) -> Any:
     raise TaskError(f"{where}: expected the field '{names[0]}'; got {', '.join(row)}")
 
 
-def shown(value: Any) -> str:
+def abbreviate(value: Any) -> str:
     """A value in an error: on one line, and not long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
@@ -161,12 +161,12 @@ def shown(value: Any) -> str:
 def _folder_rows(folder: Path, published: str) -> Rows:
     for saved in (folder, folder / published):
         if is_saved(saved):
-            return saved_rows(saved, published)
+            return read_saved_rows(saved, published)
     for ending in (*LINES, ".json"):
         if (file := folder / f"{published}{ending}").is_file():
             return file_rows(file)
     if files := sorted((folder / published).rglob("*.json")):
-        return _checked((str(file), _parsed(_text(file), str(file), "a JSON object")) for file in files)
+        return _check_row((str(file), _parse(_text(file), str(file), "a JSON object")) for file in files)
     if files := parquet_files(folder, published):
         return (row for file in files for row in file_rows(file))
     raise TaskError(
@@ -179,16 +179,16 @@ def parquet_files(folder: Path, published: str) -> list[Path]:
     return sorted([*folder.glob(f"{published}.parquet"), *folder.glob(f"**/{published}-*.parquet")])
 
 
-def _checked(rows: Iterator[tuple[str, Any]]) -> Rows:
+def _check_row(rows: Iterator[tuple[str, Any]]) -> Rows:
     for where, row in rows:
         if not isinstance(row, Mapping):
-            raise TaskError(f"{where}: expected an object; got {shown(row)}")
+            raise TaskError(f"{where}: expected an object; got {abbreviate(row)}")
         yield where, clean(row)
 
 
 def read_object(text: str | bytes, where: str) -> Mapping[str, Any]:
     """The object in a line of JSON; raises `TaskError` if it is none."""
-    ((_, row),) = _checked(iter([(where, _parsed(text, where, "a JSON object"))]))
+    ((_, row),) = _check_row(iter([(where, _parse(text, where, "a JSON object"))]))
     return row
 
 
@@ -197,7 +197,7 @@ def _lines(file: Path) -> Iterator[tuple[str, Any]]:
         with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else open(file, encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    yield (where := f"{file}, row {number}"), _parsed(line, where, "a JSON object")
+                    yield (where := f"{file}, row {number}"), _parse(line, where, "a JSON object")
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise TaskError(f"the file {file} cannot be read: {error}") from error
 
@@ -208,11 +208,11 @@ def _whole(file: Path) -> Iterator[tuple[str, Any]]:
     if _is_lines(text):
         yield from _lines(file)
         return
-    rows = _parsed(text, str(file), expected)
+    rows = _parse(text, str(file), expected)
     if isinstance(rows, dict) and rows and all(isinstance(row, dict) for row in rows.values()):
         rows = [{"id": key, **row} for key, row in rows.items()]
     if not isinstance(rows, list):
-        raise TaskError(f"{file}: expected {expected}; got {shown(rows)}")
+        raise TaskError(f"{file}: expected {expected}; got {abbreviate(rows)}")
     yield from ((f"{file}, row {number}", row) for number, row in enumerate(rows, start=1))
 
 
@@ -234,7 +234,7 @@ def _text(file: Path) -> str:
         raise TaskError(f"the file {file} cannot be read: {error}") from error
 
 
-def _parsed(text: str | bytes, where: str, expected: str) -> Any:
+def _parse(text: str | bytes, where: str, expected: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:

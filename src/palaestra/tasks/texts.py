@@ -196,7 +196,7 @@ class Grams:
     def texts(self) -> int:
         return len(self.starts_N)
 
-    def salted(self, salts_N: Hashes) -> Grams:
+    def add_salts(self, salts_N: Hashes) -> Grams:
         """The same grams, told apart by a property of their texts: equal only where that is equal too."""
         return Grams(mix(self.hashes_G ^ mix(salts_N)[self.owners_G]), self.owners_G, self.starts_N)
 

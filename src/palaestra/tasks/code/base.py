@@ -79,7 +79,11 @@ class CodeTask(TaskHooks, ABC):
             judgement: ProgramVerdict | Failure = ProgramVerdict((CaseVerdict(CaseOutcome.NO_CODE, missing),))
         else:
             judgement = self._judge.judge(
-                code_problem.tests, extracted.code, code_problem.seconds, code_problem.memory, reference=code_problem.solution
+                code_problem.tests,
+                extracted.code,
+                code_problem.seconds,
+                code_problem.memory,
+                reference=code_problem.solution,
             )
         if isinstance(judgement, Failure):
             return judgement

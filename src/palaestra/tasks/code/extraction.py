@@ -51,16 +51,16 @@ def extract_code(text: str, wanted: str = "", begun: str = "") -> ExtractedProgr
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # A model's doubtful escapes are no concern of the caller.
-        return _extracted(text[:MOST_TEXT], wanted, begun)
+        return _extract(text[:MOST_TEXT], wanted, begun)
 
 
-def _extracted(text: str, wanted: str, begun: str) -> ExtractedProgram:
+def _extract(text: str, wanted: str, begun: str) -> ExtractedProgram:
     work = Work()
-    blocks = [block for block in fenced(text, work) if parses(block)]
-    program = _assembled(blocks, wanted)
+    blocks = [block for block in find_fenced(text, work) if parses(block)]
+    program = _assemble(blocks, wanted)
     if program:
         return ExtractedProgram(_with_head(program, begun, wanted), "fenced")
-    if begun and (whole := _continued(text, begun, wanted, work)):
+    if begun and (whole := _continue(text, begun, wanted, work)):
         return ExtractedProgram(whole, "continued")
     bare = _bare(text, wanted, work)
     if bare:
@@ -68,7 +68,7 @@ def _extracted(text: str, wanted: str, begun: str) -> ExtractedProgram:
     return ExtractedProgram("", "none")
 
 
-def fenced(text: str, work: Work | None = None) -> list[str]:
+def find_fenced(text: str, work: Work | None = None) -> list[str]:
     """The blocks between fences that may be Python; one that is never closed ends with the text."""
     blocks, place = [], 0
     while match := _FENCE.search(text, place):
@@ -80,25 +80,25 @@ def fenced(text: str, work: Work | None = None) -> list[str]:
         if words[0] in _PYTHON:
             blocks.append(body if end else longest_start(body, work=work))
         place = end.end() if end else len(text)
-    return [_dedented(block) for block in blocks[-MOST_BLOCKS:]]
+    return [_dedent(block) for block in blocks[-MOST_BLOCKS:]]
 
 
-def _assembled(blocks: list[str], wanted: str) -> str:
+def _assemble(blocks: list[str], wanted: str) -> str:
     """The last block that has what is wanted, after the earlier ones that define what it uses."""
     chosen = _choose(blocks, wanted)
     if chosen is None:
         return ""
-    parts, missing = [blocks[chosen]], used(blocks[chosen]) - defined(blocks[chosen])
+    parts, missing = [blocks[chosen]], find_used_names(blocks[chosen]) - find_defined_names(blocks[chosen])
     for block in reversed(blocks[:chosen]):
-        if (names := defined(block)) & missing:
+        if (names := find_defined_names(block)) & missing:
             parts.insert(0, block)
-            missing = (missing | used(block)) - names
+            missing = (missing | find_used_names(block)) - names
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
 def _choose(blocks: list[str], wanted: str) -> int | None:
     for place in range(len(blocks) - 1, -1, -1):
-        if wanted and wanted in defined(blocks[place]):
+        if wanted and wanted in find_defined_names(blocks[place]):
             return place
     if wanted:
         return None
@@ -109,17 +109,17 @@ def _choose(blocks: list[str], wanted: str) -> int | None:
 
 def _does_something(block: str) -> bool:
     """Whether a block reads input or prints, itself or in what it defines and calls."""
-    return bool({"print", "input", "stdin", "stdout", "open"} & (used(block) | _attributes(block)))
+    return bool({"print", "input", "stdin", "stdout", "open"} & (find_used_names(block) | _attributes(block)))
 
 
 def _bare(text: str, wanted: str, work: Work) -> str:
     """A program without fences: the longest part from a line that starts one."""
 
     def is_one(part: str) -> bool:
-        return wanted in defined(part) if wanted else _does_something(part)
+        return wanted in find_defined_names(part) if wanted else _does_something(part)
 
     if parses(text) and is_one(text):
-        return _dedented(text)
+        return _dedent(text)
     return longest_part(text, is_one, work)
 
 
@@ -138,12 +138,12 @@ def longest_part(text: str, is_wanted: Callable[[str], bool], work: Work | None 
     return best
 
 
-def _continued(text: str, begun: str, wanted: str, work: Work) -> str:
+def _continue(text: str, begun: str, wanted: str, work: Work) -> str:
     """The program that was begun, with the response as its next lines."""
     stripped = text.split("```")[0] if text.lstrip()[:3] != "```" else text
-    for body in (stripped, _indented(stripped)):
+    for body in (stripped, _indent(stripped)):
         whole = longest_start(begun + body, at_least=len(begun), work=work)
-        if whole and (not wanted or wanted in defined(whole)):
+        if whole and (not wanted or wanted in find_defined_names(whole)):
             return whole
     return ""
 
@@ -199,11 +199,11 @@ def longest_start(text: str, at_least: int = 0, work: Work | None = None) -> str
     return ""
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return "\n".join(f"    {line}" if line.strip() else line for line in text.split("\n"))
 
 
-def _dedented(text: str) -> str:
+def _dedent(text: str) -> str:
     import textwrap
 
     return textwrap.dedent(text.replace("\t", "    ") if re.search(r"^ +\t|^\t+ ", text, re.MULTILINE) else text)
@@ -219,7 +219,7 @@ def parses(text: str) -> bool:
         return False
 
 
-def defined(text: str) -> set[str]:
+def find_defined_names(text: str) -> set[str]:
     """The names that a program gives a meaning at its top level."""
     names: set[str] = set()
     try:
@@ -239,7 +239,7 @@ def defined(text: str) -> set[str]:
     return names
 
 
-def used(text: str) -> set[str]:
+def find_used_names(text: str) -> set[str]:
     """The names that a program reads, but for Python's own and those that only exist inside its functions."""
     try:
         tree = ast.parse(text)

@@ -115,7 +115,7 @@ def mbpp(row: Row, split: Split) -> CodeProblem:
     head = "\n".join([*imports, setup])
     assertions = [*tests, *(row.get("challenge_test_list") or [])]
     code = str(row.get("code", "")).replace("\r\n", "\n")
-    wanted = _called(code, assertions)
+    wanted = _find_called(code, assertions)
     question = str(row.get("text") or row.get("prompt") or "").strip()
     return CodeProblem(
         id=f"mbpp/{number}",
@@ -181,7 +181,7 @@ def live_code_bench(row: Row, split: Split, *, hidden: bool = True) -> CodeProbl
         method = str(metadata.get("func_name") or "")
         if not method:
             raise TaskError(f"problem {name} of LiveCodeBench calls a function and names none in its metadata")
-        tests = Functions("\n".join(_call_of(method, case) for case in cases), "Solution")
+        tests = Functions("\n".join(_format_call(method, case) for case in cases), "Solution")
         text = f"{text}\n\nComplete this class:\n{starter}" if starter else text
     else:
         tests = _stdio([case["input"] for case in cases], [case["output"] for case in cases], name)
@@ -232,7 +232,7 @@ def _mbpp_split(number: int) -> Split:
     return Split.VALIDATION if 511 <= number <= 600 else Split.TRAIN
 
 
-def _called(code: str, assertions: Sequence[str]) -> str:
+def _find_called(code: str, assertions: Sequence[str]) -> str:
     """The function that the assertions are about: of those that the solution defines, the one they call."""
     try:
         tree, defined = ast.parse("\n".join(assertions)), _definitions(code)
@@ -316,7 +316,7 @@ def _cases(given: Any) -> list[dict[str, Any]]:
     return cases
 
 
-def _call_of(method: str, case: Mapping[str, Any]) -> str:
+def _format_call(method: str, case: Mapping[str, Any]) -> str:
     """An assertion that calls a method of `Solution`: arguments are JSON, one a line."""
     arguments = [json.loads(line) for line in str(case["input"]).split("\n") if line.strip()]
     expected = json.loads(str(case["output"]))

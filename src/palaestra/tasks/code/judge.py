@@ -156,7 +156,7 @@ class ProgramJudge:
                 given.encode("utf-8", "replace"),
                 limits,
             )
-            verdicts.append(_printed(result, expected, tests.any_case))
+            verdicts.append(_judge_output(result, expected, tests.any_case))
             if result.status.is_limit:
                 # What is over a limit once will be again, and each time costs all of it.
                 verdicts += [verdicts[-1]] * (len(tests.inputs) - len(verdicts))
@@ -164,7 +164,7 @@ class ProgramJudge:
         return ProgramVerdict(tuple(verdicts))
 
 
-def _printed(result: SandboxResult, expected: str, any_case: bool) -> CaseVerdict:
+def _judge_output(result: SandboxResult, expected: str, any_case: bool) -> CaseVerdict:
     if result.status in OUTCOMES:
         return CaseVerdict(OUTCOMES[result.status], result.status.value)
     if not result.ok:

@@ -78,7 +78,9 @@ class PublishedCode(CodeTask):
         problems = []
         for skill in skills or self.skills():
             own = [
-                entry.problem for entry in entries.values() if entry.problem.skill == skill and self._is_asked(entry.problem)
+                entry.problem
+                for entry in entries.values()
+                if entry.problem.skill == skill and self._is_asked(entry.problem)
             ]
             order = Seeds(seed).derive(self.name, split, skill).generator().permutation(len(own))
             problems += [self._problem(own[place]) for place in take(order.tolist(), per_skill, self, split, skill)]
@@ -88,7 +90,9 @@ class PublishedCode(CodeTask):
         """The first problems of the train part that come with a solution. LiveCodeBench has none."""
         worked = (problem for problem in self._scan(Split.TRAIN) if problem.solution and problem.skill == skill)
         return [
-            Example(self._problem(problem).messages, f"```python\n{problem.solution.strip()}\n```", skill, problem.subskill)
+            Example(
+                self._problem(problem).messages, f"```python\n{problem.solution.strip()}\n```", skill, problem.subskill
+            )
             for problem in islice(worked, count)
         ]
 
@@ -134,7 +138,7 @@ class PublishedCode(CodeTask):
         """Whether a problem of the set is among those of the task."""
         return True
 
-    def _published(self) -> Mapping[str, Split | None]:
+    def _files_and_parts(self) -> Mapping[str, Split | None]:
         """The files (or splits of the hub), each with the part that it is; `None` where each problem has its own part."""
         return {"test": Split.TEST if self.parts == "published" else None}
 
@@ -167,7 +171,7 @@ class PublishedCode(CodeTask):
         return Problem(problem.id, (Message("user", asked),), problem.solution, problem.skill, problem.subskill, cuts)
 
     def _names(self, split: Split | None = None) -> list[str]:
-        return [name for name, part in self._published().items() if split is None or part in (None, split)]
+        return [name for name, part in self._files_and_parts().items() if split is None or part in (None, split)]
 
     def _load(self, split: Split) -> dict[str, Entry]:
         """The problems of a part by their ids."""
@@ -187,7 +191,7 @@ class PublishedCode(CodeTask):
         return self._tables[name]
 
     def _entries(self, name: str) -> Iterator[Entry]:
-        part, table = self._published()[name], open_table(self.source, self.path, name)
+        part, table = self._files_and_parts()[name], open_table(self.source, self.path, name)
         for key, where, row in table.scan():
             try:
                 problem = self._describe(row, part or Split.TEST)
@@ -222,7 +226,7 @@ class MBPP(PublishedCode):
         if whole:
             self.source = Source("mbpp", self.source.hub, "full")  # type: ignore[misc]
 
-    def _published(self) -> Mapping[str, Split | None]:
+    def _files_and_parts(self) -> Mapping[str, Split | None]:
         if isinstance(locate(self.source, self.path), Path):
             return {"mbpp" if self.whole else "sanitized": None}
         return {"train+validation+test+prompt": None}
@@ -261,7 +265,7 @@ class CodeContests(PublishedCode):
     def _is_asked(self, problem: CodeProblem) -> bool:
         return self.undecided or not problem.undecided
 
-    def _published(self) -> Mapping[str, Split | None]:
+    def _files_and_parts(self) -> Mapping[str, Split | None]:
         own = {"test": Split.TEST, "valid": Split.VALIDATION, "validation": Split.VALIDATION, "train": Split.TRAIN}
         place = locate(self.source, self.path)
         if isinstance(place, str):
@@ -313,7 +317,7 @@ class LiveCodeBench(PublishedCode):
                 f"option '{option}' of {self.name}: expected a day such as 2024-01-01; got {given!r}"
             ) from None
 
-    def _published(self) -> Mapping[str, Split | None]:
+    def _files_and_parts(self) -> Mapping[str, Split | None]:
         place, names = locate(self.source, self.path), ["test"]
         if isinstance(place, Path):
             later = {int(match[1]) for file in place.iterdir() if (match := re.match(r"test(\d+)\.", file.name))}

@@ -106,21 +106,21 @@ def extract(text: str) -> ExtractedAnswer | None:
     thought = text.rfind(_THOUGHT)
     if thought >= 0:
         text = text[thought + len(_THOUGHT) :]
-    for search in (_final, _boxed_percent, _hashes, _phrase, _whole, _formula, _last_number):
+    for search in (_final, _find_boxed_percent, _hashes, _phrase, _whole, _formula, _last_number):
         answer = search(text)
         if answer is not None and len(answer.text) <= _MAX_ANSWER and is_answer(answer.text):
             return answer
     return None
 
 
-def boxed(text: str) -> ExtractedAnswer | None:
+def find_boxed(text: str) -> ExtractedAnswer | None:
     """The last box that holds something, with the boxes that are joined to it; of nested boxes the outermost."""
     box = _last_box(text)
     return box[0] if box else None
 
 
-def _boxed_percent(text: str) -> ExtractedAnswer | None:
-    """As `boxed`, with the percent sign that follows a number in a box."""
+def _find_boxed_percent(text: str) -> ExtractedAnswer | None:
+    """As `find_boxed`, with the percent sign that follows a number in a box."""
     box = _last_box(text)
     if box is None:
         return None
@@ -140,11 +140,11 @@ def _last_box(text: str) -> tuple[ExtractedAnswer, int] | None:
             # Cut off, or one brace too few: the rest of the line is what there is.
             inner = _LINE_END.split(inner, maxsplit=1)[0].strip()
         if is_answer(inner):
-            return ExtractedAnswer(_joined(text, boxes, last, inner) if last else inner, evidence), end + 1
+            return ExtractedAnswer(_join_boxes(text, boxes, last, inner) if last else inner, evidence), end + 1
     return None
 
 
-def _joined(text: str, boxes: list[Box], last: int, answer: str) -> str:
+def _join_boxes(text: str, boxes: list[Box], last: int, answer: str) -> str:
     """The answer in box `last` after those in the boxes before it that belong to the same list."""
     answers, separator = [answer], ", "
     for index in range(last - 1, max(-1, last - _MAX_BOXES), -1):
@@ -230,13 +230,13 @@ def _phrase(text: str) -> ExtractedAnswer | None:
     for match in list(_PHRASE.finditer(text, max(0, start - 20_000)))[: -_CANDIDATES - 1 : -1]:
         rest = text[match.end() : match.end() + _MAX_ANSWER].lstrip()
         weak = not match.group().lower().lstrip().startswith("answer")
-        best = _narrowed(rest)
+        best = _narrow(rest)
         if best and (not weak or any(char.isdigit() for char in best)):
             return ExtractedAnswer(best, Evidence.PHRASE)
     return None
 
 
-def _narrowed(rest: str) -> str | None:
+def _narrow(rest: str) -> str | None:
     """The answer at the head of what follows a phrase: its formula, or its sentence down to the number in it."""
     if _DENIED.match(rest):
         return None
@@ -246,16 +246,16 @@ def _narrowed(rest: str) -> str | None:
         sentence = _first_sentence(rest)
         after = sentence[span.end() :]
         if _NAME.fullmatch(_inner(span)) and (states := _STATES.match(after)):  # "$n$ is 34"
-            return _narrowed(after[states.end() :])
+            return _narrow(after[states.end() :])
         after = after.strip(" .*")
         return sentence if after.startswith(("and", "or", ",")) and "$" in after else _inner(span)
     sentence = _first_sentence(rest)
-    if re.match(r"[A-Za-z]", sentence) and (stated := _stated(sentence)):
+    if re.match(r"[A-Za-z]", sentence) and (stated := _find_stated(sentence)):
         return stated
     return sentence.rstrip("!.*_` ").lstrip("*_` ") or None
 
 
-def _stated(sentence: str) -> str | None:
+def _find_stated(sentence: str) -> str | None:
     """The formulas or numbers that a sentence states: those after its last verb if they are a list, else the last.
 
     A variable such as $n$ only counts if there is nothing else.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from palaestra.core.records import ToolCall
-from palaestra.tasks.code.extraction import defined, fenced, parses, used
+from palaestra.tasks.code.extraction import find_defined_names, find_fenced, find_used_names, parses
 from palaestra.tasks.tools.records import MOST_CALLS
 
 MOST_TEXT = 50_000
@@ -58,16 +58,16 @@ def extract_program(text: str) -> str:
         return ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Of a model's doubtful escapes nobody here wants to hear.
-        blocks = [block for block in fenced(text) if parses(block)]
+        blocks = [block for block in find_fenced(text) if parses(block)]
         places = [place for place, block in enumerate(blocks) if _answers(block)]
         if not places:
             return _bare(text)
         parts = [blocks[places[-1]]]
-        missing = used(parts[0]) - defined(parts[0])
+        missing = find_used_names(parts[0]) - find_defined_names(parts[0])
         for block in reversed(blocks[: places[-1]]):
-            if (names := defined(block)) & missing and not _answers(block):
+            if (names := find_defined_names(block)) & missing and not _answers(block):
                 parts.insert(0, block)
-                missing = (missing | used(block)) - names
+                missing = (missing | find_used_names(block)) - names
         return "\n".join(part.strip("\n") for part in parts) + "\n"
 
 
@@ -115,7 +115,7 @@ def _name_calls(calls: Sequence[Mapping[str, Any]]) -> list[Asked]:
 def _arguments(function: Mapping[str, Any]) -> Any:
     """The arguments of a call, which are no object where it is no call."""
     given: Any = next((function[key] for key in ARGUMENT_KEYS if key in function), {})
-    return _loaded(given) if isinstance(given, str) else given
+    return _load_json(given) if isinstance(given, str) else given
 
 
 def _read(value: Any, names: list[str], by_place: Mapping[str, str]) -> Any:
@@ -165,7 +165,7 @@ def find_json(text: str) -> list[Any]:
     return values
 
 
-def _loaded(text: str) -> Any:
+def _load_json(text: str) -> Any:
     try:
         return json.loads(text) if text.strip() else {}
     except (ValueError, RecursionError):

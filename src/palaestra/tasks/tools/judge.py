@@ -77,7 +77,7 @@ class ToolJudge:
         finally:
             result = session.close()
         if last is None:
-            return _ended(session, result, calls)
+            return _exit_record(session, result, calls)
         if len(calls) > MOST_CALLS:
             return with_too_many(calls)
         if last.keys() == {"answer"}:
@@ -102,7 +102,7 @@ class ToolJudge:
                 fault = PlanOutcome.WRONG_ORDER if later else PlanOutcome.WRONG_ARGUMENTS
                 why = "is not made before it" if later else "is none of the calls"
                 return Record(tuple(executed), fault, f"{call.name} needs the result of {unknown[0]}, which {why}")
-            executed.append(self._make(call.tool, (), _resolved(call.arguments, results), offered))
+            executed.append(self._make(call.tool, (), _resolve(call.arguments, results), offered))
             if executed[-1].error:
                 known = call.tool in offered
                 fault = PlanOutcome.WRONG_ARGUMENTS if known else PlanOutcome.WRONG_CALLS
@@ -114,7 +114,9 @@ class ToolJudge:
         """End the tools' sandbox now; it would end by itself a little later."""
         self.workers.close()
 
-    def _serve(self, session: ScriptSession, offered: Sequence[str], calls: list[ExecutedCall]) -> dict[str, Any] | None:
+    def _serve(
+        self, session: ScriptSession, offered: Sequence[str], calls: list[ExecutedCall]
+    ) -> dict[str, Any] | None:
         """Answer the calls of a program; returns the message that is not a call, or is one too many."""
         while (message := session.receive()) is not None:
             tool, args, kwargs = message.get("call"), message.get("args"), message.get("kwargs")
@@ -140,7 +142,7 @@ class ToolJudge:
         return self.workers.call(tool, arguments)
 
 
-def _ended(session: ScriptSession, result: SandboxResult, calls: list[ExecutedCall]) -> Record:
+def _exit_record(session: ScriptSession, result: SandboxResult, calls: list[ExecutedCall]) -> Record:
     """What became of a program that says no more."""
     if session.channel.too_long:
         return Record(tuple(calls), PlanOutcome.OUTPUT, "it sent a value that is too large")
@@ -160,9 +162,9 @@ def _references(value: Any) -> set[str]:
     return {name for item in inner for name in _references(item)}
 
 
-def _resolved(value: Any, results: Mapping[str, Any]) -> Any:
+def _resolve(value: Any, results: Mapping[str, Any]) -> Any:
     if isinstance(value, CallReference):
         return results[value.name]
     if isinstance(value, dict):
-        return {name: _resolved(item, results) for name, item in value.items()}
-    return [_resolved(item, results) for item in value] if isinstance(value, list) else value
+        return {name: _resolve(item, results) for name, item in value.items()}
+    return [_resolve(item, results) for item in value] if isinstance(value, list) else value

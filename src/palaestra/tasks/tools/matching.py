@@ -77,7 +77,7 @@ def match(
     same = [[same_call(wanted, other) for other in calls] for wanted in gold]
     matched = _most(same)
     if matched == len(gold):
-        if not _embedded(same, lambda call: needs[call]):
+        if not _embed(same, lambda call: needs[call]):
             return Match(PlanOutcome.WRONG_ORDER, matched, _out_of_order(gold, same, needs))
         if len(calls) > len(gold) and not extra_calls:
             return Match(PlanOutcome.EXTRA_CALLS, matched, f"expected {len(gold)} calls; got {len(calls)}")
@@ -117,7 +117,7 @@ def _most(same: Sequence[Sequence[bool]]) -> int:
     return sum(place(call, set()) for call in range(len(same)))
 
 
-def _embedded(same: Sequence[Sequence[bool]], needs: Callable[[int], set[int]]) -> bool:
+def _embed(same: Sequence[Sequence[bool]], needs: Callable[[int], set[int]]) -> bool:
     """Whether each call of the plan has one of its own, and after those that it needs."""
 
     def place(chosen: list[int]) -> bool:

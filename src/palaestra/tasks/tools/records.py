@@ -22,7 +22,7 @@ class Record:
         value: what it answered.
     """
 
-    made: tuple[ExecutedCall, ...]
+    calls: tuple[ExecutedCall, ...]
     fault: PlanOutcome | None
     detail: str = ""
     value: Any = None

@@ -24,7 +24,7 @@ from palaestra.tasks.tools.records import Record
 from palaestra.tasks.tools.requests import SKILLS
 from palaestra.tasks.tools.requests.recipe import Drawer, ToolDraft, make_drawer
 from palaestra.tasks.tools.values import same_value
-from palaestra.tasks.tools.wording import FORMS, PROMPTS, asked, longest, response
+from palaestra.tasks.tools.wording import FORMS, PROMPTS, format_prompt, longest, response
 
 PRESCRIBED = re.compile(r"\bthen\b|\bFirst\b|\bat last\b")
 """A request that names the order of its steps: only that order is right, even where another has the same result."""
@@ -65,8 +65,8 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         sandbox: str = "bubblewrap",
         seconds: float = 2.0,
     ) -> None:
-        _one_of("answer_form", answer_form, FORMS)
-        _one_of("prompt", prompt, PROMPTS)
+        _check_choice("answer_form", answer_form, FORMS)
+        _check_choice("prompt", prompt, PROMPTS)
         _whole("distractors", distractors, 0, 20)
         _whole("most_calls", most_calls, 1, MOST_CALLS_A_PLAN)
         if not isinstance(extra_calls, bool):
@@ -100,7 +100,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         calls = draft.plan.execute()
         return Problem(
             id=f"{skill}/{subskill}/{digest}",
-            messages=(Message("user", asked(draft.question, offered, self.answer_form, self.prompt)),),
+            messages=(Message("user", format_prompt(draft.question, offered, self.answer_form, self.prompt)),),
             reference=json.dumps(calls[-1].value, ensure_ascii=False),
             skill=skill,
             subskill=subskill,
@@ -118,7 +118,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         )
 
     def example(self, skill: str, subskill: str, draft: ToolDraft) -> Example:
-        question = asked(draft.question, offer(draft, self.distractors), self.answer_form, self.prompt)
+        question = format_prompt(draft.question, offer(draft, self.distractors), self.answer_form, self.prompt)
         taught = response(draft.plan, self.answer_form, self.prompt)
         return Example((Message("user", question),), taught, skill, subskill)
 
@@ -126,7 +126,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         return writing.brief()
 
     def make_example(self, datum: writing.ToolsDatum, skill: str, subskill: str) -> Example:
-        return self.example(skill, subskill, ToolDraft(datum.request.strip(), writing.plan_of(datum)))
+        return self.example(skill, subskill, ToolDraft(datum.request.strip(), writing.read_datum_plan(datum)))
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         """Make the calls of a response, and compare them and the answer with the plan."""
@@ -173,7 +173,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         plan = Plan.from_data(metadata["plan"])
         gold = plan.execute()
         free = not metadata.get("prescribed", True)
-        result = match(plan, gold, record.made, self.extra_calls, free_order=free)
+        result = match(plan, gold, record.calls, self.extra_calls, free_order=free)
         outcome, detail = result.outcome, result.detail
         if record.fault is not None:
             outcome, detail = record.fault, record.detail
@@ -182,7 +182,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         evidence = {
             "outcome": outcome.value,
             "calls": f"{result.matched} of {len(gold)}",
-            "made": "; ".join(map(str, record.made[:6])) + ("; ..." if len(record.made) > 6 else ""),
+            "made": "; ".join(map(str, record.calls[:6])) + ("; ..." if len(record.calls) > 6 else ""),
             "answer": "" if record.fault else brief(record.value, 80),
             "expected": brief(gold[-1].value, 80),
             "detail": detail,
@@ -204,7 +204,7 @@ def _nothing(detail: str) -> Record:
     return Record((), PlanOutcome.NO_PLAN, detail)
 
 
-def _one_of(option: str, given: Any, known: Sequence[str]) -> None:
+def _check_choice(option: str, given: Any, known: Sequence[str]) -> None:
     if given not in known:
         raise _bad(option, " or ".join(known), given)
 

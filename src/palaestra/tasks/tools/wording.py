@@ -38,7 +38,7 @@ def longest(form: str, prompt: str, most_calls: int) -> int:
     return start + each * most_calls
 
 
-def asked(question: str, offered: Sequence[str], form: str, prompt: str) -> str:
+def format_prompt(question: str, offered: Sequence[str], form: str, prompt: str) -> str:
     """The message to a model: the tools, the request, how to answer."""
     tools = [LIBRARY[name] for name in offered]
     if prompt == "short":
@@ -84,12 +84,12 @@ def openai_calls(plan: Plan) -> list[dict[str, Any]]:
 
 def short_calls(plan: Plan) -> list[dict[str, Any]]:
     """The plan as calls with names and arguments alone, and `"$call_1"` for the result of the first."""
-    return [{"name": call.tool, "arguments": _named(call.arguments)} for call in plan.calls]
+    return [{"name": call.tool, "arguments": _name_results(call.arguments)} for call in plan.calls]
 
 
-def _named(value: Any) -> Any:
+def _name_results(value: Any) -> Any:
     if isinstance(value, CallResult):
         return f"$call_{value.call + 1}"
     if isinstance(value, list):
-        return [_named(item) for item in value]
-    return {name: _named(inner) for name, inner in value.items()} if isinstance(value, dict) else value
+        return [_name_results(item) for item in value]
+    return {name: _name_results(inner) for name, inner in value.items()} if isinstance(value, dict) else value

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from palaestra.tasks.vision.plurals import is_plural
-from palaestra.tasks.vision.words import ARTICLES, MARKS, Word, statement_words, words_of
+from palaestra.tasks.vision.words import ARTICLES, MARKS, Word, read_words, statement_words
 
 LONGEST = 20_000
 """Characters of the part that holds the answer; a longer one holds none."""
@@ -31,7 +31,7 @@ def normalise(text: str) -> str:
     >>> normalise("  The Dogs. "), normalise("Three"), normalise("1,200"), normalise("light-blue")
     ('dogs', '3', '1200', 'light blue')
     """
-    return " ".join(words_of(text))
+    return " ".join(read_words(text))
 
 
 def candidate(response: str) -> str:

@@ -87,7 +87,7 @@ class Word:
     denied: bool = False
 
 
-def words_of(text: str) -> list[str]:
+def read_words(text: str) -> list[str]:
     """The words in normal form, without punctuation and articles (unless there is nothing else)."""
     return [word.text for word in _read(text) if word.text not in MARKS]
 

@@ -74,7 +74,7 @@ def pack(value: Any, keep: Callable[[Any], Any], seen: Seen | None = None) -> An
         return value if abs(value) < 2**53 else {"int": hex(value)}
     if kind is float:
         return {"float": value.hex()}
-    if seen is not None and (kind in _MUTABLE or kind is _known("collections", "Counter")):
+    if seen is not None and (kind in _MUTABLE or kind is _get_loaded("collections", "Counter")):
         if id(value) in seen.numbers:
             return {"same": seen.numbers[id(value)]}
         seen.add(value)
@@ -84,7 +84,7 @@ def pack(value: Any, keep: Callable[[Any], Any], seen: Seen | None = None) -> An
         return {kind.__name__: contents(value, keep, seen)}
     if kind is defaultdict:
         kind = dict
-    if (kind.__name__ in _DICTS and kind is _DICTS[kind.__name__]) or kind is _known("collections", "Counter"):
+    if (kind.__name__ in _DICTS and kind is _DICTS[kind.__name__]) or kind is _get_loaded("collections", "Counter"):
         return {kind.__name__: contents(value, keep, seen)}
     if kind is complex:
         return {"complex": [value.real.hex(), value.imag.hex()]}
@@ -92,13 +92,13 @@ def pack(value: Any, keep: Callable[[Any], Any], seen: Seen | None = None) -> An
         return {kind.__name__: contents(value, keep, seen)}
     if kind is range:
         return {"range": [pack(item, keep) for item in (value.start, value.stop, value.step)]}
-    if kind is _known("fractions", "Fraction"):
+    if kind is _get_loaded("fractions", "Fraction"):
         return {"Fraction": [pack(value.numerator, keep), pack(value.denominator, keep)]}
-    if kind is _known("decimal", "Decimal"):
+    if kind is _get_loaded("decimal", "Decimal"):
         return {"Decimal": str(value)}
-    if kind.__name__ in _DATES and kind is _known("datetime", kind.__name__):
+    if kind.__name__ in _DATES and kind is _get_loaded("datetime", kind.__name__):
         return {kind.__name__: value.isoformat()}
-    if kind is _known("datetime", "timedelta"):
+    if kind is _get_loaded("datetime", "timedelta"):
         return {"timedelta": [value.days, value.seconds, value.microseconds]}
     if isinstance(value, (type, Proxy)):
         return {"remote": keep(value)}
@@ -141,7 +141,7 @@ def refill(value: Any, packed: Any, remote: Callable[[Any], Any], seen: Seen | N
 def unpack(packed: Any, remote: Callable[[Any], Any], seen: Seen | None = None) -> Any:
     """The value again; `remote(reference)` returns what stands for a value that stayed."""
     if isinstance(packed, list):
-        return refill(_met([], seen), packed, remote, seen)
+        return refill(_remember([], seen), packed, remote, seen)
     if not isinstance(packed, dict):
         return packed
     ((tag, inner),) = packed.items()
@@ -150,14 +150,14 @@ def unpack(packed: Any, remote: Callable[[Any], Any], seen: Seen | None = None) 
     if tag == "float":
         return float.fromhex(inner)
     if tag in ("set", "deque"):
-        return refill(_met(_LISTS[tag](), seen), inner, remote, seen)
+        return refill(_remember(_LISTS[tag](), seen), inner, remote, seen)
     if tag in _LISTS:
         return _LISTS[tag]([unpack(item, remote, seen) for item in inner])
     if tag in _DICTS or tag == "Counter":
-        kind = _DICTS.get(tag) or _imported("collections", tag)
-        return refill(_met(kind(), seen), inner, remote, seen)
+        kind = _DICTS.get(tag) or _import("collections", tag)
+        return refill(_remember(kind(), seen), inner, remote, seen)
     if tag == "namedtuple":
-        kind = _imported("collections", tag)(inner[0], inner[1])
+        kind = _import("collections", tag)(inner[0], inner[1])
         return kind(*[unpack(item, remote, seen) for item in inner[2]])
     if tag == "same" and seen is not None:
         return seen.values[inner]
@@ -166,17 +166,17 @@ def unpack(packed: Any, remote: Callable[[Any], Any], seen: Seen | None = None) 
     if tag == "bytes":
         return binascii.a2b_base64(inner)
     if tag == "bytearray":
-        return refill(_met(bytearray(), seen), inner, remote, seen)
+        return refill(_remember(bytearray(), seen), inner, remote, seen)
     if tag == "range":
         return range(*[unpack(item, remote) for item in inner])
     if tag == "Fraction":
-        return _imported("fractions", tag)(*[unpack(item, remote) for item in inner])
+        return _import("fractions", tag)(*[unpack(item, remote) for item in inner])
     if tag == "Decimal":
-        return _imported("decimal", tag)(inner)
+        return _import("decimal", tag)(inner)
     if tag in _DATES:
-        return _imported("datetime", tag).fromisoformat(inner)
+        return _import("datetime", tag).fromisoformat(inner)
     if tag == "timedelta":
-        return _imported("datetime", tag)(*inner)
+        return _import("datetime", tag)(*inner)
     if tag == "iterator":
         return iter([unpack(item, remote, seen) for item in inner])
     if tag == "remote":
@@ -184,17 +184,17 @@ def unpack(packed: Any, remote: Callable[[Any], Any], seen: Seen | None = None) 
     raise Unspeakable(f"unknown tag {tag!r}")
 
 
-def _met(value: Any, seen: Seen | None) -> Any:
+def _remember(value: Any, seen: Seen | None) -> Any:
     return value if seen is None else seen.add(value)
 
 
-def _known(module: str, name: str) -> Any:
+def _get_loaded(module: str, name: str) -> Any:
     """A class, if somebody has imported its module: else no value is one of it."""
     loaded = sys.modules.get(module)
     return getattr(loaded, name, None) if loaded is not None else _NOBODY
 
 
-def _imported(module: str, name: str) -> Any:
+def _import(module: str, name: str) -> Any:
     return getattr(__import__(module), name)
 
 

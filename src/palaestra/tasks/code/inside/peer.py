@@ -116,7 +116,7 @@ class Peer:
                 for number, items in enumerate(before)
                 if not _are_same(items, _items(seen.values[number]))
             ]
-            message = failed if failed is not None else self._returned(value, args, seen)
+            message = failed if failed is not None else self._pack_result(value, args, seen)
             if own:  # `error.code`, for a handler on the other side
                 message["attributes"] = codec.pack(own, self.keep, seen)
             if changed:
@@ -125,7 +125,7 @@ class Peer:
             message = describe_error(error)
         self.send(message)
 
-    def _returned(self, value: Any, args: list[Any], seen: Any) -> dict[str, Any]:
+    def _pack_result(self, value: Any, args: list[Any], seen: Any) -> dict[str, Any]:
         for place, argument in enumerate(args):
             if value is argument:
                 return {"argument": place}
@@ -180,7 +180,7 @@ def operate(target: Any, name: str, args: list[Any]) -> Any:
     return method(target, *args)
 
 
-def qualified(value: Any) -> list[str] | None:
+def get_qualified_name(value: Any) -> list[str] | None:
     """Module and name of a function or class of Python's own, by which the other side finds its own."""
     owner = getattr(value, "__objclass__", value)  # Of a method such as `str.upper`.
     module, name = getattr(owner, "__module__", None), getattr(value, "__qualname__", None)

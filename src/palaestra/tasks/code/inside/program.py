@@ -22,7 +22,7 @@ def main() -> None:
     sys.path.insert(0, HERE)
     import codec  # type: ignore[import-not-found]
     from channel import HostChannel  # type: ignore[import-not-found]
-    from peer import Peer, operate, qualified  # type: ignore[import-not-found]
+    from peer import Peer, get_qualified_name, operate  # type: ignore[import-not-found]
 
     sys.path.remove(HERE)
     module = type(sys)("solution")
@@ -62,10 +62,12 @@ def main() -> None:
     def keep(value: Any) -> Any:
         if isinstance(value, codec.Proxy):
             return {"tests": object.__getattribute__(value, "_number_")}
-        if isinstance(value, type) and value.__module__ == "builtins" and qualified(value):
-            return {"named": qualified(value)}
-        if any(value is builtin for builtin in (NotImplemented, Ellipsis, abs, all, any, len, max, min, round, sorted, sum)):
-            return {"named": qualified(value)}
+        if isinstance(value, type) and value.__module__ == "builtins" and get_qualified_name(value):
+            return {"named": get_qualified_name(value)}
+        if any(
+            value is builtin for builtin in (NotImplemented, Ellipsis, abs, all, any, len, max, min, round, sorted, sum)
+        ):
+            return {"named": get_qualified_name(value)}
         number, _ = peer.number(value)
         return {"program": number, "class": type(value).__name__}
 

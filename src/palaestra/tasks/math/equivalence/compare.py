@@ -21,10 +21,10 @@ from fractions import Fraction
 from palaestra.core.errors import TaskError
 from palaestra.core.records import Failure, FailureCause
 from palaestra.tasks.math.equivalence.forms import Form, Relation, Scalar, same
-from palaestra.tasks.math.equivalence.latex import MAX_DEPTH, MAX_INPUT, MAX_LENGTH, depth_of, tidy
+from palaestra.tasks.math.equivalence.latex import MAX_DEPTH, MAX_INPUT, MAX_LENGTH, measure_depth, tidy
 from palaestra.tasks.math.equivalence.numerals import Numeral
 from palaestra.tasks.math.equivalence.parsing import read
-from palaestra.tasks.math.equivalence.sympy_client import shared
+from palaestra.tasks.math.equivalence.sympy_client import get_client
 from palaestra.tasks.math.equivalence.sympy_server import Answer
 
 LIMIT = 5.0
@@ -131,10 +131,10 @@ def compare_numbers(answer: str | None, reference: str) -> AnswerVerdict | Failu
     return AnswerVerdict(given.same(expected), "exact")
 
 
-def number_of(text: str | None) -> Fraction | None:
+def read_answer_number(text: str | None) -> Fraction | None:
     r"""The number that an answer is, its unit left aside; `None` if it is none.
 
-    >>> number_of("$1,200 in total"), number_of("x = 3/4"), number_of("1,2") is None
+    >>> read_answer_number("$1,200 in total"), read_answer_number("x = 3/4"), read_answer_number("1,2") is None
     (Fraction(1200, 1), Fraction(3, 4), True)
     """
     numeral = _numeral(text) if text is not None else None
@@ -153,7 +153,7 @@ def _tidy_bounded(text: str) -> str | None:
     if len(text) > MAX_INPUT:
         return None
     plain = tidy(text)
-    return None if len(plain) > MAX_LENGTH or depth_of(plain) > MAX_DEPTH else plain
+    return None if len(plain) > MAX_LENGTH or measure_depth(plain) > MAX_DEPTH else plain
 
 
 def _by_number(form: Form, other: Form) -> bool:
@@ -161,20 +161,20 @@ def _by_number(form: Form, other: Form) -> bool:
 
 
 def _by_algebra(answer: str, reference: str, limit: float) -> AnswerVerdict | Failure:
-    result = shared().compare(answer, reference, limit)
+    result = get_client().compare(answer, reference, limit)
     if result.outcome == "crash":
         # Once more, from a fresh start, with the reference alone to tell who is to blame.
-        alone = shared().compare(reference, reference, limit)
+        alone = get_client().compare(reference, reference, limit)
         if alone.outcome != "equal":
             return Failure(
                 FailureCause.SCORER,
                 f"comparing with the reference {reference[:80]!r} failed: {alone.note or alone.outcome}",
             )
-        result = shared().compare(answer, reference, limit)
-    return _judged(result, reference, limit)
+        result = get_client().compare(answer, reference, limit)
+    return _to_verdict(result, reference, limit)
 
 
-def _judged(result: Answer, reference: str, limit: float) -> AnswerVerdict | Failure:
+def _to_verdict(result: Answer, reference: str, limit: float) -> AnswerVerdict | Failure:
     if result.outcome in ("equal", "unequal"):
         return AnswerVerdict(result.outcome == "equal", "symbolic")
     if result.outcome == "unreadable":

@@ -127,11 +127,11 @@ def guard(text: str) -> None:
         if char == "^" and text[index + 1 : index + 2] == "{":
             inner = text[index + 2 : text.find("}", index) if text.count("{", index) == 1 else _end(text, index + 1)]
             if _NUMERIC.fullmatch(inner):
-                _bounded(inner)
+                _check_bounds(inner)
         elif char == "!":
             before = re.search(r"(\d+|\([^()]*\)|\{[^{}]*\})$", text[:index], re.ASCII)
             if before and _NUMERIC.fullmatch(before[1]):
-                _bounded(before[1])
+                _check_bounds(before[1])
             if text[index - 1 : index] == "!":
                 raise UnreadableError("too large to compute: a factorial of a factorial")
 
@@ -145,7 +145,7 @@ def _end(text: str, start: int) -> int:
     return len(text)
 
 
-def _bounded(text: str) -> None:
+def _check_bounds(text: str) -> None:
     try:
         number = read_number(text)
     except TooLargeError as error:
@@ -207,8 +207,13 @@ def _same_relation(relation: Relation, reference: Relation) -> bool:
 
 
 def _same_matrix(matrix: Any, reference: Any) -> bool:
-    matrix, reference = (side.doit().as_explicit() if hasattr(side, "as_explicit") else side for side in (matrix, reference))
-    if not (isinstance(matrix, sympy.MatrixBase) and isinstance(reference, sympy.MatrixBase)) or matrix.shape != reference.shape:
+    matrix, reference = (
+        side.doit().as_explicit() if hasattr(side, "as_explicit") else side for side in (matrix, reference)
+    )
+    if (
+        not (isinstance(matrix, sympy.MatrixBase) and isinstance(reference, sympy.MatrixBase))
+        or matrix.shape != reference.shape
+    ):
         return False
     return all(_same(left, right) for left, right in zip(matrix, reference, strict=True))
 

@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from palaestra.core.errors import MissingExtraError
-from palaestra.tasks.math.equivalence.sympy_server import Answer, line_of, read_line
+from palaestra.tasks.math.equivalence.sympy_server import Answer, encode_line, read_line
 
 START_LIMIT = 120.0
 """How long the keeper may take to import sympy, in seconds: it is slow on a busy machine's cold disk."""
@@ -102,7 +102,7 @@ class Comparer:
         keeper = self._launch()
         assert keeper.stdin is not None
         try:
-            keeper.stdin.write(line_of(request))
+            keeper.stdin.write(encode_line(request))
         except OSError:
             return None
         return self._receive(patience)
@@ -134,7 +134,7 @@ _SHARED: list[Comparer] = []
 _SHARING = threading.Lock()
 
 
-def shared() -> Comparer:
+def get_client() -> Comparer:
     """The comparer of this process."""
     with _SHARING:
         if not _SHARED:

@@ -45,7 +45,7 @@ class Answer:
         return cls(outcome, note)
 
 
-def line_of(message: Answer | dict[str, Any]) -> bytes:
+def encode_line(message: Answer | dict[str, Any]) -> bytes:
     return json.dumps(asdict(message) if isinstance(message, Answer) else message).encode() + b"\n"
 
 
@@ -76,11 +76,11 @@ def keep() -> None:
     os.dup2(silence, 0)
     os.dup2(silence, 1)
     _warm()
-    os.write(replies, line_of(Answer("ready")))
+    os.write(replies, encode_line(Answer("ready")))
     worker = _Worker(requests, replies)
     while (request := read_line(requests, None)) is not None:
         reply = worker.answer(request)
-        os.write(replies, line_of(reply))
+        os.write(replies, encode_line(reply))
         if reply.outcome in ("limit", "reference_limit", "crash") or worker.done >= RENEW:
             worker.kill()
             worker = _Worker(requests, replies)
@@ -128,7 +128,7 @@ class _Worker:
         self.done += 1
         deadline = request["deadline"]
         try:
-            os.write(self.requests, line_of(request))
+            os.write(self.requests, encode_line(request))
         except OSError:
             return Answer("crash", "the process that compares ended unexpectedly")
         stage = "reference"
@@ -168,7 +168,7 @@ def _work(requests: int, replies: int) -> None:
         except RecursionError:
             answer = Answer("unreadable", "nested too deeply")
         signal.setitimer(signal.ITIMER_REAL, 0)
-        os.write(replies, line_of(answer))
+        os.write(replies, encode_line(answer))
 
 
 def _compare(answer: str, reference: str, replies: int) -> Answer:
@@ -181,7 +181,7 @@ def _compare(answer: str, reference: str, replies: int) -> Answer:
         symbolic.readable(expected)
     except (symbolic.UnreadableError, MemoryError, RecursionError) as error:
         return Answer("reference", str(error) or type(error).__name__)
-    os.write(replies, line_of(Answer("stage", "answer")))
+    os.write(replies, encode_line(Answer("stage", "answer")))
     try:
         given = read(answer)
         symbolic.readable(given)

@@ -96,13 +96,13 @@ def _f1(pairs: Sequence[Pair], clusters: Sequence[str], labels: Labels, *, by_la
         else:
             row[0] += (len(gold & plan), len(plan), len(gold))
     rng = np.random.default_rng(0)
-    values = [_f1_of(counts[rng.integers(len(groups), size=len(groups))].sum(axis=0)) for _ in range(RESAMPLES)]
-    value = _f1_of(counts.sum(axis=0))
+    values = [_compute_f1(counts[rng.integers(len(groups), size=len(groups))].sum(axis=0)) for _ in range(RESAMPLES)]
+    value = _compute_f1(counts.sum(axis=0))
     low, high = np.quantile(values, [0.025, 0.975])
     return Mean(value, min(float(low), value), max(float(high), value), len(pairs))
 
 
-def _f1_of(counts: NDArray[np.float64]) -> float:
+def _compute_f1(counts: NDArray[np.float64]) -> float:
     """The mean F1 of rows of (found, said, wanted), without those that are neither said nor wanted."""
     hits, total = counts[:, 0], counts[:, 1] + counts[:, 2]
     there = total > 0

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from palaestra.tasks.code.extraction import fenced
+from palaestra.tasks.code.extraction import find_fenced
 from palaestra.tasks.tools.extraction import MOST_TEXT, find_json
 from palaestra.tasks.tools.mnms.tools import TOOLS
 
@@ -57,7 +57,9 @@ def read_nodes(value: Any) -> Nodes:
         number = node.get("id", place)
         if not isinstance(number, int):
             raise ValueError(f"the id of node {place} is no whole number")
-        nodes.append(PlanNode(number, tool_name(node["name"]), {str(name): argument for name, argument in (args or {}).items()}))
+        nodes.append(
+            PlanNode(number, tool_name(node["name"]), {str(name): argument for name, argument in (args or {}).items()})
+        )
     return tuple(nodes)
 
 
@@ -106,17 +108,17 @@ def _plan_in_json(text: str) -> Nodes:
 
 
 def _plan_in_code(text: str) -> Nodes:
-    for block in reversed([*fenced(text)] or [text]):
+    for block in reversed([*find_fenced(text)] or [text]):
         try:
             tree = ast.parse(block)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
-        if nodes := _nodes_of(tree):
+        if nodes := _read_nodes(tree):
             return nodes
     return ()
 
 
-def _nodes_of(tree: ast.Module) -> Nodes:
+def _read_nodes(tree: ast.Module) -> Nodes:
     """The assignments of a program whose values are calls, in their order."""
     nodes: list[PlanNode] = []
     names: dict[str, int] = {}

@@ -112,7 +112,7 @@ class Mnms(TaskHooks):
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         """Compare the plan in a response with the published one."""
         labels, answer = MATCHES[self.match], extract_plan(completion.text, self.answer_form)
-        plans = [read_nodes(plan) for plan in self._accepted(problem)]
+        plans = [read_nodes(plan) for plan in self._accept(problem)]
         right = any(labels(answer) == labels(plan) for plan in plans)
         tools = any(metrics.tool_labels(answer) == metrics.tool_labels(plan) for plan in plans)
         outcome = "right" if right else "no_plan" if not answer else "wrong_arguments" if tools else "wrong_tools"
@@ -131,7 +131,9 @@ class Mnms(TaskHooks):
             for result in scored
             if result.completion is not None
         ]
-        return metrics.measure(pairs, [get_cluster(result.problem) for result in scored if result.completion is not None])
+        return metrics.measure(
+            pairs, [get_cluster(result.problem) for result in scored if result.completion is not None]
+        )
 
     def get_shots(self, skill: str, count: int) -> list[Example]:
         """The first plans of the train part."""
@@ -155,7 +157,7 @@ class Mnms(TaskHooks):
         return writing.brief()
 
     def make_example(self, datum: writing.MnmsDatum, skill: str, subskill: str) -> Example:
-        nodes = writing.plan_of(datum)
+        nodes = writing.read_datum_plan(datum)
         reference = json.dumps([node.to_data() for node in nodes], ensure_ascii=False)
         question = Message("user", self._ask(datum.request.strip()))
         return Example((question,), write_plan(nodes, self.answer_form), skill, subskill, reference)
@@ -185,7 +187,7 @@ class Mnms(TaskHooks):
             return Score(0.0, {"detail": str(error)})
         return Score(float(bool(nodes)), {} if nodes else {"detail": "there is no plan"})
 
-    def _accepted(self, problem: Problem) -> list[Any]:
+    def _accept(self, problem: Problem) -> list[Any]:
         return [problem.metadata["plan"], *(problem.metadata["alternatives"] if self.alternatives else ())]
 
     def _ask(self, request: str) -> str:
@@ -246,14 +248,14 @@ class Mnms(TaskHooks):
                 return None
             raise TaskError(f"{where}: {error}") from None
         plan = [node.to_data() for node in nodes]
-        kind = kind_of(nodes)
+        kind = get_kind(nodes)
         metadata = {"plan": plan, "alternatives": alternatives, "level": str(len(plan)), "type": kind}
         reference = json.dumps(plan, ensure_ascii=False)
         skill = SKILLS[min(len(plan), len(SKILLS)) - 1]
         return Problem(f"mnms/{number}", (Message("user", self._ask(request)),), reference, skill, kind, metadata)
 
 
-def kind_of(nodes: Nodes) -> str:
+def get_kind(nodes: Nodes) -> str:
     """The kind of the tools of a plan; `mixed` where there are several, or an unknown one."""
     kinds = {TOOLS[node.name].kind if node.name in TOOLS else "" for node in nodes}
     return kinds.pop() if len(kinds) == 1 and kinds <= set(KINDS) else "mixed"

@@ -63,7 +63,7 @@ class TextToImage:
             raise MissingExtraError("diffusers", "diffusers", "painting pictures from words")
         need_pillow()
         self.model = str(model)
-        self.where = _located(self.model)
+        self.where = _locate(self.model)
         for name, value, least in (("steps", steps, 0), ("size", size, 0), ("batch", batch, 1)):
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise SettingsError(
@@ -85,7 +85,7 @@ class TextToImage:
         self._pipeline: Any = None
 
     def generate(self, descriptions: Sequence[Description], seed: int) -> list[Image.Image | Failure]:
-        pipeline = self._loaded()
+        pipeline = self._load()
         results: list[Image.Image | Failure | None] = [_unreadable(pipeline, words) for words in descriptions]
         open_ = [(place, str(descriptions[place])) for place, failure in enumerate(results) if failure is None]
         for start in range(0, len(open_), self.batch):
@@ -98,7 +98,9 @@ class TextToImage:
         """The pictures of a batch; where it breaks, one after the other, so that one does not take the rest with it."""
         generated = self._once(words, seed)
         if isinstance(generated, Failure):
-            return [generated] if len(words) == 1 else [image for text in words for image in self._together([text], seed)]
+            return (
+                [generated] if len(words) == 1 else [image for text in words for image in self._together([text], seed)]
+            )
         return generated
 
     def _once(self, words: list[str], seed: int) -> list[Image.Image | Failure] | Failure:
@@ -117,7 +119,7 @@ class TextToImage:
         refused = Failure(FailureCause.REFUSED, f"the safety check of {self.model} held the picture back")
         return [refused if flag else image for image, flag in zip(images, held, strict=True)]
 
-    def _loaded(self) -> Any:
+    def _load(self) -> Any:
         if self._pipeline is not None:
             return self._pipeline
         import torch
@@ -153,7 +155,7 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}".removesuffix(": ")
 
 
-def _located(model: str) -> str:
+def _locate(model: str) -> str:
     folder = Path(model).expanduser()
     if folder.is_dir():
         if not (folder / "model_index.json").exists():
