@@ -1,4 +1,4 @@
-"""Check what a task returns, where it comes in: tasks are written by users too."""
+"""Check what a task returns. Users write tasks too."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _TEXTS = ("id", "reference", "skill", "subskill")
 
 
 def draw_problems(task: Task, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
-    """Call `task.problems`, and check that problems came back.
+    """Call `task.problems` and check the result.
 
     Raises:
-        TaskError: something else came, or two problems share an id; names the method, its file and its line.
-        TooFewProblemsError: there are none.
+        TaskError: the result is not a list of valid problems with unique ids. The message names file and line of the method.
+        TooFewProblemsError: the list is empty.
     """
     problems: Any = task.problems(split, per_skill, seed, skills)
     if not isinstance(problems, list | tuple):
@@ -50,10 +50,10 @@ def draw_problems(task: Task, split: Split, per_skill: int, seed: int, skills: S
 def write_examples(
     task: GenerativeTask, skill: str, subskill: str, count: int, generator: np.random.Generator
 ) -> tuple[Example, ...]:
-    """Call `task.write_examples`, and check that examples came back, no more than `count`.
+    """Call `task.write_examples` and check the result.
 
     Raises:
-        TaskError: something else came; names the method, its file and its line.
+        TaskError: the result is not a list of at most `count` examples. The message names file and line of the method.
     """
     returned: Any = task.write_examples(skill, subskill, count, generator)
     what = short_repr(returned)

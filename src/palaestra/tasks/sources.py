@@ -1,13 +1,13 @@
-"""Rows of published data: from a file, a folder or the hub. Every task, and the data of reward models, is read here.
+"""Read the rows of published data sets from a file, a folder or the hub, for tasks and reward models.
 
-A folder holds, for each published split, one of
+A folder contains, for each published split, one of
 
 - `train.jsonl`, `train.jsonl.gz`, `train.json` (a list of objects; objects by their id, as GQA has them; or JSON lines, as
   MnMs has them) or `train.parquet` (also `train-*.parquet`);
 - a folder `train` of JSON files with one object each, at any depth (MATH as its authors publish it);
 
-or is what `datasets.save_to_disk` wrote. Without a folder the environment variable `PALAESTRA_DATA` may name
-one that holds the dataset's; else it is fetched from the hub.
+or it was written by `datasets.save_to_disk`. Without a path, the folder of the data set below the environment variable
+`PALAESTRA_DATA` is read if it exists; otherwise the data is downloaded from the hub.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ ENDINGS = (*LINES, ".json", ".parquet")
 HUB_ADVICE = "; or give a folder that holds it"
 
 Rows = Iterator[tuple[str, Mapping[str, Any]]]
-"""Every row with its name for errors."""
+"""Rows, each with a name for error messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a dataset is.
+    """The location of a data set.
 
     Arguments:
         folder: its name below `PALAESTRA_DATA`.
-        hub: its id on the hub, empty where it has none; `config` is the configuration to load there.
+        hub: its id on the hub, empty if it has none; `config` is the configuration to load.
     """
 
     folder: str
@@ -50,13 +50,13 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class StoredImage:
-    """What a row of a table holds for an image: it is read when asked for, as all of them may weigh gigabytes."""
+    """An image in a row of a table. It is read on demand, as all images may take gigabytes."""
 
     column: Any
     number: int
 
     def read(self) -> Any:
-        """The stored value, not decoded: `bytes`, and the `path` of the file that they were."""
+        """The stored value, not decoded: `bytes`, and the `path` of the original file."""
         (value,) = self.column[self.number].values()
         return value
 
@@ -65,10 +65,10 @@ def locate(source: Source, path: str = "") -> Path | str:
     """The folder of a dataset, or its id on the hub.
 
     Arguments:
-        path: a folder, or a hub id such as `owner/name`; empty for the dataset's own place.
+        path: a folder, or a hub id such as `owner/name`; empty for the default location.
 
     Raises:
-        TaskError: there is no such folder, or no place is known.
+        TaskError: the folder does not exist, or the data set has no default location.
     """
     folder = Path(path or Path(os.environ.get(VARIABLE, "")) / source.folder).expanduser()
     if (path or os.environ.get(VARIABLE)) and folder.is_dir():
@@ -88,12 +88,12 @@ def read_rows(source: Source, path: str, published: str, config: str = "") -> Ro
     """Every row of a published split (`train` or `test`).
 
     Arguments:
-        path: as `locate` takes it.
-        config: of the hub; empty means the source's own.
+        path: see `locate`.
+        config: the configuration on the hub; empty for that of the source.
 
     Raises:
-        TaskError: there is nothing there, or it is no such dataset.
-        MissingExtraError: `datasets` is needed and not installed.
+        TaskError: no data was found, or its format is not supported.
+        MissingExtraError: `datasets` is required but not installed.
     """
     place = locate(source, path)
     if isinstance(place, Path):
@@ -106,7 +106,7 @@ def is_hub_id(name: str) -> bool:
 
 
 def file_rows(file: Path) -> Rows:
-    """The rows of a `.jsonl`, `.jsonl.gz`, `.json` or `.parquet` file; raises `TaskError` if it is none, or damaged."""
+    """The rows of a `.jsonl`, `.jsonl.gz`, `.json` or `.parquet` file; raises `TaskError` if it is invalid."""
     if file.suffix == ".parquet":
         return _table_rows(lambda datasets: datasets.Dataset.from_parquet(str(file)), str(file))
     if file.suffix == ".json":
@@ -117,24 +117,24 @@ def file_rows(file: Path) -> Rows:
 
 
 def read_saved_rows(folder: Path, published: str = "") -> Rows:
-    """The rows of a split that `datasets.save_to_disk` wrote; without a name `train`, or the only one."""
+    """The rows of a split written by `datasets.save_to_disk`; by default `train`, or the only split."""
     return _table_rows(lambda datasets: datasets.load_from_disk(str(folder)), str(folder), published)
 
 
 def hub_rows(hub: str, config: str = "", published: str = "") -> Rows:
-    """The rows of a split on the hub; without a name `train`, or the only one. Images are `StoredImage`s."""
+    """The rows of a split on the hub; by default `train`, or the only split. Images are `StoredImage`s."""
     return _table_rows(
         lambda datasets: datasets.load_dataset(hub, config or None, split=published or None), hub, published, HUB_ADVICE
     )
 
 
 def is_saved(folder: Path) -> bool:
-    """Whether `datasets.save_to_disk` wrote it: a table, or a table for each split."""
+    """Whether the folder was written by `datasets.save_to_disk`."""
     return any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
 
 
 def has_split(folder: Path, published: str) -> bool:
-    """Whether a folder holds a published split, in any of the forms above."""
+    """Whether a folder contains a split, in any of the formats above."""
     if (folder / "dataset_dict.json").is_file():
         return published in _parse(_text(folder / "dataset_dict.json"), str(folder), "a JSON object").get("splits", ())
     try:
@@ -145,7 +145,7 @@ def has_split(folder: Path, published: str) -> bool:
 
 
 def field(row: Mapping[str, Any], where: str, *names: str) -> Any:
-    """The value under the first of `names` that `row` has; raises `TaskError` if it has none."""
+    """The value of the first of `names` that `row` has; raises `TaskError` if it has none of them."""
     for name in names:
         if row.get(name) is not None:
             return row[name]
@@ -153,7 +153,7 @@ def field(row: Mapping[str, Any], where: str, *names: str) -> Any:
 
 
 def abbreviate(value: Any) -> str:
-    """A value in an error: on one line, and not long."""
+    """A value for an error message: short and on one line."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -187,7 +187,7 @@ def _check_row(rows: Iterator[tuple[str, Any]]) -> Rows:
 
 
 def read_object(text: str | bytes, where: str) -> Mapping[str, Any]:
-    """The object in a line of JSON; raises `TaskError` if it is none."""
+    """The object in a line of JSON; raises `TaskError` if it is not an object."""
     ((_, row),) = _check_row(iter([(where, _parse(text, where, "a JSON object"))]))
     return row
 
@@ -217,7 +217,7 @@ def _whole(file: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _is_lines(text: str) -> bool:
-    """Whether a text is JSON lines: its first line is an object of its own, and another follows."""
+    """Whether a text is JSON lines: its first line is a complete object, and another line follows."""
     first, _, rest = text.strip().partition("\n")
     if not rest.lstrip().startswith("{"):
         return False
@@ -242,7 +242,7 @@ def _parse(text: str | bytes, where: str, expected: str) -> Any:
 
 
 def load_table(load: Callable[[Any], Any], where: str, published: str = "", advice: str = "") -> Any:
-    """A table of `datasets`: what `load` makes of the package, or its split `published`.
+    """A table of `datasets`: the result of `load(datasets)`, or its split `published`.
 
     Raises:
         TaskError: it cannot be read, or has no such split.
@@ -254,7 +254,7 @@ def load_table(load: Callable[[Any], Any], where: str, published: str = "", advi
 
     try:
         table = load(datasets)
-    except Exception as error:  # datasets, pyarrow and the hub each raise their own.
+    except Exception as error:  # datasets, pyarrow and the hub raise different exceptions.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise TaskError(f"cannot read the dataset {where}: {reason}{advice}") from error
     if isinstance(table, Mapping):  # A table for each split.
