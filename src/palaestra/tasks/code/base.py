@@ -72,18 +72,22 @@ class CodeTask(TaskHooks, ABC):
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         """Run the program in a response against all tests of its problem."""
-        found = self._find(problem)
-        extracted = extract_code(completion.text, found.wanted, found.begun)
+        code_problem = self._find(problem)
+        extracted = extract_code(completion.text, code_problem.wanted, code_problem.begun)
         if not extracted.code:
-            missing = f"no program that defines {found.wanted}" if found.wanted else "no program"
+            missing = f"no program that defines {code_problem.wanted}" if code_problem.wanted else "no program"
             judgement: ProgramVerdict | Failure = ProgramVerdict((CaseVerdict(CaseOutcome.NO_CODE, missing),))
         else:
             judgement = self._judge.judge(
-                found.tests, extracted.code, found.seconds, found.memory, reference=found.solution
+                code_problem.tests,
+                extracted.code,
+                code_problem.seconds,
+                code_problem.memory,
+                reference=code_problem.solution,
             )
         if isinstance(judgement, Failure):
             return judgement
-        tests = len(found.tests.inputs) if isinstance(found.tests, Stdio) else len(judgement.verdicts)
+        tests = len(code_problem.tests.inputs) if isinstance(code_problem.tests, Stdio) else len(judgement.verdicts)
         evidence = {
             "outcome": judgement.outcome.value,
             "passed": f"{sum(v.passed for v in judgement.verdicts)} of {tests}",

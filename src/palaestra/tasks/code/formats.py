@@ -115,7 +115,7 @@ def mbpp(row: Row, split: Split) -> CodeProblem:
     head = "\n".join([*imports, setup])
     assertions = [*tests, *(row.get("challenge_test_list") or [])]
     code = str(row.get("code", "")).replace("\r\n", "\n")
-    wanted = _called(code, assertions)
+    wanted = _find_called(code, assertions)
     question = str(row.get("text") or row.get("prompt") or "").strip()
     return CodeProblem(
         id=f"mbpp/{number}",
@@ -141,8 +141,8 @@ def code_contests(row: Row, split: Split) -> CodeProblem:
     else:
         text, name = _text(row, "description"), _text(row, "name")
         parts = [row.get(kind) or {} for kind in ("public_tests", "private_tests", "generated_tests")]
-        inputs = [one for part in parts for one in part.get("input", [])]
-        outputs = [one for part in parts for one in part.get("output", [])]
+        inputs = [case for part in parts for case in part.get("input", [])]
+        outputs = [case for part in parts for case in part.get("output", [])]
         limit = row.get("time_limit") or {}
         seconds = float(limit.get("seconds") or 0) + float(limit.get("nanos") or 0) / 1e9
         memory = int(row.get("memory_limit_bytes") or 0)
@@ -181,7 +181,7 @@ def live_code_bench(row: Row, split: Split, *, hidden: bool = True) -> CodeProbl
         method = str(metadata.get("func_name") or "")
         if not method:
             raise TaskError(f"problem {name} of LiveCodeBench calls a function and names none in its metadata")
-        tests = Functions("\n".join(_call_of(method, case) for case in cases), "Solution")
+        tests = Functions("\n".join(_format_call(method, case) for case in cases), "Solution")
         text = f"{text}\n\nComplete this class:\n{starter}" if starter else text
     else:
         tests = _stdio([case["input"] for case in cases], [case["output"] for case in cases], name)
@@ -232,7 +232,7 @@ def _mbpp_split(number: int) -> Split:
     return Split.VALIDATION if 511 <= number <= 600 else Split.TRAIN
 
 
-def _called(code: str, assertions: Sequence[str]) -> str:
+def _find_called(code: str, assertions: Sequence[str]) -> str:
     """The function that the assertions are about: of those that the solution defines, the one they call."""
     try:
         tree, defined = ast.parse("\n".join(assertions)), _definitions(code)
@@ -266,8 +266,8 @@ def _limits_in(text: str) -> tuple[float, int]:
     """Limits that are written at the end of a question."""
     seconds = re.search(r"Time Limit: \{'seconds': (\d+), 'nanos': (\d+)\}", text)
     memory = re.search(r"Memory Limit: (\d+) Bytes", text)
-    found = float(seconds[1]) + float(seconds[2]) / 1e9 if seconds else 0.0
-    return found, int(memory[1]) if memory else 0
+    time_limit = float(seconds[1]) + float(seconds[2]) / 1e9 if seconds else 0.0
+    return time_limit, int(memory[1]) if memory else 0
 
 
 def _difficulty(row: Row) -> str:
@@ -277,8 +277,8 @@ def _difficulty(row: Row) -> str:
 
 def _python_solution(row: Row) -> str:
     """The first published solution in Python 3 (language 3)."""
-    found = row.get("solutions") or {}
-    for language, text in zip(found.get("language", []), found.get("solution", []), strict=False):
+    solutions = row.get("solutions") or {}
+    for language, text in zip(solutions.get("language", []), solutions.get("solution", []), strict=False):
         if language == 3:
             return str(text)
     return ""
@@ -304,19 +304,19 @@ def _cases(given: Any) -> list[dict[str, Any]]:
     if isinstance(given, list):
         return given
     try:
-        found = json.loads(given)
+        cases = json.loads(given)
     except ValueError:
         try:
-            found = _TextOnly(io.BytesIO(zlib.decompress(base64.b64decode(given)))).load()
-            found = json.loads(found) if isinstance(found, str | bytes) else found
+            cases = _TextOnly(io.BytesIO(zlib.decompress(base64.b64decode(given)))).load()
+            cases = json.loads(cases) if isinstance(cases, str | bytes) else cases
         except (ValueError, zlib.error, pickle.UnpicklingError, EOFError) as error:
             raise TaskError(f"test cases of LiveCodeBench are JSON, or its compressed form; got {error}") from None
-    if not isinstance(found, list):
-        raise TaskError(f"test cases of LiveCodeBench are a list; got {type(found).__name__}")
-    return found
+    if not isinstance(cases, list):
+        raise TaskError(f"test cases of LiveCodeBench are a list; got {type(cases).__name__}")
+    return cases
 
 
-def _call_of(method: str, case: Mapping[str, Any]) -> str:
+def _format_call(method: str, case: Mapping[str, Any]) -> str:
     """An assertion that calls a method of `Solution`: arguments are JSON, one a line."""
     arguments = [json.loads(line) for line in str(case["input"]).split("\n") if line.strip()]
     expected = json.loads(str(case["output"]))

@@ -178,9 +178,9 @@ class _Checker:
         return _match(_HEX)(inner)
 
     def _range(self, inner: Any) -> list[Any]:
-        for one in _list(inner):
-            self._int(one["int"]) if isinstance(one, dict) and set(one) == {"int"} else None
-        numbers = [_integer(one) for one in inner]
+        for number in _list(inner):
+            self._int(number["int"]) if isinstance(number, dict) and set(number) == {"int"} else None
+        numbers = [_integer(number) for number in inner]
         if len(numbers) != 3 or not numbers[2]:
             raise MessageError("a range has a start, an end and a step")
         start, stop, step = numbers
@@ -230,12 +230,12 @@ def _list(inner: Any) -> list[Any]:
 def _pairs(inner: Any) -> list[Any]:
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in _list(inner)):
         raise MessageError("expected pairs")
-    return [one for pair in inner for one in pair]
+    return [item for pair in inner for item in pair]
 
 
 def _floats(inner: Any) -> list[Any]:
-    for one in _list(inner):
-        _match(_FLOAT)(one)
+    for number in _list(inner):
+        _match(_FLOAT)(number)
     if len(inner) != 2:
         raise MessageError("expected two floats")
     return []
@@ -262,11 +262,11 @@ def _fraction(inner: Any) -> list[Any]:
     if len(_list(inner)) != 2 or not _integer(inner[1]):
         raise MessageError("a fraction has a numerator, and a denominator that is not 0")
     _integer(inner[0])
-    return [one for one in inner if isinstance(one, dict)]
+    return [number for number in inner if isinstance(number, dict)]
 
 
 def _timedelta(inner: Any) -> list[Any]:
-    if len(_list(inner)) != 3 or not all(type(one) is int for one in inner):
+    if len(_list(inner)) != 3 or not all(type(number) is int for number in inner):
         raise MessageError("a timedelta has days, seconds and microseconds")
     return []
 

@@ -75,21 +75,25 @@ class PublishedCode(CodeTask):
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
         check_skills(self, skills)
         entries = self._load(split)
-        found = []
+        problems = []
         for skill in skills or self.skills():
             own = [
-                one.problem for one in entries.values() if one.problem.skill == skill and self._is_asked(one.problem)
+                entry.problem
+                for entry in entries.values()
+                if entry.problem.skill == skill and self._is_asked(entry.problem)
             ]
             order = Seeds(seed).derive(self.name, split, skill).generator().permutation(len(own))
-            found += [self._problem(own[place]) for place in take(order.tolist(), per_skill, self, split, skill)]
-        return found
+            problems += [self._problem(own[place]) for place in take(order.tolist(), per_skill, self, split, skill)]
+        return problems
 
     def get_shots(self, skill: str, count: int) -> list[Example]:
         """The first problems of the train part that come with a solution. LiveCodeBench has none."""
-        worked = (one for one in self._scan(Split.TRAIN) if one.solution and one.skill == skill)
+        worked = (problem for problem in self._scan(Split.TRAIN) if problem.solution and problem.skill == skill)
         return [
-            Example(self._problem(one).messages, f"```python\n{one.solution.strip()}\n```", skill, one.subskill)
-            for one in islice(worked, count)
+            Example(
+                self._problem(problem).messages, f"```python\n{problem.solution.strip()}\n```", skill, problem.subskill
+            )
+            for problem in islice(worked, count)
         ]
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
@@ -134,7 +138,7 @@ class PublishedCode(CodeTask):
         """Whether a problem of the set is among those of the task."""
         return True
 
-    def _published(self) -> Mapping[str, Split | None]:
+    def _files_and_parts(self) -> Mapping[str, Split | None]:
         """The files (or splits of the hub), each with the part that it is; `None` where each problem has its own part."""
         return {"test": Split.TEST if self.parts == "published" else None}
 
@@ -161,18 +165,18 @@ class PublishedCode(CodeTask):
                 return self._complete(entry)
         raise TaskError(f"{self.name} has no problem {identity}; is it the same data?")
 
-    def _problem(self, one: CodeProblem) -> Problem:
-        asked = BEGUN.format(begun=one.begun) if one.begun else ASKED.format(question=one.question)
-        cuts = {name: value for name, value in (("level", one.subskill), ("type", one.origin)) if value}
-        return Problem(one.id, (Message("user", asked),), one.solution, one.skill, one.subskill, cuts)
+    def _problem(self, problem: CodeProblem) -> Problem:
+        asked = BEGUN.format(begun=problem.begun) if problem.begun else ASKED.format(question=problem.question)
+        cuts = {name: value for name, value in (("level", problem.subskill), ("type", problem.origin)) if value}
+        return Problem(problem.id, (Message("user", asked),), problem.solution, problem.skill, problem.subskill, cuts)
 
     def _names(self, split: Split | None = None) -> list[str]:
-        return [name for name, part in self._published().items() if split is None or part in (None, split)]
+        return [name for name, part in self._files_and_parts().items() if split is None or part in (None, split)]
 
     def _load(self, split: Split) -> dict[str, Entry]:
         """The problems of a part by their ids."""
-        found = [self._index(name) for name in self._names(split)]
-        return {key: one for index in found for key, one in index.items() if one.problem.split is split}
+        indexes = [self._index(name) for name in self._names(split)]
+        return {key: entry for index in indexes for key, entry in index.items() if entry.problem.split is split}
 
     def _scan(self, split: Split) -> Iterator[CodeProblem]:
         """The problems of a part one after the other; a file that was not read yet is only read as far as is needed."""
@@ -187,7 +191,7 @@ class PublishedCode(CodeTask):
         return self._tables[name]
 
     def _entries(self, name: str) -> Iterator[Entry]:
-        part, table = self._published()[name], open_table(self.source, self.path, name)
+        part, table = self._files_and_parts()[name], open_table(self.source, self.path, name)
         for key, where, row in table.scan():
             try:
                 problem = self._describe(row, part or Split.TEST)
@@ -222,7 +226,7 @@ class MBPP(PublishedCode):
         if whole:
             self.source = Source("mbpp", self.source.hub, "full")  # type: ignore[misc]
 
-    def _published(self) -> Mapping[str, Split | None]:
+    def _files_and_parts(self) -> Mapping[str, Split | None]:
         if isinstance(locate(self.source, self.path), Path):
             return {"mbpp" if self.whole else "sanitized": None}
         return {"train+validation+test+prompt": None}
@@ -261,15 +265,15 @@ class CodeContests(PublishedCode):
     def _is_asked(self, problem: CodeProblem) -> bool:
         return self.undecided or not problem.undecided
 
-    def _published(self) -> Mapping[str, Split | None]:
+    def _files_and_parts(self) -> Mapping[str, Split | None]:
         own = {"test": Split.TEST, "valid": Split.VALIDATION, "validation": Split.VALIDATION, "train": Split.TRAIN}
         place = locate(self.source, self.path)
         if isinstance(place, str):
             return {name: own[name] for name in ("test", "valid", "train")}
-        found: dict[str, Split | None] = {name: part for name, part in own.items() if has_split(place, name)}
-        if list(found) in (["test"], []):
+        parts: dict[str, Split | None] = {name: part for name, part in own.items() if has_split(place, name)}
+        if list(parts) in (["test"], []):
             return {"test": Split.TEST if self.parts == "published" else None}
-        return found
+        return parts
 
 
 class LiveCodeBench(PublishedCode):
@@ -313,10 +317,10 @@ class LiveCodeBench(PublishedCode):
                 f"option '{option}' of {self.name}: expected a day such as 2024-01-01; got {given!r}"
             ) from None
 
-    def _published(self) -> Mapping[str, Split | None]:
+    def _files_and_parts(self) -> Mapping[str, Split | None]:
         place, names = locate(self.source, self.path), ["test"]
         if isinstance(place, Path):
-            later = {int(found[1]) for file in place.iterdir() if (found := re.match(r"test(\d+)\.", file.name))}
+            later = {int(match[1]) for file in place.iterdir() if (match := re.match(r"test(\d+)\.", file.name))}
             names = [*(["test"] if has_split(place, "test") or not later else []), *(f"test{k}" for k in sorted(later))]
         return dict.fromkeys(names, Split.TEST if self.parts == "published" else None)
 

@@ -68,7 +68,9 @@ class Trial:
         loaded = self._hear_program()
         if loaded is None or "value" not in loaded:
             raised = loaded or {}
-            self.verdicts.append(self._gone or _raised(raised.get("error", ["Exception"]), raised.get("message", "")))
+            self.verdicts.append(
+                self._gone or _error_verdict(raised.get("error", ["Exception"]), raised.get("message", ""))
+            )
             self.end = End.DONE
             return
         self.grader.send(self._job())
@@ -134,11 +136,11 @@ class Trial:
         elif self.program.channel.garbled:
             self._gone = CaseVerdict(CaseOutcome.RUNTIME_ERROR, "the program sent what is no answer")
         else:
-            self._gone = self._ended()
+            self._gone = self._exit_verdict()
         self.program.channel.close()
         return None
 
-    def _ended(self) -> CaseVerdict:
+    def _exit_verdict(self) -> CaseVerdict:
         """Why the program gives no more answers."""
         result = self.program.wait_for(MARGIN)
         if result is None:
@@ -147,9 +149,9 @@ class Trial:
             return CaseVerdict(OUTCOMES[result.status], result.status.value)
         return CaseVerdict(CaseOutcome.RUNTIME_ERROR, clean(last_error_line(result)))
 
-    def _verdict(self, told: Any) -> CaseVerdict:
+    def _verdict(self, report: Any) -> CaseVerdict:
         """The verdict on one test. One that the tests cannot have given is a wrong answer."""
-        name, detail = (told.get("verdict"), told.get("detail", "")) if isinstance(told, dict) else ("", "")
+        name, detail = (report.get("verdict"), report.get("detail", "")) if isinstance(report, dict) else ("", "")
         if name == "gone" and self._gone is not None:
             return self._gone
         detail = clean(detail)
@@ -178,6 +180,6 @@ def clean(text: Any) -> str:
     return clean_text(text[:300]) if isinstance(text, str) else ""
 
 
-def _raised(names: list[str], message: str) -> CaseVerdict:
+def _error_verdict(names: list[str], message: str) -> CaseVerdict:
     outcome = CaseOutcome.MEMORY if names[0] == "MemoryError" else CaseOutcome.RUNTIME_ERROR
     return CaseVerdict(outcome, clean(f"{names[0]}: {message}"))

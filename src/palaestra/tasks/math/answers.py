@@ -45,8 +45,8 @@ def extract(response: str, kind: AnswerKind) -> str | None:
     """
     marks = list(_MARK.finditer(response))
     if marks:
-        found = _PATTERNS[kind].search(response, marks[-1].end(), marks[-1].end() + _TAIL)
-        return found.group() if found else None
+        match = _PATTERNS[kind].search(response, marks[-1].end(), marks[-1].end() + _TAIL)
+        return match.group() if match else None
     every = _PATTERNS[kind].findall(response[-_TAIL:])
     return every[-1] if every else None
 

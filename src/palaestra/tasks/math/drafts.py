@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from palaestra.tasks.math.answers import AnswerKind
-from palaestra.tasks.sampling import worked
+from palaestra.tasks.sampling import format_response
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class MathDraft:
     @property
     def response(self) -> str:
         """The worked reasoning and the answer, as a student is to write them."""
-        return worked(self.steps, self.answer)
+        return format_response(self.steps, self.answer)
 
 
 Drawer = Callable[[np.random.Generator], MathDraft]
@@ -49,6 +49,6 @@ class MathSkill:
     subskills: Mapping[str, Drawer]
 
 
-def ordered(a: int, b: int) -> tuple[int, int]:
+def sort_pair(a: int, b: int) -> tuple[int, int]:
     """The two operands of a commutative operation in their canonical order."""
     return (a, b) if a <= b else (b, a)

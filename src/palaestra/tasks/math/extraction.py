@@ -106,25 +106,25 @@ def extract(text: str) -> ExtractedAnswer | None:
     thought = text.rfind(_THOUGHT)
     if thought >= 0:
         text = text[thought + len(_THOUGHT) :]
-    for search in (_final, _boxed_percent, _hashes, _phrase, _whole, _formula, _last_number):
-        found = search(text)
-        if found is not None and len(found.text) <= _MAX_ANSWER and is_answer(found.text):
-            return found
+    for search in (_final, _find_boxed_percent, _hashes, _phrase, _whole, _formula, _last_number):
+        answer = search(text)
+        if answer is not None and len(answer.text) <= _MAX_ANSWER and is_answer(answer.text):
+            return answer
     return None
 
 
-def boxed(text: str) -> ExtractedAnswer | None:
+def find_boxed(text: str) -> ExtractedAnswer | None:
     """The last box that holds something, with the boxes that are joined to it; of nested boxes the outermost."""
-    found = _last_box(text)
-    return found[0] if found else None
+    box = _last_box(text)
+    return box[0] if box else None
 
 
-def _boxed_percent(text: str) -> ExtractedAnswer | None:
-    """As `boxed`, with the percent sign that follows a number in a box."""
-    found = _last_box(text)
-    if found is None:
+def _find_boxed_percent(text: str) -> ExtractedAnswer | None:
+    """As `find_boxed`, with the percent sign that follows a number in a box."""
+    box = _last_box(text)
+    if box is None:
         return None
-    answer, end = found
+    answer, end = box
     if _PERCENT.match(text, end) and _PLAIN.fullmatch(answer.text):
         return ExtractedAnswer(answer.text + r"\%", answer.evidence)
     return answer
@@ -140,11 +140,11 @@ def _last_box(text: str) -> tuple[ExtractedAnswer, int] | None:
             # Cut off, or one brace too few: the rest of the line is what there is.
             inner = _LINE_END.split(inner, maxsplit=1)[0].strip()
         if is_answer(inner):
-            return ExtractedAnswer(_joined(text, boxes, last, inner) if last else inner, evidence), end + 1
+            return ExtractedAnswer(_join_boxes(text, boxes, last, inner) if last else inner, evidence), end + 1
     return None
 
 
-def _joined(text: str, boxes: list[Box], last: int, answer: str) -> str:
+def _join_boxes(text: str, boxes: list[Box], last: int, answer: str) -> str:
     """The answer in box `last` after those in the boxes before it that belong to the same list."""
     answers, separator = [answer], ", "
     for index in range(last - 1, max(-1, last - _MAX_BOXES), -1):
@@ -164,16 +164,16 @@ def _boxes(text: str) -> list[Box]:
         return []
     boxes: list[Box] = []
     index, ends = 0, _braces(text)
-    while found := _BOX.search(text, index):
-        index = found.end()
+    while match := _BOX.search(text, index):
+        index = match.end()
         if text[index : index + 1] != "{":
             end = _BARE_WORD.match(text, index).end()  # type: ignore[union-attr]
-            boxes.append((found.start(), index, end, Evidence.BOXED))
+            boxes.append((match.start(), index, end, Evidence.BOXED))
         elif index in ends:
-            boxes.append((found.start(), index + 1, ends[index], Evidence.BOXED))
+            boxes.append((match.start(), index + 1, ends[index], Evidence.BOXED))
             index = ends[index] + 1
         else:
-            boxes.append((found.start(), index + 1, index + _MAX_ANSWER, Evidence.UNCLOSED_BOX))
+            boxes.append((match.start(), index + 1, index + _MAX_ANSWER, Evidence.UNCLOSED_BOX))
     return boxes
 
 
@@ -191,21 +191,21 @@ def _final(text: str) -> ExtractedAnswer | None:
     """What "Final answer" announces after the last box."""
     if ("inal" not in text and "INAL" not in text) or not (boxes := _boxes(text)):
         return None
-    found = _FINAL.search(text, boxes[-1][2])
-    if found is None:
+    match = _FINAL.search(text, boxes[-1][2])
+    if match is None:
         return None
-    stated = _phrase(text[found.start() :])
+    stated = _phrase(text[match.start() :])
     return stated if stated and any(char.isdigit() for char in stated.text) else None
 
 
 def _braces(text: str) -> dict[int, int]:
     """Where each brace that opens is closed. Escaped braces do not count."""
     opened, ends = [], {}
-    for found in _BRACE.finditer(text):
-        if found.group() == "{":
-            opened.append(found.start())
-        elif found.group() == "}" and opened:
-            ends[opened.pop()] = found.start()
+    for match in _BRACE.finditer(text):
+        if match.group() == "{":
+            opened.append(match.start())
+        elif match.group() == "}" and opened:
+            ends[opened.pop()] = match.start()
     return ends
 
 
@@ -227,16 +227,16 @@ def _phrase(text: str) -> ExtractedAnswer | None:
     if start < 0:
         return None
     # From the last mark backwards: a mark that nothing follows ("the answer is below.") does not count.
-    for found in list(_PHRASE.finditer(text, max(0, start - 20_000)))[: -_CANDIDATES - 1 : -1]:
-        rest = text[found.end() : found.end() + _MAX_ANSWER].lstrip()
-        weak = not found.group().lower().lstrip().startswith("answer")
-        best = _narrowed(rest)
+    for match in list(_PHRASE.finditer(text, max(0, start - 20_000)))[: -_CANDIDATES - 1 : -1]:
+        rest = text[match.end() : match.end() + _MAX_ANSWER].lstrip()
+        weak = not match.group().lower().lstrip().startswith("answer")
+        best = _narrow(rest)
         if best and (not weak or any(char.isdigit() for char in best)):
             return ExtractedAnswer(best, Evidence.PHRASE)
     return None
 
 
-def _narrowed(rest: str) -> str | None:
+def _narrow(rest: str) -> str | None:
     """The answer at the head of what follows a phrase: its formula, or its sentence down to the number in it."""
     if _DENIED.match(rest):
         return None
@@ -246,16 +246,16 @@ def _narrowed(rest: str) -> str | None:
         sentence = _first_sentence(rest)
         after = sentence[span.end() :]
         if _NAME.fullmatch(_inner(span)) and (states := _STATES.match(after)):  # "$n$ is 34"
-            return _narrowed(after[states.end() :])
+            return _narrow(after[states.end() :])
         after = after.strip(" .*")
         return sentence if after.startswith(("and", "or", ",")) and "$" in after else _inner(span)
     sentence = _first_sentence(rest)
-    if re.match(r"[A-Za-z]", sentence) and (stated := _stated(sentence)):
+    if re.match(r"[A-Za-z]", sentence) and (stated := _find_stated(sentence)):
         return stated
     return sentence.rstrip("!.*_` ").lstrip("*_` ") or None
 
 
-def _stated(sentence: str) -> str | None:
+def _find_stated(sentence: str) -> str | None:
     """The formulas or numbers that a sentence states: those after its last verb if they are a list, else the last.
 
     A variable such as $n$ only counts if there is nothing else.
@@ -277,7 +277,7 @@ def _stated(sentence: str) -> str | None:
     places = [place for place in places if place[0] >= verb] or places
     if not places:
         return None
-    gaps = [sentence[one[1] : two[0]] for one, two in itertools.pairwise(places)]
+    gaps = [sentence[first[1] : second[0]] for first, second in itertools.pairwise(places)]
     if gaps and not sentence[verb : places[0][0]].strip() and all(map(_SEPARATOR.fullmatch, gaps)):
         return sentence[places[0][0] : places[-1][1]]
     return places[-1][2]
@@ -315,13 +315,13 @@ def _formula(text: str) -> ExtractedAnswer | None:
 def _last_number(text: str) -> ExtractedAnswer | None:
     tail = text[-_TAIL:]
     numbers = [
-        found.group()
-        for found in _NUMBER.finditer(tail)
-        if not _NOT.search(tail, max(0, found.start() - 16), found.start())
+        match.group()
+        for match in _NUMBER.finditer(tail)
+        if not _NOT.search(tail, max(0, match.start() - 16), match.start())
     ]
     return ExtractedAnswer(numbers[-1], Evidence.NUMBER) if numbers else None
 
 
 def numbers_in(text: str) -> list[str]:
     """The plain numbers in a text, as they are written."""
-    return [found.group() for found in _NUMBER.finditer(text)]
+    return [match.group() for match in _NUMBER.finditer(text)]

@@ -14,7 +14,7 @@ from palaestra.tasks.math.drafts import MathDraft, MathSkill
 from palaestra.tasks.math.reasoning import REASONING
 from palaestra.tasks.math.writing import SKILLS_BRIEF, MathDatum, plain
 from palaestra.tasks.procedural import Family, ProceduralTask
-from palaestra.tasks.sampling import worked
+from palaestra.tasks.sampling import format_response
 
 SKILLS: Mapping[str, MathSkill] = {skill.name: skill for skill in (*ARITHMETIC, *REASONING, *ADVANCED)}
 
@@ -75,7 +75,7 @@ class MathSkills(ProceduralTask[MathDraft]):
     def make_example(self, datum: MathDatum, skill: str, subskill: str) -> Example:
         answer = plain(datum.answer)
         question = Message("user", datum.question.strip())
-        return Example((question,), worked([datum.reasoning], answer), skill, subskill, answer)
+        return Example((question,), format_response([datum.reasoning], answer), skill, subskill, answer)
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         kind = SKILLS[problem.skill].kind

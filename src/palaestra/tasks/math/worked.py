@@ -85,13 +85,13 @@ class WorkedTask(TaskHooks, ABC):
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
         """`per_skill` problems of each skill, its subskills in turn as long as each has any left."""
         check_skills(self, skills)
-        found = []
+        problems = []
         for skill in skills or self.skills():
             chosen = list(
                 _in_turn(self._of(split, skill), self.skills()[skill], Seeds(seed).derive(self.name, split, skill))
             )
-            found += [self._problem(item) for item in take(chosen, per_skill, self, split, skill)]
-        return found
+            problems += [self._problem(item) for item in take(chosen, per_skill, self, split, skill)]
+        return problems
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         extracted = extract(completion.text)

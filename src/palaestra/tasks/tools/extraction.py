@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from palaestra.core.records import ToolCall
-from palaestra.tasks.code.extraction import defined, fenced, parses, used
+from palaestra.tasks.code.extraction import find_defined_names, find_fenced, find_used_names, parses
 from palaestra.tasks.tools.records import MOST_CALLS
 
 MOST_TEXT = 50_000
@@ -58,16 +58,16 @@ def extract_program(text: str) -> str:
         return ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Of a model's doubtful escapes nobody here wants to hear.
-        blocks = [block for block in fenced(text) if parses(block)]
+        blocks = [block for block in find_fenced(text) if parses(block)]
         places = [place for place, block in enumerate(blocks) if _answers(block)]
         if not places:
             return _bare(text)
         parts = [blocks[places[-1]]]
-        missing = used(parts[0]) - defined(parts[0])
+        missing = find_used_names(parts[0]) - find_defined_names(parts[0])
         for block in reversed(blocks[: places[-1]]):
-            if (found := defined(block)) & missing and not _answers(block):
+            if (names := find_defined_names(block)) & missing and not _answers(block):
                 parts.insert(0, block)
-                missing = (missing | used(block)) - found
+                missing = (missing | find_used_names(block)) - names
         return "\n".join(part.strip("\n") for part in parts) + "\n"
 
 
@@ -93,7 +93,7 @@ def extract_calls(text: str) -> list[Asked]:
 def read_native_calls(calls: Sequence[ToolCall]) -> list[Asked] | None:
     """Tool calls that a service has read, as those of a text; `None` if the arguments of one are no JSON object."""
     plain = [
-        {"id": one.id, "name": one.name, "arguments": one.arguments[:MOST_TEXT]} for one in calls[: MOST_CALLS + 1]
+        {"id": call.id, "name": call.name, "arguments": call.arguments[:MOST_TEXT]} for call in calls[: MOST_CALLS + 1]
     ]
     return _name_calls(plain) if all(map(_is_call, plain)) else None
 
@@ -101,36 +101,36 @@ def read_native_calls(calls: Sequence[ToolCall]) -> list[Asked] | None:
 def _name_calls(calls: Sequence[Mapping[str, Any]]) -> list[Asked]:
     """Give every call its id, or a name by its place, and find the references to them."""
     calls = calls[: MOST_CALLS + 1]
-    ids = [one.get("id") for one in calls]
+    ids = [entry.get("id") for entry in calls]
     names = [own if isinstance(own, str) and own else f"call_{place}" for place, own in enumerate(ids, 1)]
     by_place = {f"call_{place}": own for place, own in enumerate(names, 1)}
-    found = []
+    named = []
     for call, name in zip(calls, names, strict=True):
         function = call.get("function", call)
         arguments = {key: _read(value, names, by_place) for key, value in _arguments(function).items()}
-        found.append(Asked(name, function["name"], arguments))
-    return found
+        named.append(Asked(name, function["name"], arguments))
+    return named
 
 
 def _arguments(function: Mapping[str, Any]) -> Any:
     """The arguments of a call, which are no object where it is no call."""
     given: Any = next((function[key] for key in ARGUMENT_KEYS if key in function), {})
-    return _loaded(given) if isinstance(given, str) else given
+    return _load_json(given) if isinstance(given, str) else given
 
 
 def _read(value: Any, names: list[str], by_place: Mapping[str, str]) -> Any:
     if isinstance(value, list):
         return [_read(item, names, by_place) for item in value]
-    said = None
+    name = None
     if isinstance(value, dict) and set(value) == {"$result"}:
-        said = str(value["$result"]).removeprefix("$")
-    elif isinstance(value, str) and (found := _REFERENCE.fullmatch(value.strip())):
-        said = found[1]
+        name = str(value["$result"]).removeprefix("$")
+    elif isinstance(value, str) and (match := _REFERENCE.fullmatch(value.strip())):
+        name = match[1]
     elif isinstance(value, str) and value.startswith("$") and value[1:] in names:
-        said = value[1:]
-    if said is None:
+        name = value[1:]
+    if name is None:
         return value
-    return CallReference(said if said in names else by_place.get(said, said))
+    return CallReference(name if name in names else by_place.get(name, name))
 
 
 def _is_call(value: Any) -> bool:
@@ -149,7 +149,7 @@ def _is_call(value: Any) -> bool:
 
 def find_json(text: str) -> list[Any]:
     """The JSON objects and lists in a text, the outermost ones."""
-    found, place = [], 0
+    values, place = [], 0
     for _ in range(MOST_STARTS):
         start = re.compile(r"[\[{]").search(text, place)
         if start is None:
@@ -161,11 +161,11 @@ def find_json(text: str) -> list[Any]:
         except ValueError:
             place = start.start() + 1
         else:
-            found.append(value)
-    return found
+            values.append(value)
+    return values
 
 
-def _loaded(text: str) -> Any:
+def _load_json(text: str) -> Any:
     try:
         return json.loads(text) if text.strip() else {}
     except (ValueError, RecursionError):
@@ -177,7 +177,7 @@ def _depth(value: Any, so_far: int = 0) -> int:
     if so_far > DEEPEST or not isinstance(value, dict | list):
         return so_far
     inner = value.values() if isinstance(value, dict) else value
-    return max((_depth(one, so_far + 1) for one in inner), default=so_far + 1)
+    return max((_depth(item, so_far + 1) for item in inner), default=so_far + 1)
 
 
 def _answers(block: str) -> bool:

@@ -60,7 +60,7 @@ class Match:
 def match(
     plan: Plan,
     gold: Sequence[ExecutedCall],
-    made: Sequence[ExecutedCall],
+    calls: Sequence[ExecutedCall],
     extra_calls: bool = False,
     *,
     free_order: bool = False,
@@ -74,31 +74,31 @@ def match(
         free_order: whether another path to the same result is right; see `paths`.
     """
     needs = [call.needs() for call in plan.calls]
-    same = [[same_call(one, other) for other in made] for one in gold]
+    same = [[same_call(wanted, other) for other in calls] for wanted in gold]
     matched = _most(same)
     if matched == len(gold):
-        if not _embedded(same, lambda call: needs[call]):
+        if not _embed(same, lambda call: needs[call]):
             return Match(PlanOutcome.WRONG_ORDER, matched, _out_of_order(gold, same, needs))
-        if len(made) > len(gold) and not extra_calls:
-            return Match(PlanOutcome.EXTRA_CALLS, matched, f"expected {len(gold)} calls; got {len(made)}")
+        if len(calls) > len(gold) and not extra_calls:
+            return Match(PlanOutcome.EXTRA_CALLS, matched, f"expected {len(gold)} calls; got {len(calls)}")
         return Match(PlanOutcome.RIGHT, matched)
-    if free_order and is_other_path(gold, made):
+    if free_order and is_other_path(gold, calls):
         return Match(PlanOutcome.RIGHT, len(gold), "another path to the same result")
-    missing = [one.tool for one in gold]
-    for other in made:
+    missing = [wanted.tool for wanted in gold]
+    for other in calls:
         if other.tool in missing:
             missing.remove(other.tool)
     if missing:
-        return Match(PlanOutcome.WRONG_CALLS, matched, f"expected a call of {missing[0]}; got {_names(made)}")
-    return Match(PlanOutcome.WRONG_ARGUMENTS, matched, _first_fault(gold, made, same))
+        return Match(PlanOutcome.WRONG_CALLS, matched, f"expected a call of {missing[0]}; got {_names(calls)}")
+    return Match(PlanOutcome.WRONG_ARGUMENTS, matched, _first_fault(gold, calls, same))
 
 
-def same_call(one: ExecutedCall, other: ExecutedCall) -> bool:
+def same_call(call: ExecutedCall, other: ExecutedCall) -> bool:
     """Whether two calls ask the same of the same tool."""
-    if one.tool != other.tool or one.error or other.error:
+    if call.tool != other.tool or call.error or other.error:
         return False
-    tool = LIBRARY[one.tool]
-    return same_value(tool.canonical(one.arguments), tool.canonical(other.arguments))
+    tool = LIBRARY[call.tool]
+    return same_value(tool.canonical(call.arguments), tool.canonical(other.arguments))
 
 
 def _most(same: Sequence[Sequence[bool]]) -> int:
@@ -117,7 +117,7 @@ def _most(same: Sequence[Sequence[bool]]) -> int:
     return sum(place(call, set()) for call in range(len(same)))
 
 
-def _embedded(same: Sequence[Sequence[bool]], needs: Callable[[int], set[int]]) -> bool:
+def _embed(same: Sequence[Sequence[bool]], needs: Callable[[int], set[int]]) -> bool:
     """Whether each call of the plan has one of its own, and after those that it needs."""
 
     def place(chosen: list[int]) -> bool:
@@ -139,11 +139,11 @@ def _out_of_order(gold: Sequence[ExecutedCall], same: Sequence[Sequence[bool]], 
     return "a call came before one whose result it needs"
 
 
-def _first_fault(gold: Sequence[ExecutedCall], made: Sequence[ExecutedCall], same: Sequence[Sequence[bool]]) -> str:
+def _first_fault(gold: Sequence[ExecutedCall], calls: Sequence[ExecutedCall], same: Sequence[Sequence[bool]]) -> str:
     """What the first call of the plan that was not made looks like, and what was made instead."""
     call = next(place for place, row in enumerate(same) if not any(row)) if not all(map(any, same)) else 0
     wanted = gold[call]
-    own = [o for k, o in enumerate(made) if o.tool == wanted.tool and not any(row[k] for row in same)]
+    own = [o for k, o in enumerate(calls) if o.tool == wanted.tool and not any(row[k] for row in same)]
     if not own:
         return f"expected {wanted}"
     if own[0].error:
@@ -155,5 +155,5 @@ def _first_fault(gold: Sequence[ExecutedCall], made: Sequence[ExecutedCall], sam
     return f"{wanted.tool}: expected {name} {brief(wanted.arguments[name])}; got {brief(given.get(name))}"
 
 
-def _names(made: Sequence[ExecutedCall]) -> str:
-    return ", ".join(one.tool for one in made) or "none"
+def _names(calls: Sequence[ExecutedCall]) -> str:
+    return ", ".join(call.tool for call in calls) or "none"

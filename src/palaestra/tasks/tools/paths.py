@@ -28,20 +28,20 @@ NAMES = [
 """Names that can stand for each other."""
 
 
-def is_other_path(gold: Sequence[ExecutedCall], made: Sequence[ExecutedCall]) -> bool:
+def is_other_path(gold: Sequence[ExecutedCall], calls: Sequence[ExecutedCall]) -> bool:
     """Whether `made` is another path to the result of the plan that was executed as `gold`."""
-    if sorted(one.tool for one in gold) != sorted(one.tool for one in made) or any(one.error for one in made):
+    if sorted(call.tool for call in gold) != sorted(call.tool for call in calls) or any(call.error for call in calls):
         return False
-    if not same_value(gold[-1].value, made[-1].value):
+    if not same_value(gold[-1].value, calls[-1].value):
         return False
-    (first, given), (second, other) = _find_flow(gold), _find_flow(made)
+    (first, given), (second, other) = _find_flow(gold), _find_flow(calls)
     if sorted(map(repr, given)) != sorted(map(repr, other)) or not _flows_together(second):
         return False
     tried = [_agree(first, second, given, step) for step in range(1, VARIATIONS + 1)]
     return False not in tried and tried.count(True) >= LEAST
 
 
-def _find_flow(made: Sequence[ExecutedCall]) -> tuple[Plan, list[Any]]:
+def _find_flow(executed: Sequence[ExecutedCall]) -> tuple[Plan, list[Any]]:
     """The plan behind calls that were made, where a value that an earlier call gave is its result; and the other values."""
     given: list[Any] = []
 
@@ -49,7 +49,7 @@ def _find_flow(made: Sequence[ExecutedCall]) -> tuple[Plan, list[Any]]:
         if isinstance(value, list):
             return [read(item, place) for item in value]
         for before in range(place - 1, -1, -1):
-            if same_value(value, made[before].value):
+            if same_value(value, executed[before].value):
                 return CallResult(before)
         # A tool may take 5 as 5.0, which is the same given value.
         plain = int(value) if isinstance(value, float) and value.is_integer() else value
@@ -57,8 +57,8 @@ def _find_flow(made: Sequence[ExecutedCall]) -> tuple[Plan, list[Any]]:
         return plain
 
     calls = [
-        Call(one.tool, {name: read(value, place) for name, value in one.arguments.items()})
-        for place, one in enumerate(made)
+        Call(call.tool, {name: read(value, place) for name, value in call.arguments.items()})
+        for place, call in enumerate(executed)
     ]
     return Plan(tuple(calls)), given
 
@@ -85,7 +85,7 @@ def _with_values(plan: Plan, moved: Mapping[str, Any]) -> Plan:
             return [read(item) for item in value]
         return value if isinstance(value, CallResult) else moved[repr(value)]
 
-    return Plan(tuple(Call(one.tool, {name: read(v) for name, v in one.arguments.items()}) for one in plan.calls))
+    return Plan(tuple(Call(call.tool, {name: read(v) for name, v in call.arguments.items()}) for call in plan.calls))
 
 
 def _move(value: Any, step: int) -> Any:

@@ -76,13 +76,15 @@ class Plan:
 
     def execute(self) -> tuple[ExecutedCall, ...]:
         """Make the calls here: for plans of ours, never for those of a model."""
-        made: list[ExecutedCall] = []
+        executed: list[ExecutedCall] = []
         for call in self.calls:
             tool = LIBRARY[call.tool]
-            given = {name: resolve(value, [one.value for one in made]) for name, value in call.arguments.items()}
+            given = {
+                name: resolve(value, [earlier.value for earlier in executed]) for name, value in call.arguments.items()
+            }
             bound = tool.bind((), given)
-            made.append(ExecutedCall(call.tool, bound, tool.function(**bound)))
-        return tuple(made)
+            executed.append(ExecutedCall(call.tool, bound, tool.function(**bound)))
+        return tuple(executed)
 
     def to_data(self) -> list[dict[str, Any]]:
         """Plain data, as short tool calls."""
@@ -90,7 +92,7 @@ class Plan:
 
     @classmethod
     def from_data(cls, data: Sequence[Mapping[str, Any]]) -> Plan:
-        return cls(tuple(Call(one["name"], _dereferred(one["arguments"])) for one in data))
+        return cls(tuple(Call(call["name"], _dereference(call["arguments"])) for call in data))
 
     def canonical(self) -> str:
         """The same for all plans that mean the same, whatever the order of what has none: decides the split."""
@@ -104,7 +106,7 @@ class Plan:
             return value
         call = self.calls[value.call]
         tool = LIBRARY[call.tool]
-        given = {name: self._expression(one) for name, one in call.arguments.items()}
+        given = {name: self._expression(argument) for name, argument in call.arguments.items()}
         given.update(zip(tool.alike, sorted((given[name] for name in tool.alike), key=json.dumps), strict=True))
         for name in tool.unordered:
             given[name] = sorted(given[name], key=json.dumps) if given[name][0] != "call" else given[name]
@@ -117,7 +119,7 @@ class Plan:
             order = list(call.arguments)
             known = [parameter.name for parameter in LIBRARY[call.tool].parameters]
             plain = order == known[: len(order)]
-            inside = [_written(v) if plain else f"{k}={_written(v)}" for k, v in call.arguments.items()]
+            inside = [_format(v) if plain else f"{k}={_format(v)}" for k, v in call.arguments.items()]
             lines.append(f"{name} = {call.tool}({', '.join(inside)})")
         return "\n".join([*lines, f"answer({VARIABLES[len(self.calls) - 1]})"]) + "\n"
 
@@ -132,33 +134,33 @@ def read_plan(source: str, values: Mapping[str, Any]) -> Plan:
     calls: list[Call] = []
     names: dict[str, Any] = dict(values)
 
-    def value_of(node: ast.expr) -> Any:
+    def read_value(node: ast.expr) -> Any:
         if isinstance(node, ast.Name):
             return names[node.id]
         if isinstance(node, ast.List):
-            return [value_of(item) for item in node.elts]
+            return [read_value(item) for item in node.elts]
         if isinstance(node, ast.JoinedStr):
-            return "".join(str(value_of(part)) for part in node.values)
+            return "".join(str(read_value(part)) for part in node.values)
         if isinstance(node, ast.FormattedValue):
-            return value_of(node.value)
+            return read_value(node.value)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             known = [parameter.name for parameter in LIBRARY[node.func.id].parameters]
-            arguments = {name: value_of(one) for name, one in zip(known, node.args, strict=False)}
-            arguments.update({one.arg or "": value_of(one.value) for one in node.keywords})
+            arguments = {name: read_value(argument) for name, argument in zip(known, node.args, strict=False)}
+            arguments.update({argument.arg or "": read_value(argument.value) for argument in node.keywords})
             calls.append(Call(node.func.id, arguments))
             return CallResult(len(calls) - 1)
         return ast.literal_eval(node)
 
-    for line in _parsed(source):
+    for line in _parse(source):
         if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
-            names[line.targets[0].id] = value_of(line.value)
+            names[line.targets[0].id] = read_value(line.value)
         elif isinstance(line, ast.Expr):
-            value_of(line.value)
+            read_value(line.value)
     return Plan(tuple(calls))
 
 
 @cache
-def _parsed(source: str) -> list[ast.stmt]:
+def _parse(source: str) -> list[ast.stmt]:
     return ast.parse(source).body
 
 
@@ -176,27 +178,27 @@ def refer(value: Any) -> Any:
     if isinstance(value, CallResult):
         return {"$result": f"call_{value.call + 1}"}
     if isinstance(value, Mapping):
-        return {name: refer(one) for name, one in value.items()}
+        return {name: refer(inner) for name, inner in value.items()}
     return [refer(item) for item in value] if isinstance(value, list) else value
 
 
-def _dereferred(value: Any) -> Any:
+def _dereference(value: Any) -> Any:
     if isinstance(value, Mapping):
         if "$result" in value:
             return CallResult(int(value["$result"].removeprefix("call_")) - 1)
-        return {name: _dereferred(one) for name, one in value.items()}
-    return [_dereferred(item) for item in value] if isinstance(value, list) else value
+        return {name: _dereference(inner) for name, inner in value.items()}
+    return [_dereference(item) for item in value] if isinstance(value, list) else value
 
 
 def _parts(value: Any) -> list[Any]:
     return [part for item in value for part in _parts(item)] if isinstance(value, list) else [value]
 
 
-def _written(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, CallResult):
         return VARIABLES[value.call]
     if isinstance(value, list):
-        return f"[{', '.join(map(_written, value))}]"
+        return f"[{', '.join(map(_format, value))}]"
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -22,21 +22,21 @@ class Record:
         value: what it answered.
     """
 
-    made: tuple[ExecutedCall, ...]
+    calls: tuple[ExecutedCall, ...]
     fault: PlanOutcome | None
     detail: str = ""
     value: Any = None
 
 
-def without_answer(made: list[ExecutedCall]) -> Record:
-    return Record(tuple(made), PlanOutcome.NO_ANSWER, "the program ended without answer(value)")
+def without_answer(calls: list[ExecutedCall]) -> Record:
+    return Record(tuple(calls), PlanOutcome.NO_ANSWER, "the program ended without answer(value)")
 
 
-def with_too_many(made: list[ExecutedCall]) -> Record:
-    return Record(tuple(made), PlanOutcome.TOO_MANY_CALLS, f"expected at most {MOST_CALLS} calls; it went on")
+def with_too_many(calls: list[ExecutedCall]) -> Record:
+    return Record(tuple(calls), PlanOutcome.TOO_MANY_CALLS, f"expected at most {MOST_CALLS} calls; it went on")
 
 
-def with_error(made: list[ExecutedCall], error: str) -> Record:
+def with_error(calls: list[ExecutedCall], error: str) -> Record:
     """A program that raised, with the last line of what it said."""
     outcome = PlanOutcome.MEMORY if error.startswith("MemoryError") else PlanOutcome.RUNTIME_ERROR
-    return Record(tuple(made), outcome, error[:300])
+    return Record(tuple(calls), outcome, error[:300])

@@ -72,8 +72,8 @@ class _Follower:
             return [self._value(item) for item in node.elts]
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             return ast.literal_eval(node)
-        args = [self._value(one) for one in node.args]
-        kwargs = {one.arg or "": self._value(one.value) for one in node.keywords}
+        args = [self._value(argument) for argument in node.args]
+        kwargs = {argument.arg or "": self._value(argument.value) for argument in node.keywords}
         if node.func.id == "answer":
             raise _Stop(Record(tuple(self._made), None, value=args[0]))
         self._made.append(self._make(node.func.id, args, kwargs))
@@ -123,6 +123,6 @@ def _is_plain(node: ast.expr, names: Collection[str], offered: Collection[str]) 
         return all(_is_plain(item, names, offered) for item in node.elts)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in offered:
         return False
-    given: Mapping[str | None, ast.expr] = {one.arg: one.value for one in node.keywords}
-    plain = all(_is_plain(one, names, offered) for one in (*node.args, *given.values()))
+    given: Mapping[str | None, ast.expr] = {keyword.arg: keyword.value for keyword in node.keywords}
+    plain = all(_is_plain(keyword, names, offered) for keyword in (*node.args, *given.values()))
     return plain and None not in given and len(given) == len(node.keywords)

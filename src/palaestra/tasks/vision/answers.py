@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from palaestra.tasks.vision.plurals import is_plural
-from palaestra.tasks.vision.words import ARTICLES, MARKS, Word, statement_words, words_of
+from palaestra.tasks.vision.words import ARTICLES, MARKS, Word, read_words, statement_words
 
 LONGEST = 20_000
 """Characters of the part that holds the answer; a longer one holds none."""
@@ -31,7 +31,7 @@ def normalise(text: str) -> str:
     >>> normalise("  The Dogs. "), normalise("Three"), normalise("1,200"), normalise("light-blue")
     ('dogs', '3', '1200', 'light blue')
     """
-    return " ".join(words_of(text))
+    return " ".join(read_words(text))
 
 
 def candidate(response: str) -> str:
@@ -100,23 +100,23 @@ def _find_letter(text: str, choices: Sequence[str]) -> str | None:
 def _find_boolean(words: Sequence[Word]) -> set[str]:
     """What `words` say, yes or no. "No, there is no circle": the first word decides. "Not true" is no."""
     opposite = {"yes": "no", "no": "yes"}
-    said = [opposite[word.text] if word.denied else word.text for word in words if word.text in BOOLEAN]
-    return {said[0]} if said and words[0].text in BOOLEAN else set(said)
+    values = [opposite[word.text] if word.denied else word.text for word in words if word.text in BOOLEAN]
+    return {values[0]} if values and words[0].text in BOOLEAN else set(values)
 
 
 def _find_choices(words: Sequence[Word], known: Iterable[str]) -> set[str]:
     """The choices that `words` affirm: whole words only, and not inside a longer choice that occurs."""
     plain = [word for word in words if word.text not in MARKS]
     taken = [False] * len(plain)
-    found: list[tuple[str, int, int]] = []
+    matches: list[tuple[str, int, int]] = []
     for choice in sorted(known, key=lambda c: -len(c.split())):
         parts = choice.split()
         for at in range(len(plain) - len(parts) + 1):
             span = slice(at, at + len(parts))
             if not any(taken[span]) and all(map(_names, plain[span], parts)):
                 taken[span] = [True] * len(parts)
-                found.append((choice, at, at + len(parts)))
-    return {choice for choice, at, end in found if not plain[at].denied and not _is_refused(plain, end)}
+                matches.append((choice, at, at + len(parts)))
+    return {choice for choice, at, end in matches if not plain[at].denied and not _is_refused(plain, end)}
 
 
 def _names(word: Word, part: str) -> bool:

@@ -18,7 +18,7 @@ from palaestra.tasks.sampling import between, pick
 from palaestra.tasks.vision.charts import CHARTS_READ, CHARTS_SEEN, bars, line, line_values, pie
 from palaestra.tasks.vision.drafts import PLURALS, VisionDraft, VisionSkill, any_size, coin, distinct, number, place
 from palaestra.tasks.vision.objects import OBJECTS, one
-from palaestra.tasks.vision.relations import RELATIONS, in_order, listed, tally
+from palaestra.tasks.vision.relations import RELATIONS, in_order, join_names, tally
 from palaestra.tasks.vision.scene import SHAPES, Item, Scene, scene_split
 
 SEEN: tuple[VisionSkill, ...] = (*OBJECTS, *CHARTS_SEEN)
@@ -147,12 +147,12 @@ def _list_along(rng: np.random.Generator) -> Shown:
         int(rng.integers(4))
     ]  # fmt: skip
     wording = pick(rng, ("List the shapes from {w}.", "Name all shapes, {w}.", "What do you see from {w}?"))
-    return Shown(scene, wording.format(w=words), f"{listed(in_order(scene, axis, sign))}.")
+    return Shown(scene, wording.format(w=words), f"{join_names(in_order(scene, axis, sign))}.")
 
 
 def _describe(rng: np.random.Generator) -> Shown:
     scene = _some(rng)
-    names = listed(sorted(scene.items, key=lambda item: (item.row, item.column)))
+    names = join_names(sorted(scene.items, key=lambda item: (item.row, item.column)))
     return Shown(
         scene, pick(rng, ("Describe the picture.", "What is in the picture?", "Read the picture.")), f"{names}."
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from palaestra.tasks.sampling import between, pick, worked
+from palaestra.tasks.sampling import between, format_response, pick
 from palaestra.tasks.vision.scene import CELL, COLOURS, GRID, JITTER, SHAPES, SIZES, Item, Scene
 
 YES_NO = ("yes", "no")
@@ -40,7 +40,7 @@ class VisionDraft:
     @property
     def response(self) -> str:
         """The worked reasoning and the answer, as a student is to write them."""
-        return worked(self.steps, self.answer)
+        return format_response(self.steps, self.answer)
 
 
 Drawer = Callable[[np.random.Generator], VisionDraft]

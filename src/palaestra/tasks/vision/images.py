@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import TaskError
-from palaestra.tasks.sources import StoredImage, shown
+from palaestra.tasks.sources import StoredImage, abbreviate
 
 
 class Images:
@@ -36,7 +36,7 @@ class Images:
             TaskError: there is no such image, or it cannot be read.
         """
         if isinstance(held, str) and self.folder is not None:
-            return self._named(self.folder, held)
+            return self._find_by_name(self.folder, held)
         value = held.read() if isinstance(held, StoredImage) else held
         try:
             if isinstance(value, Mapping) and (value.get("bytes") or value.get("path")):
@@ -44,9 +44,9 @@ class Images:
                 return data_url(value.get("bytes") or Path(name).read_bytes(), name)
         except OSError as error:
             raise TaskError(f"{where}: its image cannot be read: {error}") from error
-        raise TaskError(f"{where}: expected an image; got {shown(value)}")
+        raise TaskError(f"{where}: expected an image; got {abbreviate(value)}")
 
-    def _named(self, folder: Path, name: str) -> str:
+    def _find_by_name(self, folder: Path, name: str) -> str:
         archive = folder / "images.zip"
         try:
             for file in (folder / name, folder / "images" / name):

@@ -25,7 +25,7 @@ PLACES = tuple(product((0, 1), (0, 1)))
 """Question and image of each of the four answers."""
 
 
-def paired_means(attempts: Sequence[Attempt]) -> dict[str, Mean]:
+def compute_paired_means(attempts: Sequence[Attempt]) -> dict[str, Mean]:
     """The three accuracies of attempts at groups of `naturalbench`, by name; none where no group is complete.
 
     A group counts if all its four answers were scored: one with a failure, or not asked in full, is left out, as

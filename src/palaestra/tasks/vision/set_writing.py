@@ -63,24 +63,24 @@ class WrittenSet(TaskHooks):
     def make_example(self, datum: Any, skill: str, subskill: str) -> Example:
         """A datum asked as the set asks, and answered as it wants to be answered: by the answer alone."""
         answer = datum.answer.strip()
-        kind = kind_of(answer, skill, self.closed)
-        asked = self.asked(self.worded(datum.question.strip(), kind))
+        kind = get_kind(answer, skill, self.closed)
+        asked = self.format_prompt(self.format_question(datum.question.strip(), kind))
         return self.pictures.make_example(datum, asked, answer, self.choices(kind, answer), skill, subskill)
 
     def choices(self, kind: str, answer: str) -> tuple[str, ...]:
         """All answers that such a question can have; none where they are open."""
         return self.closed.get(kind, ())
 
-    def worded(self, question: str, kind: str) -> str:
+    def format_question(self, question: str, kind: str) -> str:
         """A question with what the set puts behind those of its kind."""
         return question
 
-    def asked(self, question: str) -> str:
+    def format_prompt(self, question: str) -> str:
         """A question with the line that follows all of them."""
         return f"{question}\n{self.instruction}" if self.instruction else question
 
 
-def kind_of(answer: str, skill: str, closed: Mapping[str, tuple[str, ...]]) -> str:
+def get_kind(answer: str, skill: str, closed: Mapping[str, tuple[str, ...]]) -> str:
     """The kind of question that a datum is: its skill, or, where that is none of the set's own, the one that fits.
 
     Arguments:

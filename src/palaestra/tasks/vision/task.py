@@ -9,7 +9,7 @@ from typing import Any
 from palaestra.core.records import Completion, Example, Failure, ImagePart, Message, Problem, Score, Split, TextPart
 from palaestra.runs.records import to_data
 from palaestra.tasks.procedural import Family, ProceduralTask
-from palaestra.tasks.sampling import worked
+from palaestra.tasks.sampling import format_response
 from palaestra.tasks.vision.answers import judge
 from palaestra.tasks.vision.charts import CHARTS_READ, CHARTS_SEEN
 from palaestra.tasks.vision.drafts import VisionDraft, VisionSkill
@@ -84,7 +84,7 @@ class VisionSkills(ProceduralTask[VisionDraft]):
         self.pictures.prepare(data)
 
     def make_example(self, datum: Any, skill: str, subskill: str) -> Example:
-        response = worked([datum.reasoning], datum.answer.strip())
+        response = format_response([datum.reasoning], datum.answer.strip())
         return self.pictures.make_example(datum, datum.question.strip(), response, datum.choices, skill, subskill)
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # `typing` itself would take longer to import than everything
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import codec  # type: ignore[import-not-found]  # noqa: E402
-from peer import Peer, operate, qualified  # type: ignore[import-not-found]  # noqa: E402
+from peer import Peer, get_qualified_name, operate  # type: ignore[import-not-found]  # noqa: E402
 
 FUNCTION, METHOD, BUILTIN = type(lambda: None), type(codec.Seen().add), type(len)
 FINISHED = 77
@@ -83,7 +83,7 @@ def keep(value: Any) -> Any:
     if isinstance(value, ProgramObject):
         where = object.__getattribute__(value, "_where")
         return {"program": where["of"]} if "of" in where else where
-    if (named := qualified(value)) is not None:
+    if (named := get_qualified_name(value)) is not None:
         return {"named": named}
     if not may_be_given(value):
         raise NotGiven(f"the tests give the program a {type(value).__name__}, which cannot leave their process")
@@ -94,7 +94,11 @@ def keep(value: Any) -> Any:
     if kind.__module__ != codec.TESTS or isinstance(value, type):
         return {"tests": number, "class": [None, "function", []]}
     own = {
-        name for one in kind.__mro__ if one.__module__ == codec.TESTS for name, x in vars(one).items() if x is not None
+        name
+        for base in kind.__mro__
+        if base.__module__ == codec.TESTS
+        for name, x in vars(base).items()
+        if x is not None
     }
     return {"tests": number, "class": [peer.number(kind)[0], kind.__name__, sorted(own & codec.OPERATORS)]}
 
@@ -111,7 +115,7 @@ def may_be_given(value: Any) -> bool:
             value.__self__, (type, type(sys))
         )
     if kind.__name__ == "partial" and kind.__module__ == "functools":
-        return qualified(value.func) is not None or may_be_given(value.func)
+        return get_qualified_name(value.func) is not None or may_be_given(value.func)
     return kind is object or bool(kind.__module__ == codec.TESTS)
 
 
@@ -231,7 +235,7 @@ def find_names(tree: ast.AST) -> dict[str, Any]:
             stored |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ExceptHandler):
             stored |= {node.name} if node.name else set()
-            errors |= {one.id for one in ast.walk(node.type or ast.Pass()) if isinstance(one, ast.Name)}
+            errors |= {child.id for child in ast.walk(node.type or ast.Pass()) if isinstance(child, ast.Name)}
     scope: dict[str, Any] = {}
     for name in loaded - stored - set(dir(builtins)):
         if name in modules and name in getattr(sys, "stdlib_module_names", ()):
@@ -302,9 +306,9 @@ def limit(job: dict[str, Any]) -> None:
 def main() -> None:
     """Jobs, one after the other, each in a process of its own: none finds anything of another."""
     global peer
-    from channel import Channel  # type: ignore[import-not-found]
+    from channel import HostChannel  # type: ignore[import-not-found]
 
-    peer = TestsPeer(Channel())
+    peer = TestsPeer(HostChannel())
     while True:
         job = Peer.receive(peer)
         child = os.fork()

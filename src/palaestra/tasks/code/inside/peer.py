@@ -33,7 +33,7 @@ class Peer:
     """Exchanges requests and answers with the other side.
 
     Arguments:
-        channel: the `Channel` to the host, which passes messages on to the other side.
+        channel: the `HostChannel`, which passes messages on to the other side.
         side: the name that this side's own objects have on the wire, `"program"` or `"tests"`.
         perform: carries out a request of the other side: `perform(request, arguments, keywords)`.
         keep: returns the reference to a value of ours that stays here.
@@ -82,8 +82,8 @@ class Peer:
     def ask(self, args: Any = (), kwargs: Mapping[str, Any] = {}, **request: Any) -> Any:
         """Send a request and return the answer; raises what the other side raised."""
         seen = codec.Seen()
-        request["args"] = [codec.pack(one, self.keep, seen) for one in args]
-        request["kwargs"] = {name: codec.pack(one, self.keep, seen) for name, one in kwargs.items()}
+        request["args"] = [codec.pack(value, self.keep, seen) for value in args]
+        request["kwargs"] = {name: codec.pack(value, self.keep, seen) for name, value in kwargs.items()}
         self.send({"ask": request})
         while "ask" in (message := self.receive()):
             self.answer(message["ask"])
@@ -102,8 +102,8 @@ class Peer:
         """Carry out a request and send what came of it: a value or an error, and the arguments that were changed."""
         seen = codec.Seen()
         try:
-            args = [codec.unpack(one, self._resolve, seen) for one in request["args"]]
-            kwargs = {name: codec.unpack(one, self._resolve, seen) for name, one in request["kwargs"].items()}
+            args = [codec.unpack(item, self._resolve, seen) for item in request["args"]]
+            kwargs = {name: codec.unpack(item, self._resolve, seen) for name, item in request["kwargs"].items()}
             before = [_items(value) for value in seen.values]
             value, failed, own = None, None, {}
             try:
@@ -116,7 +116,7 @@ class Peer:
                 for number, items in enumerate(before)
                 if not _are_same(items, _items(seen.values[number]))
             ]
-            message = failed if failed is not None else self._returned(value, args, seen)
+            message = failed if failed is not None else self._pack_result(value, args, seen)
             if own:  # `error.code`, for a handler on the other side
                 message["attributes"] = codec.pack(own, self.keep, seen)
             if changed:
@@ -125,9 +125,9 @@ class Peer:
             message = describe_error(error)
         self.send(message)
 
-    def _returned(self, value: Any, args: list[Any], seen: Any) -> dict[str, Any]:
-        for place, one in enumerate(args):
-            if value is one:
+    def _pack_result(self, value: Any, args: list[Any], seen: Any) -> dict[str, Any]:
+        for place, argument in enumerate(args):
+            if value is argument:
                 return {"argument": place}
         return {"value": codec.pack(value, self.keep, seen)}
 
@@ -180,7 +180,7 @@ def operate(target: Any, name: str, args: list[Any]) -> Any:
     return method(target, *args)
 
 
-def qualified(value: Any) -> list[str] | None:
+def get_qualified_name(value: Any) -> list[str] | None:
     """Module and name of a function or class of Python's own, by which the other side finds its own."""
     owner = getattr(value, "__objclass__", value)  # Of a method such as `str.upper`.
     module, name = getattr(owner, "__module__", None), getattr(value, "__qualname__", None)
@@ -188,15 +188,15 @@ def qualified(value: Any) -> list[str] | None:
         module, name = "builtins", repr(value)
     if not isinstance(module, str) or not isinstance(name, str):
         return None
-    found: Any = sys.modules.get(module)
+    resolved: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return [module, name] if found is value and value is not None else None
+        resolved = getattr(resolved, part, None)
+    return [module, name] if resolved is value and value is not None else None
 
 
 def _items(value: Any) -> list[Any]:
     if isinstance(value, dict):
-        return [one for pair in value.items() for one in pair]
+        return [item for pair in value.items() for item in pair]
     return list(value)
 
 

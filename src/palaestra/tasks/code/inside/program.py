@@ -21,8 +21,8 @@ def main() -> None:
     """Answer requests until there are no more."""
     sys.path.insert(0, HERE)
     import codec  # type: ignore[import-not-found]
-    from channel import Channel  # type: ignore[import-not-found]
-    from peer import Peer, operate, qualified  # type: ignore[import-not-found]
+    from channel import HostChannel  # type: ignore[import-not-found]
+    from peer import Peer, get_qualified_name, operate  # type: ignore[import-not-found]
 
     sys.path.remove(HERE)
     module = type(sys)("solution")
@@ -62,10 +62,12 @@ def main() -> None:
     def keep(value: Any) -> Any:
         if isinstance(value, codec.Proxy):
             return {"tests": object.__getattribute__(value, "_number_")}
-        if isinstance(value, type) and value.__module__ == "builtins" and qualified(value):
-            return {"named": qualified(value)}
-        if any(value is one for one in (NotImplemented, Ellipsis, abs, all, any, len, max, min, round, sorted, sum)):
-            return {"named": qualified(value)}
+        if isinstance(value, type) and value.__module__ == "builtins" and get_qualified_name(value):
+            return {"named": get_qualified_name(value)}
+        if any(
+            value is builtin for builtin in (NotImplemented, Ellipsis, abs, all, any, len, max, min, round, sorted, sum)
+        ):
+            return {"named": get_qualified_name(value)}
         number, _ = peer.number(value)
         return {"program": number, "class": type(value).__name__}
 
@@ -90,7 +92,7 @@ def main() -> None:
         def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
             return peer.ask(args, kwargs, what="call", of=owner)
 
-        body: dict[str, Any] = {one: operator(one) for one in operators}
+        body: dict[str, Any] = {method: operator(method) for method in operators}
         if owner is not None:
             body["__new__"] = make
         body["__init__"] = lambda self, *args, **kwargs: None
@@ -112,7 +114,7 @@ def main() -> None:
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             return peer.ask(args, kwargs, what="call", of=object.__getattribute__(self, "_number_"))
 
-    peer = Peer(Channel(), "program", perform, keep, proxy, catch=BaseException)
+    peer = Peer(HostChannel(), "program", perform, keep, proxy, catch=BaseException)
     while True:
         peer.answer(peer.receive()["ask"])
 

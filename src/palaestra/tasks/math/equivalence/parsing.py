@@ -15,10 +15,10 @@ from palaestra.tasks.math.equivalence.forms import (
     Words,
     is_region,
 )
-from palaestra.tasks.math.equivalence.latex import MAX_DEPTH, MAX_INPUT, MAX_LENGTH, depth_of, tidy
+from palaestra.tasks.math.equivalence.latex import MAX_DEPTH, MAX_INPUT, MAX_LENGTH, measure_depth, tidy
 from palaestra.tasks.math.equivalence.numerals import Numeral, TooLargeError, read_number
-from palaestra.tasks.math.equivalence.splitting import bracketed, cut, elements, split
-from palaestra.tasks.math.equivalence.units import scale_of, unit_of
+from palaestra.tasks.math.equivalence.splitting import elements, split, split_at, strip_brackets
+from palaestra.tasks.math.equivalence.units import get_scale, get_unit
 from palaestra.tasks.math.equivalence.words import has_variable, is_unit, is_words, normalize, variables
 
 MAX_PARTS = 40
@@ -74,7 +74,7 @@ def read(text: str) -> Form:
     if currency and (currency[1] != "$" or text.count("$") % 2):
         unit = {"€": "euro", "£": "gbp", "¢": "cent"}.get(currency[1], "dollar")
         plain = plain.lstrip("€£¢ ").removeprefix("USD").removeprefix("US").strip()
-    if len(plain) > MAX_LENGTH or depth_of(plain) > MAX_DEPTH:
+    if len(plain) > MAX_LENGTH or measure_depth(plain) > MAX_DEPTH:
         return Scalar(plain)
     return _form(_HEDGE.sub("", plain, count=1) if _HEDGE.match(plain) else plain, unit, 0)
 
@@ -98,7 +98,7 @@ def _form(text: str, unit: str, depth: int) -> Form:
     unions = split(text, "\\cup")
     if len(unions) > 1:
         return Collection("u", tuple(_form(part, "", depth + 1) for part in unions))
-    brackets, inner = bracketed(text)
+    brackets, inner = strip_brackets(text)
     if brackets == "{}" and (condition := _CONDITION.fullmatch(inner)):
         return _form(condition[2], "", depth + 1)  # {x | x > 1}
     parts = elements(inner, bare=not brackets)
@@ -131,11 +131,11 @@ def _single(text: str, depth: int) -> Form | None:
     if clock := _CLOCK.fullmatch(text):
         return TimeOfDay(int(clock[1]), int(clock[2] or 0), f"{clock[3].lower()}m")
     if (based := _BASED.fullmatch(text)) and 2 <= int(based[3]) <= 36:
-        return _based(text, based[1], based[2] or "", int(based[3]))
-    if found := _MATRIX.fullmatch(text):
-        return _matrix(found[2], depth)
-    if found := _CASES.fullmatch(text):
-        rows = [row for row in found[1].replace("&", "").split("\\cr") if row.strip(" ,")]
+        return _read_base(text, based[1], based[2] or "", int(based[3]))
+    if match := _MATRIX.fullmatch(text):
+        return _matrix(match[2], depth)
+    if match := _CASES.fullmatch(text):
+        rows = [row for row in match[1].replace("&", "").split("\\cr") if row.strip(" ,")]
         return Collection("", tuple(_form(row.strip(" ,"), "", depth + 1) for row in rows[:MAX_PARTS]))
     return None
 
@@ -161,12 +161,12 @@ def _scalar(text: str, unit: str, *, plain_only: bool) -> Scalar | None:
     number, too_large = _number(text)
     if number or too_large:
         return Scalar(text, number, unit, too_large)
-    if found := _TAIL.fullmatch(text):
-        head, gap, tail = found["head"].strip(), found["gap"], found["unit"].strip()
+    if match := _TAIL.fullmatch(text):
+        head, gap, tail = match["head"].strip(), match["gap"], match["unit"].strip()
         if head.endswith("^") and tail == "\\circ":
             head, gap, tail = head[:-1], " ", "degree"
-        scale, tail = scale_of(tail)
-        known = unit_of(tail)
+        scale, tail = get_scale(tail)
+        known = get_unit(tail)
         number, too_large = _number(head)
         # "5 apples" is five; "5x" is not, and neither is "5m", where m may be a variable: a unit stands apart.
         apart = gap or len(tail) > 1
@@ -193,7 +193,7 @@ def _number(text: str) -> tuple[Numeral | None, bool]:
         return None, True
 
 
-def _based(text: str, whole: str, part: str, base: int) -> Form:
+def _read_base(text: str, whole: str, part: str, base: int) -> Form:
     """A number in another base: equal to the same number in any base that is named, not to bare digits."""
     try:
         value = Fraction(int(whole + part, base), base ** len(part))
@@ -212,7 +212,7 @@ def _matrix(body: str, depth: int) -> Form:
 
 def _relation(text: str, depth: int) -> Form | None:
     """An equation or inequality; what only names or restates a value is that value with its name."""
-    parts, signs = cut(text)
+    parts, signs = split_at(text)
     if not signs or any(not part.strip() for part in parts):
         return None
     parts = [part.strip() for part in parts]

@@ -25,13 +25,13 @@ def _levels(text: str) -> list[int]:
     return levels
 
 
-def cut(text: str) -> tuple[list[str], list[str]]:
+def split_at(text: str) -> tuple[list[str], list[str]]:
     """The parts between the relation signs that stand outside brackets, and the signs."""
-    found = list(_SIGN.finditer(text))
-    if not found:
+    marks = list(_SIGN.finditer(text))
+    if not marks:
         return [text], []
     levels, parts, signs, start = _levels(text), [], [], 0
-    for sign in found:
+    for sign in marks:
         if levels[sign.start()] == 0:
             parts.append(text[start : sign.start()])
             signs.append(sign.group())
@@ -81,7 +81,7 @@ def elements(text: str, *, bare: bool) -> list[str]:
     return [piece.strip() for piece in joined]
 
 
-def bracketed(text: str) -> tuple[str, str]:
+def strip_brackets(text: str) -> tuple[str, str]:
     """The outermost brackets and what is inside, if one pair goes round everything; else "" and the text."""
     for left, right, name in (("\\{", "\\}", "{}"), ("\\langle", "\\rangle", "<>")):
         if text.startswith(left) and text.endswith(right):

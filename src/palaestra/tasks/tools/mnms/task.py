@@ -102,23 +102,23 @@ class Mnms(TaskHooks):
 
     def problems(self, split: Split, per_skill: int, seed: int, skills: Sequence[str] = ()) -> list[Problem]:
         check_skills(self, skills)
-        found = []
+        problems = []
         for skill in skills or self.skills():
             own = [problem for problem in self._load()[split] if problem.skill == skill]
             order = Seeds(seed).derive(self.name, split, skill).generator().permutation(len(own))
-            found += [own[place] for place in take(order.tolist(), per_skill, self, split, skill)]
-        return found
+            problems += [own[place] for place in take(order.tolist(), per_skill, self, split, skill)]
+        return problems
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
         """Compare the plan in a response with the published one."""
-        labels, said = MATCHES[self.match], extract_plan(completion.text, self.answer_form)
-        plans = [read_nodes(plan) for plan in self._accepted(problem)]
-        right = any(labels(said) == labels(plan) for plan in plans)
-        tools = any(metrics.tool_labels(said) == metrics.tool_labels(plan) for plan in plans)
-        outcome = "right" if right else "no_plan" if not said else "wrong_arguments" if tools else "wrong_tools"
+        labels, answer = MATCHES[self.match], extract_plan(completion.text, self.answer_form)
+        plans = [read_nodes(plan) for plan in self._accept(problem)]
+        right = any(labels(answer) == labels(plan) for plan in plans)
+        tools = any(metrics.tool_labels(answer) == metrics.tool_labels(plan) for plan in plans)
+        outcome = "right" if right else "no_plan" if not answer else "wrong_arguments" if tools else "wrong_tools"
         evidence = {
             "outcome": outcome,
-            "answer": "; ".join(labels(said))[:300],
+            "answer": "; ".join(labels(answer))[:300],
             "expected": "; ".join(labels(plans[0]))[:300],
         }
         return Score(float(right), evidence)
@@ -127,11 +127,13 @@ class Mnms(TaskHooks):
         """The measures of the benchmark, against the published plan."""
         scored = [attempt for attempt in attempts if isinstance(attempt.outcome, Score)]
         pairs = [
-            (read_nodes(one.problem.metadata["plan"]), extract_plan(one.completion.text, self.answer_form))
-            for one in scored
-            if one.completion is not None
+            (read_nodes(result.problem.metadata["plan"]), extract_plan(result.completion.text, self.answer_form))
+            for result in scored
+            if result.completion is not None
         ]
-        return metrics.measure(pairs, [get_cluster(one.problem) for one in scored if one.completion is not None])
+        return metrics.measure(
+            pairs, [get_cluster(result.problem) for result in scored if result.completion is not None]
+        )
 
     def get_shots(self, skill: str, count: int) -> list[Example]:
         """The first plans of the train part."""
@@ -155,7 +157,7 @@ class Mnms(TaskHooks):
         return writing.brief()
 
     def make_example(self, datum: writing.MnmsDatum, skill: str, subskill: str) -> Example:
-        nodes = writing.plan_of(datum)
+        nodes = writing.read_datum_plan(datum)
         reference = json.dumps([node.to_data() for node in nodes], ensure_ascii=False)
         question = Message("user", self._ask(datum.request.strip()))
         return Example((question,), write_plan(nodes, self.answer_form), skill, subskill, reference)
@@ -185,7 +187,7 @@ class Mnms(TaskHooks):
             return Score(0.0, {"detail": str(error)})
         return Score(float(bool(nodes)), {} if nodes else {"detail": "there is no plan"})
 
-    def _accepted(self, problem: Problem) -> list[Any]:
+    def _accept(self, problem: Problem) -> list[Any]:
         return [problem.metadata["plan"], *(problem.metadata["alternatives"] if self.alternatives else ())]
 
     def _ask(self, request: str) -> str:
@@ -211,7 +213,7 @@ class Mnms(TaskHooks):
             names = [name for name in names if has_split(place, name)] or [FILTERED]
         if self.parts == "published":
             names = names[:1]
-        found: dict[Split, list[Problem]] = {split: [] for split in Split}
+        problems: dict[Split, list[Problem]] = {split: [] for split in Split}
         known: set[str] = set()
         for order, name in enumerate(names):
             for where, row in read_rows(self.source, self.path, name):
@@ -220,8 +222,8 @@ class Mnms(TaskHooks):
                 if problem is None or {problem.id, problem.messages[0].text} & known:
                     continue
                 known |= {problem.id, problem.messages[0].text}
-                found[self._part(problem.id, order, names)].append(problem)
-        return found
+                problems[self._part(problem.id, order, names)].append(problem)
+        return problems
 
     def _part(self, identity: str, order: int, names: Sequence[str]) -> Split:
         """The part of a plan that is in file `order` of `names` and in none before it."""
@@ -246,14 +248,14 @@ class Mnms(TaskHooks):
                 return None
             raise TaskError(f"{where}: {error}") from None
         plan = [node.to_data() for node in nodes]
-        kind = kind_of(nodes)
+        kind = get_kind(nodes)
         metadata = {"plan": plan, "alternatives": alternatives, "level": str(len(plan)), "type": kind}
         reference = json.dumps(plan, ensure_ascii=False)
         skill = SKILLS[min(len(plan), len(SKILLS)) - 1]
         return Problem(f"mnms/{number}", (Message("user", self._ask(request)),), reference, skill, kind, metadata)
 
 
-def kind_of(nodes: Nodes) -> str:
+def get_kind(nodes: Nodes) -> str:
     """The kind of the tools of a plan; `mixed` where there are several, or an unknown one."""
     kinds = {TOOLS[node.name].kind if node.name in TOOLS else "" for node in nodes}
     return kinds.pop() if len(kinds) == 1 and kinds <= set(KINDS) else "mixed"

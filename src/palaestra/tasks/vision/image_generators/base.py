@@ -75,11 +75,11 @@ def make_image_generator(text: str) -> ImageGenerator:
             f"expected the name of an image generator, such as 'procedural' or 'diffusers:MODEL'; got {text!r}"
         )
     # Only what looks like options is cut off: the name of a folder may have a comma.
-    found = _OPTIONS.search(text)
-    named = text[: found.start()] if found else text
+    match = _OPTIONS.search(text)
+    named = text[: match.start()] if match else text
     name, _, model = named.partition(":")
     kind = IMAGE_GENERATORS.get(name)
-    options = dict(_option(part) for part in found[0][1:].split(",")) if found else {}
+    options = dict(_option(part) for part in match[0][1:].split(",")) if match else {}
     known = inspect.signature(kind).parameters
     if model and "model" not in known:
         raise SettingsError(f"image generator '{name}' takes no model; got '{model}'")
@@ -88,8 +88,8 @@ def make_image_generator(text: str) -> ImageGenerator:
     takes = [option for option in known if option != "model"]
     for option in options:
         if option not in takes:
-            said = f"it takes {', '.join(takes)}" if takes else "it takes none"
-            raise SettingsError(f"image generator '{name}' has no option '{option}'; {said}")
+            accepted = f"it takes {', '.join(takes)}" if takes else "it takes none"
+            raise SettingsError(f"image generator '{name}' has no option '{option}'; {accepted}")
     image_generator: ImageGenerator = kind(**({"model": model} if model else {}), **options)
     return image_generator
 

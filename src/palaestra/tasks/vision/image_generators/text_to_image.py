@@ -63,7 +63,7 @@ class TextToImage:
             raise MissingExtraError("diffusers", "diffusers", "painting pictures from words")
         need_pillow()
         self.model = str(model)
-        self.where = _located(self.model)
+        self.where = _locate(self.model)
         for name, value, least in (("steps", steps, 0), ("size", size, 0), ("batch", batch, 1)):
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise SettingsError(
@@ -85,20 +85,22 @@ class TextToImage:
         self._pipeline: Any = None
 
     def generate(self, descriptions: Sequence[Description], seed: int) -> list[Image.Image | Failure]:
-        pipeline = self._loaded()
-        found: list[Image.Image | Failure | None] = [_unreadable(pipeline, words) for words in descriptions]
-        open_ = [(place, str(descriptions[place])) for place, said in enumerate(found) if said is None]
+        pipeline = self._load()
+        results: list[Image.Image | Failure | None] = [_unreadable(pipeline, words) for words in descriptions]
+        open_ = [(place, str(descriptions[place])) for place, failure in enumerate(results) if failure is None]
         for start in range(0, len(open_), self.batch):
             part = open_[start : start + self.batch]
             for (place, _), generated in zip(part, self._together([words for _, words in part], seed), strict=True):
-                found[place] = generated
-        return [generated for generated in found if generated is not None]
+                results[place] = generated
+        return [generated for generated in results if generated is not None]
 
     def _together(self, words: list[str], seed: int) -> list[Image.Image | Failure]:
         """The pictures of a batch; where it breaks, one after the other, so that one does not take the rest with it."""
         generated = self._once(words, seed)
         if isinstance(generated, Failure):
-            return [generated] if len(words) == 1 else [one for text in words for one in self._together([text], seed)]
+            return (
+                [generated] if len(words) == 1 else [image for text in words for image in self._together([text], seed)]
+            )
         return generated
 
     def _once(self, words: list[str], seed: int) -> list[Image.Image | Failure] | Failure:
@@ -107,17 +109,17 @@ class TextToImage:
         own = [Seeds(seed).derive("picture", text).integer() for text in words]
         generators = [torch.Generator("cpu").manual_seed(number) for number in own]
         try:
-            made = self._pipeline(prompt=words, generator=generators, **self.options)
-            images = [image.convert("RGB") for image in made.images]
+            output = self._pipeline(prompt=words, generator=generators, **self.options)
+            images = [image.convert("RGB") for image in output.images]
             if len(images) != len(words):
                 raise ValueError(f"it gave {len(images)} images for {len(words)} descriptions")
         except Exception as error:  # Pipelines are of many hands: what one raises is a failure of these pictures.
             return Failure(FailureCause.ENGINE, f"the pipeline {self.model} broke: {_first_line(error)}")
-        held = getattr(made, "nsfw_content_detected", None) or [False] * len(words)
+        held = getattr(output, "nsfw_content_detected", None) or [False] * len(words)
         refused = Failure(FailureCause.REFUSED, f"the safety check of {self.model} held the picture back")
         return [refused if flag else image for image, flag in zip(images, held, strict=True)]
 
-    def _loaded(self) -> Any:
+    def _load(self) -> Any:
         if self._pipeline is not None:
             return self._pipeline
         import torch
@@ -153,7 +155,7 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}".removesuffix(": ")
 
 
-def _located(model: str) -> str:
+def _locate(model: str) -> str:
     folder = Path(model).expanduser()
     if folder.is_dir():
         if not (folder / "model_index.json").exists():
