@@ -72,7 +72,7 @@ def our_step(name: str) -> Callable[[], None]:
     )
     env._is_end[:] = False
     policy = LanguageModelPolicy(model, vocabulary=len(tokenizer))
-    algorithm = GRPO(policy, GRPOConfig(learning_rate=1e-6, group_size=GROUP, weighting="token"), Seeds(0))
+    algorithm = GRPO(policy, GRPOConfig(learning_rate=1e-6, group_size=GROUP, loss_aggregation="token"), Seeds(0))
     env.reset(seed=0, options={"episodes": 0})
     count = itertools.count()
 

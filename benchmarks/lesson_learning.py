@@ -16,7 +16,8 @@ from typing import Any
 
 from _common import arguments, finish
 
-from palaestra.recipes.teach.recipe import TeachSettings, teach
+from palaestra.recipes.teach.recipe import teach
+from palaestra.recipes.teach.settings import TeachSettings
 
 TEACHERS = ("skill_tree", "no_state")
 # Student's t at 97.5 % for 1 to 9 degrees of freedom.
@@ -35,7 +36,7 @@ def main() -> None:
                 summary = teach(settings, out=Path(folder) / "run").summary
             gains[name].append(summary)
             print(
-                f"seed {seed}  {name:<10}  {summary['test_before']:.1f} -> {summary['test_after']:.1f} %  "
+                f"seed {seed}  {name:<10}  {summary['before']:.1f} -> {summary['after']:.1f} %  "
                 f"gain {summary['gain']:+.1f} [{summary['gain_low']:+.1f}, {summary['gain_high']:+.1f}]  "
                 f"{summary['examples']} examples  {summary['seconds']:.0f} s",
                 flush=True,

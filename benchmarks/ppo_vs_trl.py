@@ -76,7 +76,7 @@ def our_step(name: str, kind: str) -> Callable[[], None]:
     from palaestra.learn.collect import collect_responses
     from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy
     from palaestra.learn.ppo import PPO, PPOConfig
-    from palaestra.learn.reference import Reference, penalise
+    from palaestra.learn.reference import ReferencePolicy, apply_kl_penalty
     from palaestra.learn.reward_model import RewardModel
 
     model, tokenizer = load(name)
@@ -89,9 +89,14 @@ def our_step(name: str, kind: str) -> Callable[[], None]:
     if kind == "separate":
         critic = LanguageModelCritic(copy.deepcopy(model).base_model, int(model.config.hidden_size))
     policy = LanguageModelPolicy(model, critic, vocabulary=len(tokenizer))
-    reference = Reference(policy)
+    reference = ReferencePolicy(policy)
     config = PPOConfig(
-        lr_actor=1e-6, lr_critic=1e-6, gamma=1.0, update_epochs=EPOCHS, minibatch_size=RESPONSES, value_clip=0.2
+        learning_rate=1e-6,
+        critic_learning_rate=1e-6,
+        gamma=1.0,
+        n_epochs=EPOCHS,
+        batch_size=RESPONSES,
+        clip_range_vf=0.2,
     )
     algorithm = PPO(policy, config, Seeds(0))
     env.reset(seed=0, options={"episodes": 0})
@@ -100,7 +105,7 @@ def our_step(name: str, kind: str) -> Callable[[], None]:
     def step() -> None:
         number = next(count)
         rollout = collect_responses(env, policy, RESPONSES, Seeds(0), first=number * RESPONSES)
-        penalise(rollout, reference.logprobs_BT(rollout), 0.05)
+        apply_kl_penalty(rollout, reference.logprobs_BT(rollout), 0.05)
         algorithm.update(rollout, number)
         assert rollout.decisions == RESPONSES * TOKENS
 

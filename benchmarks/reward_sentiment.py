@@ -23,8 +23,8 @@ from typing import NamedTuple
 from _common import arguments, finish
 
 from palaestra.core.seeding import Seeds
-from palaestra.learn.randomness import seeded_torch
-from palaestra.learn.reward_data import Comparison
+from palaestra.learn.randomness import fork_torch_rng
+from palaestra.learn.reward_data import ResponseComparison
 from palaestra.learn.reward_model import RewardModel
 from palaestra.learn.reward_report import RewardReport, report_on_scores
 from palaestra.learn.reward_training import RewardTraining, train_reward_model
@@ -63,14 +63,14 @@ def part(sentences: Sentences, shares: Sequence[float], seeds: Seeds) -> list[Se
     return [Sentences(*taken) for taken in parts]
 
 
-def make_pairs(sentences: Sentences, seeds: Seeds, repeats: int = 1) -> list[Comparison]:
+def make_pairs(sentences: Sentences, seeds: Seeds, repeats: int = 1) -> list[ResponseComparison]:
     """Pairs of praise (chosen) and blame (rejected); each sentence in `repeats` of them."""
     generator, pairs = seeds.generator(), []
     for _ in range(repeats):
         orders = [generator.permutation(len(kind)) for kind in sentences]
         # The longer of the two kinds leaves some out.
         for good, bad in zip(*orders, strict=False):
-            pairs.append(Comparison("", (sentences.positive[good], sentences.negative[bad]), 0))
+            pairs.append(ResponseComparison("", (sentences.positive[good], sentences.negative[bad]), 0))
     return pairs
 
 
@@ -96,7 +96,7 @@ def build_backbone(texts: Sequence[str], seeds: Seeds, width: int = WIDTH, layer
         attn_pdrop=0.0,  # Dropout inside attention would take torch's slow path on a CPU.
         pad_token_id=tokenizer.pad_token_id, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
     )  # fmt: skip
-    with seeded_torch(seeds.derive("backbone")):
+    with fork_torch_rng(seeds.derive("backbone")):
         return RewardModel(GPT2ForSequenceClassification(config), tokenizer)
 
 
@@ -112,7 +112,7 @@ def train_sentiment_reward(sentences: Sentences, seed: int = 0, epochs: int = 4,
     return model
 
 
-def naive_bayes(sentences: Sentences, pairs: Sequence[Comparison]) -> RewardReport:
+def naive_bayes(sentences: Sentences, pairs: Sequence[ResponseComparison]) -> RewardReport:
     """How far the words alone go: the sum of their log-odds, with one added to every count."""
     counts = [Counter(word for text in kind for word in text.split()) for kind in sentences]
     words = set(counts[0]) | set(counts[1])

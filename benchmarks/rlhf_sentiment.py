@@ -24,7 +24,7 @@ from reward_sentiment import HOW, Sentences, build_backbone, part, read_sentence
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import mean_interval
 from palaestra.learn.batches import Encoded, batch_plan, collate, response_loss
-from palaestra.learn.randomness import seeded_torch
+from palaestra.learn.randomness import fork_torch_rng
 from palaestra.learn.reward_model import RewardModel
 
 TOKENS, WORDS = 20, 4
@@ -77,7 +77,7 @@ def one(sentences: Sentences, seed: int, quick: bool, keep: str) -> dict[str, An
             env="RLHFEnv-v0", algorithm="ppo", model=str(home / "base"), seed=seed, threads=1, callbacks=[judge],
             env_options=(f"prompts={home / 'prompts.txt'}", f"reward={home / 'proxy'}", "chat=false", "kl_coefficient=0.2"),
             iterations=5 if quick else 40, episodes=128, slots=128, max_tokens=TOKENS, evaluation=100,
-            out=keep or str(home / "run"), minibatch=32, epochs=2,
+            out=keep or str(home / "run"), batch_size=32, n_epochs=2,
         )  # fmt: skip
         outcome = compare(gold, home / "base", result.folder / "model", lines, seed)
         last = result.summary
@@ -93,7 +93,7 @@ def compare(gold: RewardModel, base: Path, tuned: Path, prompts: list[str], seed
     from palaestra.envs.token import RLHFVectorEnv
     from palaestra.learn.collect import collect_responses
     from palaestra.learn.policies.language_model import LanguageModelPolicy
-    from palaestra.learn.reference import Reference, penalise
+    from palaestra.learn.reference import ReferencePolicy, apply_kl_penalty
 
     scores, divergence = [], 0.0
     models = [models.load(str(folder), device="cpu") for folder in (base, tuned)]
@@ -105,7 +105,7 @@ def compare(gold: RewardModel, base: Path, tuned: Path, prompts: list[str], seed
         rollout = collect_responses(env, policy, 512, Seeds(seed).derive("compare"), seed=seed)
         scores.append(np.array(gold.score([f"{r.prompt.text} {r.text}" for r in rollout.records])))
         if model is models[1]:
-            divergence = penalise(rollout, Reference(policy, models[0].weights).logprobs_BT(rollout), 0.0)
+            divergence = apply_kl_penalty(rollout, ReferencePolicy(policy, models[0].weights).logprobs_BT(rollout), 0.0)
     gain = mean_interval(((scores[1] - scores[0]) / scores[0].std()).tolist())
     return {
         "gold_gain": round(gain.value, 3), "gold_gain_low": round(gain.low, 3), "gold_gain_high": round(gain.high, 3),
@@ -122,7 +122,7 @@ def write_language_model(texts: list[str], folder: Path, seeds: Seeds, epochs: i
         vocab_size=len(tokenizer), n_positions=64, n_embd=128, n_layer=2, n_head=4, bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0,
     )  # fmt: skip
-    with seeded_torch(seeds.derive("writer")):
+    with fork_torch_rng(seeds.derive("writer")):
         model = GPT2LMHeadModel(config)
     rows = []
     for text in texts:

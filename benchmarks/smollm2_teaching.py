@@ -16,7 +16,8 @@ from _common import arguments, finish
 
 from palaestra.core.records import Attempt
 from palaestra.core.statistics import mean_interval, report_on
-from palaestra.recipes.teach.recipe import TeachSettings, teach
+from palaestra.recipes.teach.recipe import teach
+from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.runs.run import Run
 
 SKILLS = ("addition", "subtraction")
@@ -33,7 +34,7 @@ def episode(seed: int, threads: int, **size: Any) -> dict[str, Any]:
             rounds = result.summary["rounds"]
             parts = {name: parts_of(run.store.attempts(f"{r}/test")) for name, r in (("before", 0), ("after", rounds))}
             phases = {phase: round(cost.seconds, 1) for phase, cost in run.store.costs().items()}
-    kept = ("test_before", "test_after", "gain", "gain_low", "gain_high", "examples", "cost", "seconds")
+    kept = ("before", "after", "gain", "gain_low", "gain_high", "examples", "cost", "seconds")
     found = {"seed": seed} | {key: result.summary[key] for key in kept} | {"parts": parts, "phases": phases}
     print(json.dumps(found), flush=True)
     return found
@@ -55,8 +56,8 @@ def main() -> None:
     found = [episode(seed, options.threads, **size) for seed in ((0,) if options.quick else (0, 1, 2))]
     gain = mean_interval([one["gain"] for one in found])
     print(f"gain {gain.value:+.1f} [{gain.low:+.1f}, {gain.high:+.1f}] points over {len(found)} seeds")
-    before = statistics.mean(one["test_before"] for one in found)
-    after = statistics.mean(one["test_after"] for one in found)
+    before = statistics.mean(one["before"] for one in found)
+    after = statistics.mean(one["after"] for one in found)
     finish("smollm2_teaching", after / before if before else float("inf"), runs=found)
 
 

@@ -17,7 +17,8 @@ from typing import Any
 from _common import arguments, finish
 
 from palaestra.core.statistics import mean_interval
-from palaestra.recipes.teach.recipe import TeachSettings, teach
+from palaestra.recipes.teach.recipe import teach
+from palaestra.recipes.teach.settings import TeachSettings
 
 TEACHERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "no_state": ("no_state", ()),
@@ -41,7 +42,7 @@ def episode(task: str, name: str, seed: int, threads: int, device: str, **size: 
             device=device, **(SIZES[task] | size),
         )  # fmt: skip
         summary = teach(settings, out=Path(folder) / "run").summary
-    kept = ("test_before", "test_after", "gain", "gain_low", "gain_high", "examples", "seconds")
+    kept = ("before", "after", "gain", "gain_low", "gain_high", "examples", "seconds")
     found = {"task": task, "teacher": name, "seed": seed} | {key: summary[key] for key in kept}
     print(json.dumps(found), flush=True)
     return found

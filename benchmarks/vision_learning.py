@@ -14,7 +14,8 @@ from typing import Any
 
 from _common import arguments, finish
 
-from palaestra.recipes.teach.recipe import TeachSettings, teach
+from palaestra.recipes.teach.recipe import teach
+from palaestra.recipes.teach.settings import TeachSettings
 
 WEAK = (
     "bar_values", "count_arithmetic", "count_logic", "extreme", "line_chart", "majority", "odd_one_out", "pattern",
@@ -38,19 +39,19 @@ def main() -> None:
                 s = teach(settings, out=Path(folder) / "run").summary
             found[skill].append(s)
             print(
-                f"{skill:<18}seed {seed}  {s['test_before']:.0f} -> {s['test_after']:.0f} %  "
+                f"{skill:<18}seed {seed}  {s['before']:.0f} -> {s['after']:.0f} %  "
                 f"{s['gain']:+.0f} [{s['gain_low']:+.0f}, {s['gain_high']:+.0f}]  {s['seconds']:.0f} s",
                 flush=True,
             )
     every = [s for several in found.values() for s in several]
     finish(
         "vision_learning",
-        statistics.mean(s["test_after"] for s in every) / statistics.mean(s["test_before"] for s in every),
+        statistics.mean(s["after"] for s in every) / statistics.mean(s["before"] for s in every),
         seeds=len(seeds), examples=every[0]["examples"], problems=every[0]["problems"],
         gains={skill: [s["gain"] for s in several] for skill, several in found.items()},
         gain_low={skill: [s["gain_low"] for s in several] for skill, several in found.items()},
-        before={skill: [s["test_before"] for s in several] for skill, several in found.items()},
-        after={skill: [s["test_after"] for s in several] for skill, several in found.items()},
+        before={skill: [s["before"] for s in several] for skill, several in found.items()},
+        after={skill: [s["after"] for s in several] for skill, several in found.items()},
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ means = train_agent(
     env_name="CartPole-v1",
     actor=actor,
     critic=critic,
-    ppo_config=PPOConfig(lr_actor=3e-3, lr_critic=3e-3, gamma=0.98),
+    ppo_config=PPOConfig(learning_rate=3e-3, critic_learning_rate=3e-3, gamma=0.98),
     max_episodes=120,
     update_interval=20,
     save_interval=0,

@@ -54,7 +54,7 @@ metrics = []
 rewards = train_agent(
     env_name="Summarization-v0",
     actor=LMActorNetwork("nano"),
-    ppo_config=PPOConfig(lr_actor=3e-4, gamma=1.0, update_epochs=2, minibatch_size=16),
+    ppo_config=PPOConfig(learning_rate=3e-4, gamma=1.0, n_epochs=2, batch_size=16),
     max_episodes=96,
     max_timesteps=24,
     update_interval=32,

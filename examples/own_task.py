@@ -60,4 +60,4 @@ if __name__ == "__main__":
     summary = teach(
         task="remainders", teacher="no_state", rounds=1, lesson_size=120, validation=10, test=40, epochs=4
     ).summary
-    print(f"{summary['test_before']} -> {summary['test_after']} % of {summary['problems']} test problems")
+    print(f"{summary['before']} -> {summary['after']} % of {summary['problems']} test problems")

@@ -30,5 +30,5 @@ if __name__ == "__main__":
 
     skills = ("addition", "clock", "geometry", "sequences")
     summary = teach(teacher="by_errors", skills=skills, rounds=1, lesson_size=40, validation=5, test=10).summary
-    print(f"{summary['test_before']} -> {summary['test_after']} % of {summary['problems']}, examples by skill:")
+    print(f"{summary['before']} -> {summary['after']} % of {summary['problems']}, examples by skill:")
     print({skill: row["examples"] for skill, row in summary["by_skill"].items() if row["examples"]})

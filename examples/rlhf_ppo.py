@@ -19,7 +19,7 @@ rewards = train_agent(
     env_options={"reward": preference, "kl_coefficient": 0.02},
     actor=actor,
     critic=critic,
-    ppo_config=PPOConfig(lr_actor=3e-4, lr_critic=1e-3, gamma=1.0, update_epochs=1, minibatch_size=12),
+    ppo_config=PPOConfig(learning_rate=3e-4, critic_learning_rate=1e-3, gamma=1.0, n_epochs=1, batch_size=12),
     max_episodes=96,
     max_timesteps=32,
     update_interval=24,

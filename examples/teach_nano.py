@@ -16,5 +16,5 @@ result = teach(
     out=options.out,
 )  # fmt: skip
 summary = result.summary
-print(f"test accuracy {summary['test_before']} -> {summary['test_after']} %")
+print(f"test accuracy {summary['before']} -> {summary['after']} %")
 print(f"gain {summary['gain']} points [{summary['gain_low']}, {summary['gain_high']}]; run: {result.folder}")

@@ -62,7 +62,7 @@ def finish(result: TeachResult) -> None:
     """Write the report of a run, and say what came out of it."""
     found = result.summary
     for when in ("before", "after"):
-        value, low, high = (found[f"test_{when}{end}"] for end in ("", "_low", "_high"))
+        value, low, high = (found[f"{when}{end}"] for end in ("", "_low", "_high"))
         print(f"{when}: {value} % [{low}, {high}] of {found['problems']} test problems")
     print(f"gain {found['gain']} points [{found['gain_low']}, {found['gain_high']}]")
     print(f"{found['examples']} examples in {found['rounds']} rounds, {found['calls']} calls, {found['seconds']:.0f} s")
@@ -85,7 +85,7 @@ def finish_episode(journal: Remembering, rounds: int, examples: int, seconds: fl
     gain, summary = measure_gain(before, after), {"rounds": rounds, "examples": examples, "seconds": round(seconds, 1)}
     for when, report in (("before", report_on(before)), ("after", report_on(after))):
         value, low, high = _points(report)
-        summary |= {f"test_{when}": value, f"test_{when}_low": low, f"test_{when}_high": high}
+        summary |= {when: value, f"{when}_low": low, f"{when}_high": high}
         print(f"{when}: {value} % [{low}, {high}] of {gain.count} test problems")
     summary |= {"gain": gain.points, "gain_low": gain.low, "gain_high": gain.high, "problems": gain.count}
     print(f"gain {gain.points:.2f} points [{gain.low:.2f}, {gain.high:.2f}]")

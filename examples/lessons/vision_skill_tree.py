@@ -27,6 +27,6 @@ result = teach(
 for skill, row in result.summary["by_skill"].items():
     interval = f"[{row['gain_low']}, {row['gain_high']}]"
     print(
-        f"{skill:<12} {row['examples']:>3} examples: {row['test_before']} -> {row['test_after']} %, gain {row['gain']} {interval}"
+        f"{skill:<12} {row['examples']:>3} examples: {row['before']} -> {row['after']} %, gain {row['gain']} {interval}"
     )
 finish(result)

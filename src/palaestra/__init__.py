@@ -25,14 +25,17 @@ if TYPE_CHECKING:
     from palaestra.recipes.compat.run_episode import run_episode
     from palaestra.recipes.compat.train_agent import load_ppo_agent, train_agent
     from palaestra.recipes.evaluate.compare import compare
-    from palaestra.recipes.evaluate.recipe import EvaluateSettings, evaluate
+    from palaestra.recipes.evaluate.recipe import evaluate
+    from palaestra.recipes.evaluate.settings import EvaluateSettings
     from palaestra.recipes.research.recipe import research
     from palaestra.recipes.research.settings import ResearchSettings
     from palaestra.recipes.resume import load_policy, resume
-    from palaestra.recipes.teach.recipe import TeachSettings, teach
+    from palaestra.recipes.teach.recipe import teach
+    from palaestra.recipes.teach.settings import TeachSettings
     from palaestra.recipes.train.pretrain import PretrainSettings, pretrain
-    from palaestra.recipes.train.recipe import TrainSettings, train
+    from palaestra.recipes.train.recipe import train
     from palaestra.recipes.train.reward_model import RewardSettings, train_reward
+    from palaestra.recipes.train.settings import TrainSettings
     from palaestra.report import write_report as report
     from palaestra.tasks.base import make_task
     from palaestra.teachers.base import make_teacher
@@ -78,7 +81,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "EvaluateSettings": "palaestra.recipes.evaluate.recipe",
+    "EvaluateSettings": "palaestra.recipes.evaluate.settings",
     "GRPOConfig": "palaestra.learn.grpo",
     "LMActorNetwork": "palaestra.learn.policies.networks",
     "LMCriticNetwork": "palaestra.learn.policies.networks",
@@ -92,10 +95,10 @@ _HOMES = {
     "ResearchSettings": "palaestra.recipes.research.settings",
     "RewardModel": "palaestra.learn.reward_model",
     "RewardSettings": "palaestra.recipes.train.reward_model",
-    "TeachSettings": "palaestra.recipes.teach.recipe",
+    "TeachSettings": "palaestra.recipes.teach.settings",
     "TokenEnv": "palaestra.envs.token",
     "TokenVectorEnv": "palaestra.envs.token",
-    "TrainSettings": "palaestra.recipes.train.recipe",
+    "TrainSettings": "palaestra.recipes.train.settings",
     "TurnEnv": "palaestra.envs.turn",
     "TurnVectorEnv": "palaestra.envs.turn",
     "compare": "palaestra.recipes.evaluate.compare",

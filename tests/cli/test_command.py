@@ -176,7 +176,7 @@ def test_the_table_of_gains_fits_eighty_columns_with_nothing_cut_off() -> None:
     from palaestra.cli.tables import gain_table
 
     row = {"problems": 25, "examples": 1000, "gain": -100.0, "gain_low": -100.0, "gain_high": -100.0} | {
-        f"test_{when}{which}": value
+        f"{when}{which}": value
         for when in ("before", "after")
         for which, value in (("", 100.0), ("_low", 87.0), ("_high", 100.0))
     }

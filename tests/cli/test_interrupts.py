@@ -11,7 +11,7 @@ import warm
 PLUGIN = Path(__file__).parents[1] / "helpers" / "user_plugin.py"
 TRAIN = [
     "train", "--plugin", str(PLUGIN), "--env", "InterruptedCartPole-v0", "--iterations", "8", "--slots", "4", "--steps", "8",
-    "--epochs", "1", "--evaluation", "2", "--threads", "1",
+    "--n-epochs", "1", "--evaluation", "2", "--threads", "1",
 ]  # fmt: skip
 TEACH = [
     "teach", "--plugin", str(PLUGIN), "--learning", "interrupted", "--skill", "addition", "--rounds", "1", "--lesson-size", "12",

@@ -20,18 +20,20 @@ from transformers.utils import logging
 import palaestra.engines.transformers
 import palaestra.recipes.train.build  # noqa: F401
 from palaestra.recipes.train import recipe as train
+from palaestra.recipes.train.settings import TrainSettings
 from palaestra.runs.run import Run
 
-CONTROL = train.TrainSettings(
-    env="CartPole-v1", iterations=20, slots=4, steps=8, epochs=1, checkpoint_every=3, evaluation=3, threads=1, seed=3
-)
-TOKEN = train.TrainSettings(
+CONTROL = TrainSettings(
+    env="CartPole-v1", iterations=20, slots=4, steps=8, hyperparameters={"n_epochs": 1}, checkpoint_every=3, evaluation=3,
+    threads=1, seed=3
+)  # fmt: skip
+TOKEN = TrainSettings(
     env="CoTEnv-v0", env_options=("problems=10", 'skills=["clock", "percent"]'), iterations=4, episodes=8, slots=8,
-    group_size=4, evaluation=2, checkpoint_every=1, threads=1, max_tokens=24, seed=3
+    hyperparameters={"group_size": 4}, evaluation=2, checkpoint_every=1, threads=1, max_tokens=24, seed=3
 )  # fmt: skip
 
 
-def child(folder: Path, settings: train.TrainSettings) -> int:
+def child(folder: Path, settings: TrainSettings) -> int:
     process = os.fork()
     if process == 0:
         status = 1
@@ -49,9 +51,7 @@ def child(folder: Path, settings: train.TrainSettings) -> int:
     return process
 
 
-def disturb(
-    folder: Path, settings: train.TrainSettings, kills: int, generator: np.random.Generator
-) -> dict[str, object]:
+def disturb(folder: Path, settings: TrainSettings, kills: int, generator: np.random.Generator) -> dict[str, object]:
     start = time.monotonic()
     assert os.waitpid(child(folder / "alone", settings), 0)[1] == 0
     whole = time.monotonic() - start

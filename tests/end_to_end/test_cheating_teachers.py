@@ -114,7 +114,7 @@ def test_a_teacher_that_cheats_or_breaks_ends_with_one_line_and_without_a_gain(
     assert f"teacher '{teacher}'" in result.stderr
     assert expected in result.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["gain"], summary["test_after"], summary["delivered"]) == (None, None, 0)
+    assert (summary["gain"], summary["after"], summary["delivered"]) == (None, None, 0)
     assert expected in summary["error"]
 
 

@@ -12,7 +12,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.images import visual_prompt
 from palaestra.engines.models import LoadedModel
-from palaestra.learn.randomness import seeded_torch
+from palaestra.learn.randomness import fork_torch_rng
 from palaestra.learn.supervised import Supervision, fine_tune
 from palaestra.tasks.vision.task import VisionSkills
 
@@ -108,7 +108,7 @@ def other(nano: LoadedModel, request: pytest.FixtureRequest) -> LoadedModel:
     ]
     tokenizer.add_special_tokens({"additional_special_tokens": extra}, replace_extra_special_tokens=False)
     tokenizer.chat_template = CHAT
-    with seeded_torch(Seeds(4)):
+    with fork_torch_rng(Seeds(4)):
         model, processor = build(tokenizer)
     return LoadedModel("other", model, tokenizer, processor)
 

@@ -18,16 +18,16 @@ from palaestra.engines.base import Request, Sampling
 from palaestra.engines.images import ImageError, load_image, visual_prompt
 from palaestra.engines.models import LoadedModel
 from palaestra.learn.nano_vlm import (
-    PLACES,
+    IMAGE_TOKENS,
     build_model,
     build_processor,
     build_tokenizer,
-    encode_shown,
+    encode_pictured,
     picture_batches,
-    pixels,
+    to_pixel_values,
 )
 from palaestra.learn.pretrain import pretrain_model
-from palaestra.learn.randomness import seeded_torch
+from palaestra.learn.randomness import fork_torch_rng
 from palaestra.tasks.vision.corpus import Shown, corpus
 from palaestra.tasks.vision.render import png_url, render
 from palaestra.tasks.vision.scene import Item, Scene
@@ -41,7 +41,7 @@ RED = Scene((Item("circle", "red", "large", 24, 40),))
 def make(folder: Path) -> None:
     stream = corpus(Seeds(0).generator())
     tokenizer = build_tokenizer([next(stream) for _ in range(400)])
-    with seeded_torch(Seeds(1)):
+    with fork_torch_rng(Seeds(1)):
         model = build_model(tokenizer, layers=2, width=32)
         for name, weight in model.named_parameters():
             if weight.ndim > 1 and "embed" not in name:  # Random weights at which pictures matter.
@@ -139,7 +139,7 @@ def test_the_picture_matters_and_takes_its_places_among_the_tokens(vlm: LoadedMo
     assert isinstance(a, Completion)
     assert isinstance(b, Completion)
     assert a.prompt_ids == b.prompt_ids
-    assert a.prompt_ids.count(vlm.weights.config.image_token_id) == PLACES
+    assert a.prompt_ids.count(vlm.weights.config.image_token_id) == IMAGE_TOKENS
     assert a.logprobs != b.logprobs
     assert a.usage.prompt_tokens == len(a.prompt_ids)
 
@@ -150,15 +150,15 @@ def test_several_pictures_and_several_completions_of_one_prompt(vlm: LoadedModel
     )
     answers = vlm.engine(2).generate([two, ask(picture_of(RED), TextPart("What?"))])
     assert len({a.token_ids for a in answers[0]}) > 1  # type: ignore[union-attr]
-    assert answers[0][0].prompt_ids.count(vlm.weights.config.image_token_id) == 2 * PLACES  # type: ignore[union-attr]
+    assert answers[0][0].prompt_ids.count(vlm.weights.config.image_token_id) == 2 * IMAGE_TOKENS  # type: ignore[union-attr]
     assert isinstance(answers[1][0], Completion)
 
 
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("data:image/png;base64,AAAA", "no image that Pillow knows"),
-        ("data:image/png;base64,!!", "no base64"),
+        ("data:image/png;base64,AAAA", "not an image that Pillow can read"),
+        ("data:image/png;base64,!!", "not base64"),
         ("data:image/png", "comma"),
         ("no/such/file.png", "No such file"),
     ],
@@ -225,11 +225,11 @@ def test_training_sees_what_the_engine_asks(vlm: LoadedModel) -> None:
         if shown.scene is not None:
             parts = (picture_of(shown.scene), *parts)
         asked = visual_prompt(vlm.processor, [Message("user", parts)])
-        encoded = encode_shown(shown, vlm.tokenizer)
+        encoded = encode_pictured(shown, vlm.tokenizer)
         assert list(encoded.prompt_ids) == asked.ids
         assert vlm.tokenizer.decode(encoded.response_ids) == f"{shown.response}<|end|>"
         if shown.scene is not None:
-            mine = pixels(torch.from_numpy(np.asarray(render(shown.scene))[None].copy()))
+            mine = to_pixel_values(torch.from_numpy(np.asarray(render(shown.scene))[None].copy()))
             assert torch.allclose(mine, asked.inputs["pixel_values"], atol=1e-5)
 
 
@@ -246,7 +246,7 @@ def test_batches_repeat_with_the_seed_and_hold_a_picture_for_every_place(vlm: Lo
     assert not all(torch.equal(a["input_ids"], b["input_ids"]) for a, b in zip(first, other, strict=True))
     for batch in first:
         places = int((batch["input_ids"] == vlm.weights.config.image_token_id).sum())
-        assert places == PLACES * len(batch.get("pixel_values", ()))
+        assert places == IMAGE_TOKENS * len(batch.get("pixel_values", ()))
 
 
 def test_a_small_one_learns_what_it_is_shown(vlm: LoadedModel) -> None:
@@ -255,10 +255,10 @@ def test_a_small_one_learns_what_it_is_shown(vlm: LoadedModel) -> None:
         Shown(Scene((Item("circle", colour, "large", 24, 24),)), "What colour?", f"Answer: {colour}")
         for colour in ("red", "blue")
     ]
-    with seeded_torch(Seeds(2)):
+    with fork_torch_rng(Seeds(2)):
         model = build_model(vlm.tokenizer, layers=1, width=32)
-    encoded = [encode_shown(shown, vlm.tokenizer) for shown in rows]
-    pictures = pixels(torch.from_numpy(np.stack([np.asarray(render(s.scene)) for s in rows if s.scene])))
+    encoded = [encode_pictured(shown, vlm.tokenizer) for shown in rows]
+    pictures = to_pixel_values(torch.from_numpy(np.stack([np.asarray(render(s.scene)) for s in rows if s.scene])))
 
     def batches():  # type: ignore[no-untyped-def]
         from palaestra.learn.batches import collate
@@ -268,7 +268,7 @@ def test_a_small_one_learns_what_it_is_shown(vlm: LoadedModel) -> None:
 
     losses: list[float] = []
     pretrain_model(
-        model, batches(), steps=60, matrix_rate=0.01, vector_rate=0.01,
+        model, batches(), steps=60, matrix_learning_rate=0.01, vector_learning_rate=0.01,
         on_step=lambda _, loss: losses.append(loss) if loss == loss else None,
     )  # fmt: skip
     engine = LoadedModel("small", model, vlm.tokenizer, vlm.processor).engine()

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palaestra.learn.advantages import (
-    discounted_returns_BT,
-    explained_variance,
-    generalised_advantages_BT,
-    group_advantages_GK,
-    leave_one_out_GK,
-    normalised,
+    compute_explained_variance,
+    compute_gae_BT,
+    compute_group_advantages_GK,
+    compute_leave_one_out_advantages_GK,
+    compute_returns_BT,
+    normalize,
 )
 
 
@@ -51,7 +51,7 @@ def case(seed: int, count: int = 3, steps: int = 12) -> dict[str, np.ndarray]:
 
 def ours(data: dict[str, np.ndarray], gamma: float, lam: float) -> np.ndarray:
     tensors = [torch.tensor(data[name]) for name in ("rewards", "values", "next_values", "terminated", "ended")]
-    return generalised_advantages_BT(*tensors, gamma, lam).numpy()  # type: ignore[arg-type]
+    return compute_gae_BT(*tensors, gamma, lam).numpy()  # type: ignore[arg-type]
 
 
 @settings(max_examples=30, deadline=None)
@@ -110,24 +110,24 @@ def test_returns_are_discounted_sums_within_the_episode() -> None:
     rewards = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
     terminated = torch.tensor([[False, True, False, False]])
     ended = torch.tensor([[False, True, False, True]])
-    found = discounted_returns_BT(rewards, torch.tensor([[0.0, 9.0, 0.0, 8.0]]), terminated, ended, 0.5)
+    found = compute_returns_BT(rewards, torch.tensor([[0.0, 9.0, 0.0, 8.0]]), terminated, ended, 0.5)
     assert found.tolist() == [[2.0, 2.0, 7.0, 8.0]]  # the last is 4 + 0.5 * 8: it was cut, not over
 
 
 def test_group_advantages_are_those_of_the_paper() -> None:
     returns = np.random.default_rng(0).normal(size=(5, 8))
     expected = (returns - returns.mean(1, keepdims=True)) / (returns.std(1, ddof=1, keepdims=True) + 1e-4)
-    assert np.allclose(group_advantages_GK(torch.tensor(returns)).numpy(), expected, atol=1e-9)
-    unscaled = group_advantages_GK(torch.tensor(returns), scale=False).numpy()
+    assert np.allclose(compute_group_advantages_GK(torch.tensor(returns)).numpy(), expected, atol=1e-9)
+    unscaled = compute_group_advantages_GK(torch.tensor(returns), scale=False).numpy()
     assert np.allclose(unscaled, returns - returns.mean(1, keepdims=True), atol=1e-12)
 
 
 def test_a_failed_member_moves_no_mean_and_has_no_advantage() -> None:
     returns = torch.tensor([[1.0, 0.0, 100.0, 1.0]])
     valid = torch.tensor([[True, True, False, True]])
-    found = group_advantages_GK(returns, valid, scale=False)
+    found = compute_group_advantages_GK(returns, valid, scale=False)
     assert torch.allclose(found, torch.tensor([[1 / 3, -2 / 3, 0.0, 1 / 3]]))
-    alone = leave_one_out_GK(returns, valid)
+    alone = compute_leave_one_out_advantages_GK(returns, valid)
     assert torch.allclose(alone, torch.tensor([[0.5, -1.0, 0.0, 0.5]]))
 
 
@@ -148,9 +148,9 @@ def exact(returns: list[float], valid: list[bool], method: str) -> list[float]:
 
 
 METHODS = {
-    "grpo": group_advantages_GK,
-    "dr_grpo": lambda returns, valid: group_advantages_GK(returns, valid, scale=False),
-    "rloo": leave_one_out_GK,
+    "grpo": compute_group_advantages_GK,
+    "dr_grpo": lambda returns, valid: compute_group_advantages_GK(returns, valid, scale=False),
+    "rloo": compute_leave_one_out_advantages_GK,
 }
 
 
@@ -177,14 +177,14 @@ def test_the_same_rewards_paid_in_other_turns_are_alike() -> None:
     paid = torch.tensor([[0.1, 0.6, 0.0], [0.0, 0.0, 0.7], [0.6, 0.0, 0.1]])
     returns = paid.sum(-1)[None]
     assert returns.unique().numel() > 1
-    assert (group_advantages_GK(returns) == 0).all()
-    assert (leave_one_out_GK(returns) == 0).all()
-    assert (group_advantages_GK(torch.tensor([[0.7, 0.7001]])) != 0).all()
+    assert (compute_group_advantages_GK(returns) == 0).all()
+    assert (compute_leave_one_out_advantages_GK(returns) == 0).all()
+    assert (compute_group_advantages_GK(torch.tensor([[0.7, 0.7001]])) != 0).all()
 
 
 def test_leave_one_out_compares_with_the_others() -> None:
     returns = np.random.default_rng(1).normal(size=(3, 5))
-    found = leave_one_out_GK(torch.tensor(returns)).numpy()
+    found = compute_leave_one_out_advantages_GK(torch.tensor(returns)).numpy()
     for g in range(3):
         for k in range(5):
             assert np.isclose(found[g, k], returns[g, k] - np.delete(returns[g], k).mean())
@@ -192,7 +192,7 @@ def test_leave_one_out_compares_with_the_others() -> None:
 
 def test_normalised_looks_only_at_what_counts() -> None:
     values = torch.tensor([1.0, 2.0, 3.0, 1000.0])
-    found = normalised(values, torch.tensor([True, True, True, False]))
+    found = normalize(values, torch.tensor([True, True, True, False]))
     assert abs(float(found[:3].mean())) < 1e-6
     assert abs(float(found[:3].std()) - 1) < 1e-5
     assert found[3] == 0
@@ -203,12 +203,12 @@ def test_what_is_alike_is_normalised_to_nothing() -> None:
     for value in (0.1, 0.3, 1 / 3, -0.7):
         for count in range(2, 10):
             same = torch.full((count,), value)
-            assert (normalised(same) == 0).all()
+            assert (normalize(same) == 0).all()
             mask = torch.arange(count + 1) < count
-            assert (normalised(torch.cat([same, torch.tensor([9.0])]), mask) == 0).all()
+            assert (normalize(torch.cat([same, torch.tensor([9.0])]), mask) == 0).all()
 
 
 def test_explained_variance_is_one_for_a_seer_and_zero_for_a_constant() -> None:
     returns = torch.tensor([1.0, 2.0, 4.0])
-    assert explained_variance(returns, returns) == 1.0
-    assert abs(explained_variance(torch.zeros(3), returns)) < 1e-6
+    assert compute_explained_variance(returns, returns) == 1.0
+    assert abs(compute_explained_variance(torch.zeros(3), returns)) < 1e-6

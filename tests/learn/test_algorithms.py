@@ -2,47 +2,45 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from palaestra import train
-from palaestra.core.errors import UnknownNameError
-from palaestra.learn.algorithms import ALGORITHMS, Algorithm
+from palaestra.core.errors import SettingsError, UnknownNameError
+from palaestra.core.settings import setting
+from palaestra.learn.algorithms import ALGORITHMS, Algorithm, AlgorithmConfig
+from palaestra.learn.optimizers import Optimizer, training_mode
 from palaestra.learn.policies.networks import MLPActorNetwork
-from palaestra.learn.rollouts import Rollout, everything
-from palaestra.learn.updates import Optimizer, gradient_step
+from palaestra.learn.rollouts import Rollout, select_all
 from palaestra.recipes.compat.train_agent import train_agent
 
 
-@dataclass(frozen=True)
-class CloningConfig:
-    rate: float = 1e-2
+@dataclass(frozen=True, kw_only=True)
+class CloningConfig(AlgorithmConfig):
+    sharpness: float = setting(1.0, "Factor of the log-probs.", above=0)
 
 
 class Cloning(Algorithm):
-    """Makes likelier what was done, whatever it brought."""
+    """Increases the probability of every action, whatever its reward."""
 
     Config = CloningConfig
 
     def make_optimizer(self) -> Optimizer:
-        return Optimizer(self.policy.parameter_groups(self.config.rate, self.config.rate)[:1], 1.0, 0.0)
-
-    @classmethod
-    def configured(cls, settings: Any, policy: Any, kl: float) -> CloningConfig:
-        return CloningConfig(settings.learning_rate)
+        return Optimizer(self.policy.parameter_groups(self.config.learning_rate, self.config.learning_rate)[:1])
 
     def update(self, rollout: Rollout, iteration: int, progress_remaining: float = 1.0) -> dict[str, float]:
-        whole = everything(rollout, self.policy.by_sequence, rollout.mask_BT.numel())[0]
-
-        def loss(microbatch: Any) -> torch.Tensor:
-            found: torch.Tensor = -self.policy.evaluate_actions(rollout, microbatch, values=False).logprobs.mean()
-            return found
-
-        return {"surprise": float(loss(whole).detach()), "norm": gradient_step(self.optimizer, whole, 10**6, loss)}
+        with training_mode(self.policy):
+            [batch] = select_all(rollout, self.policy.by_sequence)
+            loss = -self.config.sharpness * self.policy.evaluate_actions(rollout, batch, values=False).logprobs.mean()
+            loss.backward()
+            grad_norm = self.optimizer.clip_grad_norm(self.config.max_grad_norm)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return {"surprise": float(loss.detach()), "grad_norm": grad_norm}
 
 
 @pytest.fixture
@@ -55,10 +53,14 @@ def cloning() -> Any:
 def test_a_registered_algorithm_trains_by_name_and_by_its_settings(cloning: None, tmp_path: Path) -> None:
     seen: list[float] = []
     train(
-        env="CartPole-v1", algorithm="cloning", iterations=4, slots=8, steps=32, evaluation=0, learning_rate=1e-2,
+        env="CartPole-v1", algorithm="cloning", iterations=4, slots=8, steps=32, evaluation=0, learning_rate=1e-2, sharpness=2.0,
         out=tmp_path / "run", callbacks=[lambda it: seen.append(it.metrics["surprise"])],
     )  # fmt: skip
     assert seen[-1] < seen[0]
+    hyperparameters = json.loads((tmp_path / "run" / "settings.json").read_text())["settings"]["hyperparameters"]
+    assert (hyperparameters["learning_rate"], hyperparameters["sharpness"]) == (1e-2, 2.0)
+    with pytest.raises(SettingsError, match="setting 'sharpness': expected above 0; got 0"):
+        train(env="CartPole-v1", algorithm="cloning", sharpness=0.0)
     actor = MLPActorNetwork(4, 8, 2)
     train_agent("CartPole-v1", actor, ppo_config=CloningConfig(), max_episodes=4, update_interval=2, save_interval=0)
 
@@ -66,3 +68,14 @@ def test_a_registered_algorithm_trains_by_name_and_by_its_settings(cloning: None
 def test_an_algorithm_that_nobody_registered_is_named_with_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="grpo"):
         train(env="CartPole-v1", algorithm="grp")
+
+
+def test_a_hyperparameter_of_another_algorithm_is_refused() -> None:
+    with pytest.raises(
+        SettingsError, match="unknown setting 'gae_lamda' of algorithm 'ppo'; did you mean 'gae_lambda'"
+    ):
+        train(env="CartPole-v1", gae_lamda=0.9)
+    with pytest.raises(SettingsError, match="unknown setting 'group_size' of algorithm 'ppo'"):
+        train(env="CartPole-v1", group_size=4)
+    with pytest.raises(SettingsError, match="setting 'critic_rate' is now 'critic_learning_rate'"):
+        train(env="CartPole-v1", critic_rate=1e-3)

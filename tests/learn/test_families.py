@@ -15,7 +15,7 @@ from palaestra.engines.families import SLOTS as SLOT_TYPES
 from palaestra.engines.families import takes_slots
 from palaestra.engines.sequences import SequenceStepper
 from palaestra.engines.slots import SlotStepper
-from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy, choose
+from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy, sample_tokens
 from palaestra.learn.rollouts import Rollout, TokenInputs, select_sequences
 
 
@@ -75,7 +75,7 @@ def test_sampled_steps_have_the_log_probs_of_the_models_own_forward(family: str)
         with torch.no_grad():
             logits_TV = own_logits(model, ids)
         places, tokens_T, logprobs_T, entropies_T, uniforms_T = map(list, zip(*steps_of_it, strict=True))
-        wanted = choose(logits_TV[[p - 1 for p in places]], torch.tensor(uniforms_T), TEMPERATURE)
+        wanted = sample_tokens(logits_TV[[p - 1 for p in places]], torch.tensor(uniforms_T), TEMPERATURE)
         assert wanted[0].tolist() == tokens_T
         torch.testing.assert_close(torch.tensor(logprobs_T), wanted[1], **CLOSE)
         torch.testing.assert_close(torch.tensor(entropies_T), wanted[2], **CLOSE)
@@ -210,6 +210,6 @@ def test_an_adapter_that_a_family_cannot_have_is_refused_in_one_line() -> None:
     from palaestra.core.seeding import Seeds
     from palaestra.learn.supervised import Supervision, add_adapter
 
-    with pytest.raises(ModelError, match=r"no adapter for a model of the type mamba: .*out_proj") as raised:
+    with pytest.raises(ModelError, match=r"cannot add an adapter to a model of type mamba: .*out_proj") as raised:
         add_adapter(copy.deepcopy(tiny_model("mamba")), Supervision("lora", rank=4), Seeds(0))
     assert "\n" not in str(raised.value)

@@ -17,7 +17,7 @@ from palaestra.engines.images import load_image
 from palaestra.engines.models import LoadedModel
 from palaestra.learn.batches import Encoded, of_one_shape
 from palaestra.learn.nano_vlm import CONTEXT, build_model
-from palaestra.learn.randomness import seeded_torch
+from palaestra.learn.randomness import fork_torch_rng
 from palaestra.learn.student import SupervisedStudent
 from palaestra.learn.supervised import Method, Supervision, add_adapter, fine_tune
 from palaestra.runs.files import write_folder
@@ -47,7 +47,7 @@ def tiny(processor: Any) -> LoadedModel:
 
 
 def build(processor: Any, layers: int = 1, width: int = 32) -> LoadedModel:
-    with seeded_torch(Seeds(1)):
+    with fork_torch_rng(Seeds(1)):
         model = build_model(processor.tokenizer, layers, width).eval()
     for name, weight in model.named_parameters():
         if weight.ndim > 1 and "embed" not in name:  # Random weights at which pictures matter.
@@ -208,11 +208,11 @@ def test_the_same_seed_gives_the_same_weights_also_after_a_kill(processor: Any, 
 def test_the_checkpoint_of_another_model_is_refused(processor: Any, tiny: LoadedModel, tmp_path: Path) -> None:
     for layers, width in ((1, 64), (2, 32)):
         build(processor, layers, width).weights.save_pretrained(tmp_path / f"{layers}-{width}")
-        with pytest.raises(RunError, match="belongs to another model than tiny"):
+        with pytest.raises(RunError, match="does not belong to the model tiny"):
             SupervisedStudent(tiny).load(tmp_path / f"{layers}-{width}")
     two = SupervisedStudent(build(processor, 2))
     tiny.weights.save_pretrained(tmp_path / "1-32")
-    with pytest.raises(RunError, match="belongs to another model than tiny"):
+    with pytest.raises(RunError, match="does not belong to the model tiny"):
         two.load(tmp_path / "1-32")
 
 

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from palaestra.learn.losses import (
-    aggregate_BT,
+    aggregate_losses,
     approximate_kl,
-    clip_fraction,
-    clipped_policy_loss,
-    clipped_value_loss,
+    compute_clip_fraction,
+    compute_policy_loss,
+    compute_sequence_logprobs_BT,
+    compute_value_loss,
     kl_k1,
     kl_k3,
-    masked_mean,
-    sequence_logprobs_BT,
+    mean_where,
 )
 
 
@@ -44,7 +44,7 @@ def numpy_surrogate(new: Any, old: Any, advantages: Any, low: float, high: float
 def test_the_clipped_surrogate_is_that_of_the_paper(
     batch: dict[str, torch.Tensor], low: float, high: float | None
 ) -> None:
-    found = clipped_policy_loss(batch["new"], batch["old"], batch["advantages"], low, high)
+    found = compute_policy_loss(batch["new"], batch["old"], batch["advantages"], low, high)
     expected = numpy_surrogate(*(batch[k].numpy() for k in ("new", "old", "advantages")), low, high or low)
     assert np.allclose(found.numpy(), expected, atol=1e-6)
 
@@ -61,13 +61,13 @@ def test_ppo_in_control_is_that_of_stable_baselines() -> None:
     clipped = old_values + torch.clamp(values - old_values, -clip, clip)
     approx_kl = torch.mean((torch.exp(new - old) - 1) - (new - old))
     fraction = torch.mean((torch.abs(ratio - 1) > clip).float())
-    assert torch.allclose(clipped_policy_loss(new, old, advantages, clip).mean(), policy_loss, atol=1e-6)
+    assert torch.allclose(compute_policy_loss(new, old, advantages, clip).mean(), policy_loss, atol=1e-6)
     assert torch.allclose(approximate_kl(new, old), approx_kl, atol=1e-6)
-    assert torch.allclose(clip_fraction(new, old, None, clip), fraction)
+    assert torch.allclose(compute_clip_fraction(new, old, None, clip), fraction)
     # SB3 takes the squared error of the clipped value; PPO's paper code, and ours, the worse of the two.
     worse = torch.maximum((values - returns) ** 2, (clipped - returns) ** 2)
-    assert torch.allclose(clipped_value_loss(values, old_values, returns, clip), 0.5 * worse, atol=1e-6)
-    assert torch.allclose(clipped_value_loss(values, old_values, returns, None), 0.5 * (values - returns) ** 2)
+    assert torch.allclose(compute_value_loss(values, old_values, returns, clip), 0.5 * worse, atol=1e-6)
+    assert torch.allclose(compute_value_loss(values, old_values, returns, None), 0.5 * (values - returns) ** 2)
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "dr_grpo", "dapo", "bnpo"])
@@ -88,12 +88,12 @@ def test_grpo_and_its_variants_are_those_of_trl(
     theirs = float(trainer._compute_loss(trainer.model, inputs))
     compared = batch["new"]
     if level == "sequence":
-        compared = sequence_logprobs_BT(batch["new"], batch["old"], batch["mask"])
-    per_token = clipped_policy_loss(compared, batch["old"], batch["advantages"], 0.2, 0.28)
+        compared = compute_sequence_logprobs_BT(batch["new"], batch["old"], batch["mask"])
+    per_token = compute_policy_loss(compared, batch["old"], batch["advantages"], 0.2, 0.28)
     if beta:
         per_token = per_token + beta * kl_k3(batch["new"], batch["reference"])
     weighting: Any = {"grpo": "sequence", "dr_grpo": "constant", "dapo": "token", "bnpo": "token"}[loss_type]
-    ours = float(aggregate_BT(per_token, batch["mask"], weighting, 6, float(batch["mask"].sum()), 10))
+    ours = float(aggregate_losses(per_token, batch["mask"], weighting, 6, float(batch["mask"].sum()), 10))
     assert abs(ours - theirs) < 1e-5
 
 
@@ -138,12 +138,13 @@ def _returns_three() -> bool:
 
 
 def test_cutting_a_batch_into_pieces_changes_no_loss(batch: dict[str, torch.Tensor]) -> None:
-    per_token = clipped_policy_loss(batch["new"], batch["old"], batch["advantages"], 0.2)
+    per_token = compute_policy_loss(batch["new"], batch["old"], batch["advantages"], 0.2)
     tokens = float(batch["mask"].sum())
     for weighting in ("token", "sequence", "constant"):
-        whole = aggregate_BT(per_token, batch["mask"], weighting, 6, tokens, 10)  # type: ignore[arg-type]
+        whole = aggregate_losses(per_token, batch["mask"], weighting, 6, tokens, 10)  # type: ignore[arg-type]
         parts = [
-            aggregate_BT(per_token[k : k + 2], batch["mask"][k : k + 2], weighting, 6, tokens, 10) for k in (0, 2, 4)
+            aggregate_losses(per_token[k : k + 2], batch["mask"][k : k + 2], weighting, 6, tokens, 10)
+            for k in (0, 2, 4)
         ]  # type: ignore[arg-type]
         assert torch.allclose(whole, sum(parts), atol=1e-6)  # type: ignore[arg-type]
 
@@ -165,4 +166,4 @@ def test_both_estimators_of_the_divergence_are_unbiased() -> None:
 
 
 def test_a_mask_that_keeps_nothing_gives_zero() -> None:
-    assert masked_mean(torch.ones(3), torch.zeros(3)) == 0
+    assert mean_where(torch.ones(3), torch.zeros(3)) == 0

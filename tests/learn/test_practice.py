@@ -17,10 +17,11 @@ from palaestra.engines import models
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.models import LoadedModel
 from palaestra.envs.token import TokenVectorEnv
-from palaestra.learn.policies.visual import VisualPolicy, collect_answers
+from palaestra.learn.collect import collect_answers
+from palaestra.learn.policies.visual import VisualPolicy
 from palaestra.learn.practice import Practice, PractisingStudent
 from palaestra.learn.students import make_student
-from palaestra.learn.supervised import Method, Supervision, pad_id_of
+from palaestra.learn.supervised import Method, Supervision, padding_id
 from palaestra.runs.files import write_folder
 from palaestra.tasks.math.task import MathSkills
 from palaestra.tasks.vision.task import VisionSkills
@@ -56,7 +57,7 @@ def test_a_student_gets_better_at_what_it_practises(fresh_nano: LoadedModel) -> 
 def test_practice_repeats_by_its_seed_and_is_saved_and_loaded(
     fresh_nano: LoadedModel, tmp_path: Path, method: Method
 ) -> None:
-    student = student_of(fresh_nano, replace(SMALL, kl=0.05, learning_rate=1e-3), method)
+    student = student_of(fresh_nano, replace(SMALL, kl_coef=0.05, learning_rate=1e-3), method)
     question = Request(EXAMPLES[0].messages, Sampling(max_tokens=32))
     clean, before = student.weights_sha256(), student.engine().generate([question])
     curve = student.learn(EXAMPLES[:4], Seeds(0))
@@ -135,36 +136,36 @@ def test_what_nobody_can_judge_is_no_problem_and_a_failure_is_no_zero(fresh_nano
         "problems": 3, "unverifiable": 1, "reward_first": 1, "reward_last": 1, "failed_answers": 4,
         "groups_without_variance": 1,
     }  # fmt: skip
-    with pytest.raises(LessonError, match="none of the 3 examples can be verified"):
+    with pytest.raises(LessonError, match="none of the 3 examples can be scored"):
         student_of(fresh_nano, score=lambda *_: None).learn(EXAMPLES[:3], Seeds(0))
     with pytest.raises(LessonError, match=r"no answer of iteration 1 could be scored: .*no room"):
         student_of(fresh_nano, score=half).learn(EXAMPLES[1:2], Seeds(0))
 
 
 def test_the_divergence_is_from_the_base_also_after_a_round(fresh_nano: LoadedModel) -> None:
-    from palaestra.learn.practice import _Tokens
+    from palaestra.learn.practice import _TokenSource
 
     for method in ("full", "lora"):
         student = student_of(models.load("nano", device="cpu"), method=method, start="last")  # type: ignore[arg-type]
         student.learn(EXAMPLES[:4], Seeds(0))
-        source = _Tokens(student, EXAMPLES, Seeds(0))
+        source = _TokenSource(student, EXAMPLES, Seeds(0))
         rollout = source.collect(1, 2)
         reference_BT = source.reference_BT(rollout)
         student.restore()
-        base_BT = _Tokens(student, EXAMPLES, Seeds(0)).policy.logprobs_BT(rollout)
+        base_BT = _TokenSource(student, EXAMPLES, Seeds(0)).policy.logprobs_BT(rollout)
         assert torch.allclose(reference_BT, base_BT, atol=1e-4)
 
 
 def test_what_is_missing_is_one_clear_line(fresh_nano: LoadedModel) -> None:
     with pytest.raises(SettingsError, match="needs a scorer"):
         make_student("practice", fresh_nano, environment=TokenVectorEnv)
-    with pytest.raises(SettingsError, match="give environment=TokenVectorEnv"):
+    with pytest.raises(SettingsError, match="pass environment=TokenVectorEnv"):
         make_student("practice", fresh_nano, score=score)
-    with pytest.raises(SettingsError, match="group_size at least 2"):
+    with pytest.raises(SettingsError, match="option 'group_size': expected at least 2"):
         make_student("practice", fresh_nano, score=score, environment=TokenVectorEnv, group_size=1)
-    made = make_student("practice", fresh_nano, score=score, environment=TokenVectorEnv, passes=2, kl=0.1)
+    made = make_student("practice", fresh_nano, score=score, environment=TokenVectorEnv, passes=2, kl_coef=0.1)
     assert isinstance(made, PractisingStudent)
-    assert (made.settings.passes, made.settings.kl) == (2, 0.1)
+    assert (made.settings.passes, made.settings.kl_coef) == (2, 0.1)
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +180,7 @@ def test_answers_to_pictures_are_judged_as_they_were_given(scenes: list[Example]
     examples = [*scenes[:2], EXAMPLES[0]]
     prompts = [encode(one, vlm.tokenizer, 1 << 20, vlm.processor) for one in examples]
     rollout = collect_answers(vlm.engine(), examples, prompts, lambda e, c: float(len(c.text) % 2), 2, 24, [1, 2, 3])
-    policy = VisualPolicy(vlm.weights, pad_id_of(vlm.tokenizer), microbatch_size=4)
+    policy = VisualPolicy(vlm.weights, padding_id(vlm.tokenizer), microbatch_size=4)
     found_BT = policy.logprobs_BT(rollout)
     assert torch.allclose(found_BT, rollout.logprobs_BT, atol=1e-4)
     assert rollout.group_B is not None
@@ -201,5 +202,5 @@ def test_students_that_read_images_practise_as_well(scenes: list[Example]) -> No
     learned = student.weights_sha256()
     assert student.learn(scenes, Seeds(0)) == curve
     assert student.weights_sha256() == learned != clean
-    with pytest.raises(SettingsError, match=r"practises at temperature 1; got 0\.5"):
+    with pytest.raises(SettingsError, match=r"must be 1; got 0\.5"):
         PractisingStudent(vlm, settings=replace(settings, temperature=0.5), score=brief)

@@ -20,16 +20,16 @@ from palaestra.engines import models
 from palaestra.engines.base import Request
 from palaestra.engines.models import LoadedModel
 from palaestra.learn.preference import (
-    Pair,
     Preference,
+    PreferencePair,
     PreferenceStudent,
     preference_loss,
     response_logprobs_BT,
 )
-from palaestra.learn.randomness import seeded_torch
+from palaestra.learn.randomness import fork_torch_rng
 from palaestra.learn.student import SupervisedStudent
 from palaestra.learn.students import STUDENTS, make_student
-from palaestra.learn.supervised import Method, Supervision, pad_id_of
+from palaestra.learn.supervised import Method, Supervision, padding_id
 from palaestra.runs.files import write_folder
 from palaestra.tasks.math.task import MathSkills
 from palaestra.tasks.vision.task import VisionSkills
@@ -51,17 +51,17 @@ def student_of(model: LoadedModel, settings: Preference = Preference(), method: 
 
 def moved(model: LoadedModel) -> LoadedModel:
     """The same model with other weights than its reference's."""
-    with seeded_torch(Seeds(1)), torch.no_grad():
+    with fork_torch_rng(Seeds(1)), torch.no_grad():
         for weight in model.weights.parameters():
             weight.add_(0.02 * torch.randn_like(weight))
     return model
 
 
-def margins(student: PreferenceStudent, pairs: Sequence[Pair]) -> np.ndarray:
+def margins(student: PreferenceStudent, pairs: Sequence[PreferencePair]) -> np.ndarray:
     """How much likelier each right response is than the wrong one, in nats."""
     rows = [row for pair in pairs for row in pair.rows]
     with torch.no_grad():
-        total_B = response_logprobs_BT(student._trained, rows, pad_id_of(student.tokenizer)).sum(-1)
+        total_B = response_logprobs_BT(student._trained, rows, padding_id(student.tokenizer)).sum(-1)
     return (total_B[::2] - total_B[1::2]).numpy()
 
 
@@ -73,8 +73,8 @@ def test_the_loss_is_that_of_trl(nano: LoadedModel, sft_weight: float) -> None:
     from trl.trainer.utils import add_fused_lm_head
 
     student = student_of(models.load("nano", device="cpu"))
-    pairs = student.pairs(GIVEN[:6], Seeds(0))
-    pad_id = pad_id_of(nano.tokenizer)
+    pairs = student.make_pairs(GIVEN[:6], Seeds(0))
+    pad_id = padding_id(nano.tokenizer)
     reference = student._reference(pairs, pad_id)
     settings = Preference(beta=0.3, sft_weight=sft_weight)
     policy, other = moved(models.load("nano", device="cpu")).weights, models.load("nano", device="cpu").weights
@@ -114,7 +114,7 @@ def test_right_responses_become_likelier_than_wrong_ones_and_it_repeats(
 ) -> None:
     student = student_of(fresh_nano, method=method)
     clean = student.weights_sha256()
-    pairs = student.pairs(GIVEN, Seeds(0))
+    pairs = student.make_pairs(GIVEN, Seeds(0))
     before = margins(student, pairs)
     curve = student.learn(GIVEN, Seeds(0))
     after, learned = margins(student, pairs), student.weights_sha256()
@@ -156,8 +156,8 @@ def test_a_training_killed_in_the_middle_ends_as_one_that_was_not(fresh_nano: Lo
 def test_its_own_rejected_answers_are_wrong_and_exactly_what_it_said(fresh_nano: LoadedModel) -> None:
     student = student_of(fresh_nano, Preference(samples=3))
     examples = [*EXAMPLES[:7], GIVEN[7]]
-    pairs = student.pairs(examples, Seeds(0))
-    assert student.pairs(examples, Seeds(0)) == pairs
+    pairs = student.make_pairs(examples, Seeds(0))
+    assert student.make_pairs(examples, Seeds(0)) == pairs
     own = [(example, pair) for example, pair in zip(examples[:7], pairs[:7], strict=True) if pair.rejected is not None]
     assert len(own) >= 4
     assert student.metrics == {"pairs_given": 1, "pairs_own": len(own), "without_pair": 7 - len(own)}
@@ -186,7 +186,7 @@ def test_an_answer_that_could_not_be_judged_is_not_taken_for_wrong(fresh_nano: L
 
 def test_without_any_pair_the_responses_alone_are_learned_or_nothing_is(fresh_nano: LoadedModel) -> None:
     plain = PreferenceStudent(fresh_nano, SMALL, Preference(sft_weight=0.0))
-    with pytest.raises(LessonError, match=r"no scorer was given; give metadata\['rejected'\]"):
+    with pytest.raises(LessonError, match=r"there is no scorer; set metadata\['rejected'\]"):
         plain.learn(EXAMPLES, Seeds(0))
     responses = PreferenceStudent(fresh_nano, SMALL, Preference(sft_weight=1.0)).learn(EXAMPLES, Seeds(0))
     supervised = SupervisedStudent(models.load("nano", device="cpu"), SMALL).learn(EXAMPLES, Seeds(0))
@@ -196,11 +196,11 @@ def test_without_any_pair_the_responses_alone_are_learned_or_nothing_is(fresh_na
 def test_what_cannot_be_a_rejected_answer_is_one_clear_line(nano: LoadedModel) -> None:
     student = student_of(models.load("nano", device="cpu"))
     student.check(GIVEN)
-    with pytest.raises(LessonError, match="the rejected answer of an example is a text; got list"):
+    with pytest.raises(LessonError, match="expected a text; got list"):
         student.check([replace(EXAMPLES[0], metadata={"rejected": ["1"]})])
     with pytest.raises(LessonError, match="tokens and the student reads at most"):
         student.check([replace(EXAMPLES[0], metadata={"rejected": "1+" * 2000})])
-    with pytest.raises(SettingsError, match="beta above 0; got 0"):
+    with pytest.raises(SettingsError, match="option 'beta': expected above 0; got 0"):
         Preference(beta=0)
 
 
@@ -239,7 +239,7 @@ def test_students_that_read_images_prefer_as_well() -> None:
     examples.append(replace(examples[0], messages=(Message("user", "What is 3 + 4?"),), response="Answer: 7"))
     student = PreferenceStudent(vlm, SMALL)
     student.check(examples)
-    pairs = student.pairs(examples, Seeds(0))
+    pairs = student.make_pairs(examples, Seeds(0))
     before = margins(student, pairs[:4])
     student.learn(examples, Seeds(0))
     assert (margins(student, pairs[:4]) > before).all()
@@ -255,5 +255,5 @@ def test_students_are_made_by_how_they_learn(nano: LoadedModel) -> None:
         make_student("preferences", nano)
     with pytest.raises(SettingsError, match="student 'preference' has no option 'betta'; did you mean 'beta'"):
         make_student("preference", nano, betta=1)
-    with pytest.raises(SettingsError, match="starts at 'base' or at 'last'; got 'first'"):
+    with pytest.raises(SettingsError, match="expected 'base' or 'last'; got 'first'"):
         make_student("supervised", nano, start="first")  # type: ignore[arg-type]

@@ -9,12 +9,12 @@ import pytest
 from palaestra.core.errors import MissingExtraError, PalaestraError, SettingsError, TaskError
 from palaestra.core.records import Message
 from palaestra.core.seeding import Seeds
-from palaestra.learn.reward_data import Comparison, comparison_of, read_comparisons, split_comparisons
+from palaestra.learn.reward_data import ResponseComparison, parse_comparison, read_comparisons, split_comparisons
 from palaestra.tasks import sources
 
 PAIR = {"prompt": "2+2=", "chosen": "4", "rejected": "5"}
 FOUR = {"query": "2+2=", "sample0": "5", "sample1": "4", "sample2": "3", "sample3": "22", "best": 1}
-EXPECTED = [Comparison("2+2=", ("4", "5"), 0), Comparison("2+2=", ("5", "4", "3", "22"), 1)]
+EXPECTED = [ResponseComparison("2+2=", ("4", "5"), 0), ResponseComparison("2+2=", ("5", "4", "3", "22"), 1)]
 
 
 def user(text: str) -> dict[str, str]:
@@ -63,7 +63,7 @@ def test_a_folder_of_datasets_is_read(tmp_path: Path, split: bool) -> None:
     ],
 )
 def test_lists_of_messages_are_a_conversation_and_its_answers(row: dict[str, Any]) -> None:
-    assert comparison_of(row) == Comparison((Message("user", "q"),), ("good", "bad"), 0)
+    assert parse_comparison(row) == ResponseComparison((Message("user", "q"),), ("good", "bad"), 0)
 
 
 @pytest.mark.parametrize(
@@ -74,12 +74,12 @@ def test_lists_of_messages_are_a_conversation_and_its_answers(row: dict[str, Any
         ({"chosen": "a"}, "'rejected' is missing"),
         ({"chosen": "a", "rejected": [assistant("b")]}, "got one of each"),
         ({"chosen": 3, "rejected": 4}, "expected 'chosen' to be a text or a list of messages; got 3"),
-        ({"chosen": [user("a")], "rejected": [user("b")]}, "expected 'chosen' to end with a message of the assistant"),
+        ({"chosen": [user("a")], "rejected": [user("b")]}, "expected 'chosen' to end with an assistant message"),
         ({"chosen": [user("a"), assistant("x")], "rejected": [user("b"), assistant("y")]}, "they differ before it"),
         ({"chosen": [{"role": "poet", "content": "a"}], "rejected": []}, "'role' of system, user, assistant, tool"),
         ({"query": "q", "sample0": "a", "best": 0}, "at least 2 responses to compare; got 1"),
         ({"query": "q", "sample0": "a", "sample1": "b", "best": 2}, "expected 'best' from 0 to 1; got 2"),
-        ({"query": "q", "sample0": "a", "sample1": "b", "best": "1"}, "expected 'best' to be the number"),
+        ({"query": "q", "sample0": "a", "sample1": "b", "best": "1"}, "expected 'best' to be the index"),
         ({"query": "q", "sample0": "a", "sample1": 7, "best": 0}, "expected 'sample1' to be a text; got 7"),
     ],
 )
@@ -99,7 +99,7 @@ def test_a_bad_row_is_one_line_that_names_file_and_row(tmp_path: Path, row: Any,
         ("d.jsonl", "{", "row 1: expected a JSON object"),
         ("d.json", "{}", "expected a JSON list"),
         ("d.json", "{", "expected a JSON list"),
-        ("d.jsonl", "\n", "holds no comparisons"),
+        ("d.jsonl", "\n", "has no comparisons"),
         ("d.csv", "a,b", "ends with .jsonl"),
         ("d.parquet", "no table", "cannot read the dataset"),
         ("d.jsonl.gz", "not gzip", "cannot be read"),
@@ -114,11 +114,14 @@ def test_a_bad_file_is_one_line(tmp_path: Path, name: str, content: str, message
 
 
 def test_a_missing_file_or_an_empty_folder_is_named(tmp_path: Path) -> None:
-    for path, message in ((tmp_path / "no.jsonl", "no file or folder"), (tmp_path, "holds no comparisons")):
+    for path, message in (
+        (tmp_path / "no.jsonl", "is not a file, a folder or a hub id"),
+        (tmp_path, "has no comparisons"),
+    ):
         with pytest.raises(SettingsError, match=message):
             read_comparisons(path)
     for name in ("data/none.jsonl", "data/none.jsonl.gz", "data/none.parquet"):
-        with pytest.raises(SettingsError, match=f"no file or folder {re.escape(name)}"):
+        with pytest.raises(SettingsError, match=f"{re.escape(name)} is not a file, a folder or a hub id"):
             read_comparisons(name)
 
 
@@ -128,13 +131,13 @@ def test_without_datasets_the_install_command_is_named(monkeypatch: pytest.Monke
         read_comparisons("owner/name")
 
 
-def prompts(part: list[Comparison]) -> set[object]:
+def prompts(part: list[ResponseComparison]) -> set[object]:
     return {c.prompt or frozenset(c.responses) for c in part}
 
 
 def test_no_prompt_is_on_both_sides() -> None:
-    data = [Comparison(f"p{i % 50}", (f"a{i}", f"b{i}"), i % 2) for i in range(200)]
-    data += [Comparison("", (f"x{i % 30}", f"y{i % 30}")[:: 1 if i < 30 else -1], 0) for i in range(60)]
+    data = [ResponseComparison(f"p{i % 50}", (f"a{i}", f"b{i}"), i % 2) for i in range(200)]
+    data += [ResponseComparison("", (f"x{i % 30}", f"y{i % 30}")[:: 1 if i < 30 else -1], 0) for i in range(60)]
     train, held = split_comparisons(data, 0.2, Seeds(0))
     assert prompts(train).isdisjoint(prompts(held))
     assert sorted(map(repr, train + held)) == sorted(map(repr, data))
@@ -142,7 +145,7 @@ def test_no_prompt_is_on_both_sides() -> None:
 
 
 def test_the_parts_depend_on_the_seed_and_not_on_the_order_of_rows() -> None:
-    data = [Comparison(f"p{i}", ("a", "b"), 0) for i in range(100)]
+    data = [ResponseComparison(f"p{i}", ("a", "b"), 0) for i in range(100)]
     first = split_comparisons(data, 0.2, Seeds(0))[1]
     assert prompts(first) == prompts(split_comparisons(data[::-1], 0.2, Seeds(0))[1])
     assert prompts(first) != prompts(split_comparisons(data, 0.2, Seeds(1))[1])
@@ -150,7 +153,7 @@ def test_the_parts_depend_on_the_seed_and_not_on_the_order_of_rows() -> None:
 
 @pytest.mark.parametrize("share", [0.001, 0.5, 0.999])
 def test_neither_part_is_ever_empty(share: float) -> None:
-    data = [Comparison(f"p{i % 3}", (f"{i}", "b"), 0) for i in range(12)]
+    data = [ResponseComparison(f"p{i % 3}", (f"{i}", "b"), 0) for i in range(12)]
     train, held = split_comparisons(data, share, Seeds(0))
     assert train
     assert held
@@ -158,9 +161,9 @@ def test_neither_part_is_ever_empty(share: float) -> None:
 
 def test_one_prompt_cannot_be_split() -> None:
     with pytest.raises(TaskError, match="expected at least 2"):
-        split_comparisons([Comparison("p", ("a", "b"), 0)] * 4, 0.2, Seeds(0))
+        split_comparisons([ResponseComparison("p", ("a", "b"), 0)] * 4, 0.2, Seeds(0))
 
 
 def test_a_best_response_that_another_equals_cannot_be_decided() -> None:
-    assert Comparison("p", ("a", "b", "b"), 0).decidable
-    assert not Comparison("p", ("a", "b", "b"), 1).decidable
+    assert ResponseComparison("p", ("a", "b", "b"), 0).decidable
+    assert not ResponseComparison("p", ("a", "b", "b"), 1).decidable

@@ -10,17 +10,17 @@ import torch
 from palaestra.core.errors import LessonError, ModelError
 from palaestra.core.records import Message
 from palaestra.core.seeding import Seeds
-from palaestra.learn.reward_data import Comparison
+from palaestra.learn.reward_data import ResponseComparison
 from palaestra.learn.reward_model import RewardModel, load_reward_model, make_reward_model
 from palaestra.learn.reward_report import RewardReport, report_on_scores
 from palaestra.learn.reward_training import (
-    RewardState,
     RewardTraining,
-    _patience_ended,
+    _is_out_of_patience,
     _schedule,
     best_of_k_loss,
     train_reward_model,
 )
+from palaestra.learn.training_state import TrainingState
 
 TEXTS = ["a good film", "bad", "a film that is very very good and a little long", "", "a bad film <|end|>"]
 
@@ -132,7 +132,7 @@ def test_the_head_of_an_encoder_survives_the_cut() -> None:
 
 
 def test_ids_of_another_tokenizer_are_refused() -> None:
-    with pytest.raises(ModelError, match="ids from 0 to 21; got 99"):
+    with pytest.raises(ModelError, match="from 0 to 21; got 99"):
         tiny("gpt2").score_ids([[1, 99]])
 
 
@@ -177,7 +177,7 @@ def test_the_head_comes_from_the_seed_and_nothing_else_changes() -> None:
 def test_what_is_no_reward_model_is_refused_in_one_line(tmp_path: Path) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    with pytest.raises(ModelError, match="nano is no reward model: expected one label; LlamaForCausalLM has 2"):
+    with pytest.raises(ModelError, match="nano is not a reward model: expected one label; LlamaForCausalLM has 2"):
         load_reward_model("nano")
     model = tiny("llama")
     model.weights.save_pretrained(tmp_path / "bare")
@@ -187,7 +187,7 @@ def test_what_is_no_reward_model_is_refused_in_one_line(tmp_path: Path) -> None:
     config = LlamaConfig(**(model.weights.config.to_dict() | {"num_labels": 1}))
     LlamaForCausalLM(config).save_pretrained(tmp_path / "causal")
     model.tokenizer.save_pretrained(tmp_path / "causal")
-    with pytest.raises(ModelError, match=r"lacks the weights score\.weight"):
+    with pytest.raises(ModelError, match=r"has no weights score\.weight"):
         load_reward_model(tmp_path / "causal")
     with pytest.raises(ModelError, match=r"no config\.json"):
         load_reward_model(tmp_path)
@@ -270,7 +270,7 @@ def test_a_score_that_is_no_number_is_not_counted_as_right() -> None:
 # Training
 
 
-def numbers(count: int, responses: int = 2) -> list[Comparison]:
+def numbers(count: int, responses: int = 2) -> list[ResponseComparison]:
     """The response that says good is the best one, wherever it stands."""
     generator = np.random.default_rng(0)
     data = []
@@ -278,7 +278,7 @@ def numbers(count: int, responses: int = 2) -> list[Comparison]:
         words = [" ".join(generator.choice(list("123456789"), generator.integers(1, 6))) for _ in range(responses)]
         best = int(generator.integers(responses))
         texts = tuple(f"{w} {'good' if k == best else 'bad'} {w[0]}" for k, w in enumerate(words))
-        data.append(Comparison("a film is ", texts, best))
+        data.append(ResponseComparison("a film is ", texts, best))
     return data
 
 
@@ -304,14 +304,14 @@ def test_a_rule_is_learned_from_pairs_and_from_best_of_four(kind: str, responses
 def test_early_stopping_gives_back_the_best_weights() -> None:
     data = numbers(64)
     # Validation says the opposite of training: the first epoch harms least.
-    wrong = [Comparison(c.prompt, c.responses, 1 - c.best) for c in data[48:]]
+    wrong = [ResponseComparison(c.prompt, c.responses, 1 - c.best) for c in data[48:]]
     model = tiny("gpt2")
-    kept: list[RewardState] = []
+    kept: list[TrainingState] = []
 
-    def keep(state: RewardState) -> None:
+    def keep(state: TrainingState) -> None:
         if state.step == 3:
             copied = {name: tensor.clone() for name, tensor in state.weights.items()}
-            kept.append(RewardState(3, copied))
+            kept.append(TrainingState(3, copied))
 
     training = RewardTraining(epochs=9, batch_size=16, learning_rate=1e-2, patience=2)
     history = train_reward_model(model, data[:48], wrong, training, Seeds(0), keep_state=keep)
@@ -322,11 +322,13 @@ def test_early_stopping_gives_back_the_best_weights() -> None:
 def test_an_interrupted_training_goes_on_to_the_same_weights() -> None:
     data, states = numbers(80), []
 
-    def keep(state: RewardState) -> None:
+    def keep(state: TrainingState) -> None:
         if state.step == 6:  # After the first validation, within the second epoch.
             moments = {k: {n: torch.as_tensor(t).clone() for n, t in m.items()} for k, m in state.moments.items()}
             weights = {name: tensor.clone() for name, tensor in state.weights.items()}
-            states.append(RewardState(6, weights, moments, dict(state.best), list(state.curve), list(state.validation)))
+            states.append(
+                TrainingState(6, weights, moments, list(state.curve), dict(state.best), list(state.validation))
+            )
 
     whole, rest = tiny("gpt2", dropout=0.2), tiny("gpt2", dropout=0.2)
     first = train_reward_model(whole, data[:64], data[64:], FAST, Seeds(0), keep_state=keep)
@@ -360,7 +362,7 @@ def test_a_loss_that_is_not_finite_stops_with_advice() -> None:
 def test_training_needs_comparisons_and_early_stopping_needs_others() -> None:
     with pytest.raises(LessonError, match="at least one comparison"):
         train_reward_model(tiny("gpt2"), [], [], FAST, Seeds(0))
-    with pytest.raises(LessonError, match="patience of 0"):
+    with pytest.raises(LessonError, match="set patience to 0"):
         train_reward_model(tiny("gpt2"), numbers(4), [], FAST, Seeds(0))
 
 
@@ -375,5 +377,5 @@ def test_the_rate_rises_over_at_most_a_tenth_and_falls_as_a_cosine() -> None:
 
 def test_patience_counts_epochs_since_the_best() -> None:
     losses = [{"ranking_loss": loss} for loss in (0.5, 0.4, 0.6, 0.45)]
-    assert [_patience_ended(losses[:k], 2) for k in range(5)] == [False, False, False, False, True]
-    assert not _patience_ended(losses, 0)
+    assert [_is_out_of_patience(losses[:k], 2) for k in range(5)] == [False, False, False, False, True]
+    assert not _is_out_of_patience(losses, 0)

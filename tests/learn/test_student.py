@@ -129,5 +129,5 @@ def test_the_checkpoint_of_another_model_is_refused(fresh_nano: LoadedModel, tmp
     from palaestra.learn.nano import build_model
 
     build_model(fresh_nano.tokenizer, layers=4, width=64).save_pretrained(tmp_path)
-    with pytest.raises(RunError, match="belongs to another model than nano"):
+    with pytest.raises(RunError, match="does not belong to the model nano"):
         student_of(fresh_nano, "full").load(tmp_path)

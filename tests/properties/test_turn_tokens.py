@@ -19,7 +19,7 @@ from talk import Talk
 from palaestra.core.seeding import Seeds
 from palaestra.engines.models import LoadedModel
 from palaestra.envs.turn import TurnVectorEnv
-from palaestra.learn.chats import ChatEncoder
+from palaestra.learn.chat_encoder import ChatEncoder
 from palaestra.learn.policies.language_model import LanguageModelCritic, LanguageModelPolicy
 from palaestra.learn.rollouts import Rollout
 from palaestra.learn.turns import collect_turns
@@ -133,7 +133,7 @@ def test_what_is_learned_from_is_what_was_sampled_turn_by_turn(nano: LoadedModel
         assert np.allclose(rollout.logprobs_BT[sequence, :n], logprobs)
         assert np.allclose(rollout.rewards_BT[sequence], rewards)
         # The record of the store says the same.
-        record = episode.trajectory("Talk-v0")
+        record = episode.to_trajectory("Talk-v0")
         assert [i for s in record.segments for i in s.token_ids] == ids
         marks = [mark for s in record.segments for mark in s.chosen]
         assert np.flatnonzero(marks).tolist() == places
@@ -260,11 +260,11 @@ def test_gradients_come_from_decisions_alone(model: Any, nano: LoadedModel) -> N
     own = copy.deepcopy(model)
     policy = LanguageModelPolicy(own)
     rollout = talked(policy, nano, 4, 2)
-    from palaestra.learn.rollouts import everything
+    from palaestra.learn.rollouts import select_all
 
-    for selection in everything(rollout, True, 4):
+    for selection in select_all(rollout, True, 4):
         judged = policy.evaluate_actions(rollout, selection, values=False)
-        (judged.logprobs * selection.of(rollout.mask_BT)).sum().backward()  # type: ignore[no-untyped-call]
+        (judged.logprobs * selection.take(rollout.mask_BT)).sum().backward()  # type: ignore[no-untyped-call]
     plain = copy.deepcopy(model)
     for sequence in range(rollout.num_sequences):
         ids = torch.tensor(rollout.inputs.prompts[sequence] + rollout.inputs.responses[sequence])
@@ -287,15 +287,15 @@ def test_the_first_update_of_every_algorithm_finds_the_policy_where_it_was(
     from palaestra.learn.algorithms import ALGORITHMS
 
     algorithm_class = ALGORITHMS.get(kind)
-    policy = LanguageModelPolicy(copy.deepcopy(model), "head" if algorithm_class.critic else None)
+    policy = LanguageModelPolicy(copy.deepcopy(model), "head" if algorithm_class.Config().needs_critic else None)
     rollout = talked(policy, nano, 8, 5, group=4)
     # What `Talk` pays follows from the seed that a group shares: without this nobody would be ahead of anybody.
     rollout.rewards_BT[:, 0] += torch.arange(8.0)
     config = {
-        "grpo": {"group_size": 4}, "rloo": {"group_size": 4}, "ppo": {"update_epochs": 1, "minibatch_size": 8},
+        "grpo": {"group_size": 4}, "rloo": {"group_size": 4}, "ppo": {"n_epochs": 1, "batch_size": 8},
         "reinforce": {},
     }[kind]  # fmt: skip
     before = [p.detach().clone() for p in policy.parameters()]
     metrics = algorithm_class(policy, algorithm_class.Config(**config)).update(rollout, 1)
-    assert abs(metrics.get("kl", 0.0)) < 1e-5
+    assert abs(metrics.get("approx_kl", 0.0)) < 1e-5
     assert any(not torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))

@@ -11,11 +11,13 @@ import pytest
 
 from palaestra.core.errors import SettingsError
 from palaestra.engines import models
-from palaestra.recipes.evaluate.recipe import EvaluateSettings, evaluate
+from palaestra.recipes.evaluate.recipe import evaluate
+from palaestra.recipes.evaluate.settings import EvaluateSettings
 from palaestra.recipes.research.bench import bench
 from palaestra.recipes.research.recipe import research
 from palaestra.recipes.research.settings import ResearchSettings
-from palaestra.recipes.teach.recipe import TeachSettings, teach
+from palaestra.recipes.teach.recipe import teach
+from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.teach.study import study
 
 MODEL = "http://127.0.0.2:9/v1#unpriced"

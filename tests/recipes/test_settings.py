@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from palaestra.core.errors import SettingsError
-from palaestra.recipes.evaluate.recipe import EvaluateSettings
-from palaestra.recipes.settings import build, list_settings, read_file, to_plain
-from palaestra.recipes.teach.recipe import TeachSettings
+from palaestra.recipes.evaluate.settings import EvaluateSettings
+from palaestra.recipes.settings import build, list_settings, read_values, to_plain
+from palaestra.recipes.teach.settings import TeachSettings
 
 KINDS = [TeachSettings, EvaluateSettings]
 
@@ -20,13 +20,12 @@ def test_every_setting_is_documented(kind: type) -> None:
 def test_settings_survive_a_file(kind: type, tmp_path: Path) -> None:
     settings = build(kind, {"skills": ["clock"], "seed": 4})
     (tmp_path / "s.json").write_text(json.dumps(to_plain(settings)))
-    assert read_file(kind, tmp_path / "s.json", {}) == settings
-    assert read_file(kind, tmp_path / "s.json", {"seed": 5}).seed == 5
+    assert build(kind, read_values(tmp_path / "s.json")) == settings
 
 
 def test_the_settings_file_of_a_run_serves_as_well(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text(json.dumps({"format": 1, "recipe": "teach", "settings": {"seed": 9}}))
-    assert read_file(TeachSettings, tmp_path / "settings.json", {}).seed == 9
+    assert read_values(tmp_path / "settings.json") == {"seed": 9}
 
 
 @pytest.mark.parametrize(
@@ -55,9 +54,9 @@ def test_a_bad_setting_is_one_clear_line(values: dict[str, object], message: str
 def test_a_file_that_is_no_settings_is_one_clear_line(tmp_path: Path, content: str) -> None:
     (tmp_path / "s.json").write_text(content)
     with pytest.raises(SettingsError, match="settings file"):
-        read_file(TeachSettings, tmp_path / "s.json", {})
+        read_values(tmp_path / "s.json")
 
 
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(SettingsError, match=r"no settings file nowhere\.json"):
-        read_file(TeachSettings, Path("nowhere.json"), {})
+        read_values(Path("nowhere.json"))

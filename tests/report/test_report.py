@@ -27,15 +27,14 @@ from palaestra.core.records import (
     TextPart,
     Usage,
 )
-from palaestra.recipes.evaluate.recipe import EvaluateSettings
+from palaestra.recipes.evaluate.settings import EvaluateSettings
 from palaestra.recipes.settings import to_plain
-from palaestra.recipes.teach.recipe import TeachSettings
+from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.report import write_report
-from palaestra.report.allocation import allocation_rows
-from palaestra.report.curves import running_mean, thin
-from palaestra.report.samples import compare, spread
+from palaestra.report.charts import running_mean, thin
+from palaestra.report.diagrams import allocation_rows, build_tree
+from palaestra.report.samples import compare_attempts, spread
 from palaestra.report.svg import element, ticks
-from palaestra.report.tree import grow
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run
 
@@ -135,7 +134,7 @@ def teach_run(folder: Path, *, text: str = "", failed: int = 0, reason: str = "o
         store.add_training(2, "bbbb2222cccc3333", [(1, 1.8), (2, 1.0)], cost("2/train", 60.0))
         store.add_attempts("2/validation", attempts(13), cost("2/validation"))
         store.add_attempts("2/test", attempts(14, failed, text), cost("2/test"))
-        run.write_summary({"recipe": "teach", "test_before": 40.0, "test_after": 70.0, "gain": 30.0})
+        run.write_summary({"recipe": "teach", "before": 40.0, "after": 70.0, "gain": 30.0})
     return folder
 
 
@@ -313,7 +312,7 @@ def test_samples_are_sorted_by_what_became_of_them(tmp_path: Path) -> None:
         attempt("s", "", 2, False),
         attempt("s", "", 3, None),
     ]
-    groups = {group.title: group for group in compare(before, after)}
+    groups = {group.title: group for group in compare_attempts(before, after)}
     for title, number in (("Now right", 0), ("Still wrong", 1), ("Lost", 2)):
         assert [sample.reference for sample in groups[title].samples] == [f"reference {number}"]
         assert groups[title].total == 3  # A failure is no comparison.
@@ -426,7 +425,7 @@ def test_a_damaged_store_is_an_error_of_ours(tmp_path: Path) -> None:
 
 def test_a_tree_without_subskills_has_its_skills() -> None:
     report = Report("all", 0.5, 0.1, 0.9, 2, 1, {}, (Report("addition", 0.5, 0.1, 0.9, 2, 1),))
-    (node,) = grow(report, {1: {("addition", ""): 4}})
+    (node,) = build_tree(report, {1: {("addition", ""): 4}})
     assert (node.name, node.examples, node.first_round, node.children) == ("addition", 4, 1, ())
 
 

@@ -12,7 +12,7 @@ import pytest
 from palaestra.core.errors import RunError
 from palaestra.core.statistics import mean_interval, t_test
 from palaestra.recipes.settings import to_plain
-from palaestra.recipes.teach.recipe import TeachSettings
+from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.teach.study import PLAN, read_study
 from palaestra.report import write_report
 from palaestra.runs.files import write_json
@@ -55,9 +55,11 @@ class Page(HTMLParser):
 def summary(gain: float | None, failures: dict[str, int], kept: int = 2) -> dict[str, Any]:
     return {
         "recipe": "teach", "gain": gain, "gain_low": None if gain is None else gain - 5.0,
-        "gain_high": None if gain is None else gain + 5.0, "problems": 50, "test_before": 40.0,
-        "test_after": None if gain is None else 40.0 + gain, "rounds": 2, "kept_round": kept, "examples": 20,
+        "gain_high": None if gain is None else gain + 5.0, "problems": 50, "before": 40.0,
+        "after": None if gain is None else 40.0 + gain, "rounds": 2, "kept_round": kept, "examples": 20,
         "failures": failures, "seconds": 30.0, "cost": 0.25, "calls": 3, "prompt_tokens": 1000, "completion_tokens": 200,
+        "ordered": 20, "delivered": 20, "dropped": {}, "withheld": 0, "writer_failures": {}, "ordered_again": 0,
+        "unmeasured_calls": 0, "unpriced": [],
     }  # fmt: skip
 
 

@@ -22,9 +22,17 @@ from palaestra.core.records import (
     Usage,
 )
 from palaestra.recipes.settings import to_plain
-from palaestra.recipes.train.recipe import TrainSettings
+from palaestra.recipes.train.settings import TrainSettings
 from palaestra.report import write_report
-from palaestra.report.lines import Panel, Reading, Series, averaged, axis_range, chart, readings
+from palaestra.report.charts import (
+    MetricPoint,
+    Panel,
+    Series,
+    average_neighbours,
+    axis_range,
+    line_chart,
+    metric_points,
+)
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run
 
@@ -81,7 +89,13 @@ def create(folder: Path, **values: Any) -> Run:
 
 
 def language(folder: Path, env: str = "RLHFEnv-v0", algorithm: Any = "ppo", **values: Any) -> Run:
-    settings: dict[str, Any] = {"policy": "lm", "iterations": 10, "episodes": 64, "max_grad_norm": 0.5, "seed": 7}
+    settings: dict[str, Any] = {
+        "policy": "lm",
+        "iterations": 10,
+        "episodes": 64,
+        "hyperparameters": {"max_grad_norm": 0.5},
+        "seed": 7,
+    }
     return create(folder, env=env, algorithm=algorithm, **(settings | values))
 
 
@@ -96,7 +110,7 @@ def metrics(iteration: int, **more: float) -> dict[str, float]:
     return {
         "reward": reward, "reward_low": reward - 0.05, "reward_high": reward + 0.05, "reward_count": 64.0,
         "episodes": 64.0, "failures": 1.0, "decisions": 1000.0, "total_decisions": 1000.0 * iteration,
-        "length": 15.5, "entropy": 0.8, "truncated": 0.125, "kl": 0.004, "clip_fraction": 0.03, "gradient_norm": 0.42,
+        "length": 15.5, "entropy": 0.8, "truncated": 0.125, "approx_kl": 0.004, "clip_fraction": 0.03, "grad_norm": 0.42,
         "explained_variance": -0.5, "reference_kl": 0.2 * iteration, "seconds_model": 2.0, "seconds_environment": 0.5,
         "seconds_reference": 0.5, "seconds_update": 1.0, "tokens_per_second": 250.0, **more,
     }  # fmt: skip
@@ -162,7 +176,7 @@ def rlhf_run(folder: Path, iterations: int = 3, *, gold: bool = False, response:
 
 
 def task_run(folder: Path, *, ended: bool = True) -> Path:
-    with language(folder, "CoTEnv-v0", "grpo", variant="dr_grpo") as run:
+    with language(folder, "CoTEnv-v0", "grpo", hyperparameters={"variant": "dr_grpo"}) as run:
         store = run.store
         store.add_attempts("0/test", attempts(2), cost("0/test"))
         store.add_metrics(0, {"test_accuracy": 20.0, "test_count": 10.0, "seconds_evaluate": 1.0})
@@ -307,7 +321,7 @@ def test_the_health_panel_has_the_metrics_that_there_are(tmp_path: Path) -> None
 def test_a_figure_that_the_last_iteration_lacks_says_where_it_is_from(tmp_path: Path) -> None:
     with language(tmp_path / "run") as run:
         run.store.add_iteration(1, metrics(1), [], cost("1/train"))
-        run.store.add_iteration(2, {n: v for n, v in metrics(2).items() if n != "kl"}, [], cost("2/train"))
+        run.store.add_iteration(2, {n: v for n, v in metrics(2).items() if n != "approx_kl"}, [], cost("2/train"))
     said = read(tmp_path / "run").section("health")
     assert "KL of the update 0.0040 at 1" in said
     assert "Entropy 0.800 nats" in said
@@ -431,23 +445,23 @@ def test_a_long_run_stays_a_page(tmp_path: Path) -> None:
 def test_settings_are_listed(tmp_path: Path) -> None:
     text = read(rlhf_run(tmp_path / "run")).text
     assert re.search(r"<code>seed</code></td><td>7 <span class=\"dot\"", text)
-    assert re.search(r"<code>clip</code></td><td>0.2</td>", text)
+    assert re.search(r"<code>max_grad_norm</code></td><td>0.5</td>", text)
 
 
 def test_a_wide_interval_or_an_outlier_does_not_squeeze_the_chart() -> None:
-    narrow = [Reading(k, k, float(k), k - 1.0, k + 1.0) for k in range(1, 21)]
-    low, high = axis_range([*narrow, Reading(21, 21, 20.0, -5000.0, 5000.0)])
+    narrow = [MetricPoint(k, k, float(k), k - 1.0, k + 1.0) for k in range(1, 21)]
+    low, high = axis_range([*narrow, MetricPoint(21, 21, 20.0, -5000.0, 5000.0)])
     assert low == 0
     assert high < 30
-    low, high = axis_range([Reading(k, k, 0.5 + 0.01 * k) for k in range(40)] + [Reading(41, 41, -900.0)])
+    low, high = axis_range([MetricPoint(k, k, 0.5 + 0.01 * k) for k in range(40)] + [MetricPoint(41, 41, -900.0)])
     assert low > -1
-    assert axis_range([Reading(1, 1, 0.0)]) == (0.0, 1.0)
-    low, high = axis_range([Reading(1, 1, -3.0)])
+    assert axis_range([MetricPoint(1, 1, 0.0)]) == (0.0, 1.0)
+    low, high = axis_range([MetricPoint(1, 1, -3.0)])
     assert low < -3 < high
 
 
 def test_averaged_readings_keep_their_mean_and_narrow_their_interval() -> None:
-    found = averaged([Reading(k, k / 10, float(k), k - 1.0, k + 1.0, 8) for k in range(1, 5)], 2)
+    found = average_neighbours([MetricPoint(k, k / 10, float(k), k - 1.0, k + 1.0, 8) for k in range(1, 5)], 2)
     assert [(r.iteration, r.value, r.count) for r in found] == [(2, 1.5, 16), (4, 3.5, 16)]
     assert found[0].x == pytest.approx(0.15)
     assert found[0].high == pytest.approx(1.5 + 2**0.5 / 2)
@@ -455,6 +469,6 @@ def test_averaged_readings_keep_their_mean_and_narrow_their_interval() -> None:
 
 def test_readings_need_their_place_on_the_axis() -> None:
     table = {1: {"reward": 1.0}, 2: {"reward": 2.0, "reference_kl": 0.5}}
-    assert [(r.iteration, r.x) for r in readings(table, "reward", along="reference_kl")] == [(2, 0.5)]
-    one = chart([Panel("y", [Series("only", readings(table, "reward"))])], "x", "a <label>")
+    assert [(r.iteration, r.x) for r in metric_points(table, "reward", along="reference_kl")] == [(2, 0.5)]
+    one = line_chart([Panel("y", [Series("only", metric_points(table, "reward"))])], "x", "a <label>")
     assert "a &lt;label&gt;: only: iteration 1: 1.00, iteration 2: 2.00" in one

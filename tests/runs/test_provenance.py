@@ -148,7 +148,7 @@ def test_a_pretrained_checkpoint_says_what_made_it(tmp_path: Path, monkeypatch: 
     from palaestra.recipes.train import pretrain
 
     monkeypatch.setattr(pretrain, "TOKENIZER_EXAMPLES", 200)
-    monkeypatch.setattr(pretrain, "TOKENIZER_EXAMPLES_A_SKILL", 10)
+    monkeypatch.setattr(pretrain, "TOKENIZER_EXAMPLES_PER_SKILL", 10)
     pretrain.pretrain(steps=1, batch_size=2, layers=1, width=32, problems=1, out=str(tmp_path / "made"))
     made = json.loads((tmp_path / "made" / "provenance.json").read_text())
     assert {"time", "command", "palaestra", "packages"} <= set(made["started"])

@@ -14,7 +14,7 @@ import pytest
 from palaestra.core.errors import SandboxError, SettingsError, TaskError, TooFewProblemsError, UnknownNameError
 from palaestra.core.records import Completion, Problem, Score, Split
 from palaestra.recipes.evaluate import recipe as evaluate
-from palaestra.recipes.evaluate.recipe import EvaluateSettings
+from palaestra.recipes.evaluate.settings import EvaluateSettings
 from palaestra.sandbox import make_sandbox
 from palaestra.tasks.base import EVERY, GenerativeTask, make_task
 from palaestra.tasks.code.drafts import make_tests

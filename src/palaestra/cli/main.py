@@ -15,7 +15,9 @@ from palaestra import __version__
 from palaestra.cli import research as research_commands
 from palaestra.cli.listing import KINDS, list_entries
 from palaestra.cli.options import from_settings
+from palaestra.cli.serve import serve
 from palaestra.cli.terminal import INTERRUPTED, TRACEBACK, Commands, StoppedError, explain, quiet
+from palaestra.cli.train_command import TrainCommand
 from palaestra.core.errors import RunError, UnknownNameError
 from palaestra.core.interrupts import raise_on_sigterm
 from palaestra.recipes.progress import plain_console
@@ -32,6 +34,7 @@ app = typer.Typer(
 )
 models_app = typer.Typer(invoke_without_command=True, help="List the registered models, or download one.")
 app.add_typer(models_app, name="models", rich_help_panel=LOOK)
+app.command(rich_help_panel=MEASURE)(serve)
 
 Out = Annotated[
     str, typer.Option("--out", help="The run folder; a new one below runs/ if not given.", rich_help_panel="Run")
@@ -42,7 +45,7 @@ console = plain_console()
 
 def _finish_teach(result: Any) -> None:
     from palaestra.cli.tables import gain_table, test_rounds_table
-    from palaestra.recipes.teach.lesson_summary import describe_lessons
+    from palaestra.recipes.teach.summary import describe_lessons
     from palaestra.report import write_report
 
     console.print(gain_table(result.summary))
@@ -106,7 +109,6 @@ def _teach(
     if seeds != 1 or grid:
         _study(settings, out, seeds, grid or {})
         return
-    teach.check(settings)
     quiet()
     with RunProgress(console, settings.rounds) as progress:
         result = teach.teach(settings, out=out, listener=progress)
@@ -146,7 +148,6 @@ def _evaluate(settings: Any, out: Out = "") -> None:
     from palaestra.recipes.evaluate import recipe as evaluate
     from palaestra.recipes.progress import RunProgress
 
-    evaluate.check(settings)
     quiet()
     with RunProgress(console) as progress:
         result = evaluate.evaluate(settings, out=out, listener=progress)
@@ -209,16 +210,16 @@ def _pretrain(settings: Any) -> None:
 
 
 def _register() -> None:
-    from palaestra.recipes.evaluate.recipe import EvaluateSettings
-    from palaestra.recipes.teach.recipe import TeachSettings
-    from palaestra.recipes.teach.study import SEVERAL
+    from palaestra.recipes.evaluate.settings import EvaluateSettings
+    from palaestra.recipes.teach.settings import STUDY_SETTINGS, TeachSettings
     from palaestra.recipes.train.pretrain import PretrainSettings
-    from palaestra.recipes.train.recipe import TrainSettings
     from palaestra.recipes.train.reward_model import RewardSettings
+    from palaestra.recipes.train.settings import TrainSettings, make_settings
 
-    app.command("train", rich_help_panel=LEARN)(from_settings(TrainSettings, _train))
+    train = from_settings(TrainSettings, _train, build_settings=make_settings)
+    app.command("train", cls=TrainCommand, rich_help_panel=LEARN)(train)
     app.command("train-reward", rich_help_panel=LEARN)(from_settings(RewardSettings, _train_reward))
-    app.command("teach", rich_help_panel=LEARN)(from_settings(TeachSettings, _teach, several=SEVERAL))
+    app.command("teach", rich_help_panel=LEARN)(from_settings(TeachSettings, _teach, several=STUDY_SETTINGS))
     app.command("evaluate", rich_help_panel=MEASURE)(from_settings(EvaluateSettings, _evaluate))
     app.command("pretrain", rich_help_panel=LEARN)(from_settings(PretrainSettings, _pretrain))
     research_commands.register(app)

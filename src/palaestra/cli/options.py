@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 
-from palaestra.recipes.settings import build, read_file
+from palaestra.recipes.settings import build, read_values
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Task": (
@@ -65,7 +67,11 @@ SettingsFile = Annotated[
 
 
 def from_settings(
-    kind: type[Any], command: Callable[..., None], several: Sequence[str] = (), without: Sequence[str] = ()
+    kind: type[Any],
+    command: Callable[..., None],
+    several: Sequence[str] = (),
+    without: Sequence[str] = (),
+    build_settings: Callable[[Mapping[str, Any]], Any] | None = None,
 ) -> Callable[..., None]:
     """Make a command that has every field of `kind` as an option, and calls `command(settings, **rest)`.
 
@@ -76,35 +82,18 @@ def from_settings(
         several: options that take several values, separated by commas. The settings hold the first of them; all of
             them are passed to `command` as `grid`.
         without: fields that get no option.
+        build_settings: builds the settings from plain values; by default `palaestra.recipes.settings.build`.
     """
-    hints = get_type_hints(kind)
-    rest_group = "Agent" if "agent" in hints else LEARNING
     own = [
         p
         for name, p in inspect.signature(command, eval_str=True).parameters.items()
         if name not in ("settings", "grid")
     ]
-    options = []
-    for f in fields(kind):
-        if f.name in without:
-            continue
-        hint, flag = hints[f.name], f"--{_name_flag(f.name)}"
-        shown: dict[str, Any] = {
-            "help": f.metadata["help"], "show_default": _describe_default(f.default), "rich_help_panel": _find_group(f.name, rest_group)
-        }  # fmt: skip
-        choices = get_args(hint) if get_origin(hint) not in (tuple, list) and isinstance(f.default, str) else ()
-        if f.default == ():
-            metavar = "NAME=VALUE" if f.name.endswith("_options") else "FILE|MODULE" if f.name == "plugins" else "TEXT"
-            annotation: Any = Annotated[list[str] | None, typer.Option(flag, metavar=metavar, **shown)]
-        elif choices:
-            metavar = "|".join(choice for choice in choices if choice)
-            annotation = Annotated[str | None, typer.Option(flag, metavar=metavar, **shown)]
-        else:
-            both = f"/--no-{_name_flag(f.name)}" if f.default is True else ""
-            annotation = Annotated[hint | None, typer.Option(f"{flag}{both}", **shown)]
-        options.append(inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+    rest_group = "Agent" if "agent" in get_type_hints(kind) else LEARNING
+    groups = {f.name: _find_group(f.name, rest_group) for f in fields(kind)}
+    options = make_options(kind, groups, without=without)
     order = [*GROUPS, LEARNING]
-    options.sort(key=lambda option: order.index(_find_group(option.name, rest_group)))
+    options.sort(key=lambda option: order.index(groups[option.name]))
     options.append(
         inspect.Parameter("settings_file", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=SettingsFile)
     )
@@ -112,12 +101,15 @@ def from_settings(
     def call(**given: Any) -> None:
         path = given.pop("settings_file")
         rest = {p.name: given.pop(p.name) for p in own}
+        given |= given.pop("hyperparameters", None) or {}  # Collected by `TrainCommand`.
         values = {
             name: tuple(v) if isinstance(v, list) else v for name, v in given.items() if v is not None and v != []
         }
         grid = {name: str(values[name]).split(",") for name in several if "," in str(values.get(name, ""))}
         values |= {name: choices[0] for name, choices in grid.items()}
-        settings = read_file(kind, path, values) if path else build(kind, values)
+        if path:
+            values = {**read_values(path), **values}
+        settings = (build_settings or partial(build, kind))(values)
         command(settings, **rest, **({"grid": grid} if several else {}))
 
     call.__signature__ = inspect.Signature([*options, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own)])  # type: ignore[attr-defined]
@@ -125,7 +117,59 @@ def from_settings(
     return call
 
 
-def _name_flag(name: str) -> str:
+def make_options(
+    kind: type[Any],
+    groups: Mapping[str, str],
+    *,
+    without: Sequence[str] = (),
+    presets: Sequence[str] = (),
+    hidden: bool = False,
+) -> list[inspect.Parameter]:
+    """Make an option for every field of a settings dataclass.
+
+    Arguments:
+        groups: the panel of each field in `--help`.
+        without: fields without an option.
+        presets: fields whose default depends on the environment.
+        hidden: whether the options are left out of `--help`.
+    """
+    hints = get_type_hints(kind)
+    options = []
+    for f in fields(kind):
+        if f.name in without:
+            continue
+        hint, flag, metavar = _remove_none(hints[f.name]), f"--{name_flag(f.name)}", None
+        if f.default == ():
+            metavar = "NAME=VALUE" if f.name.endswith("_options") else "FILE|MODULE" if f.name == "plugins" else "TEXT"
+            hint = list[str]
+        elif get_origin(hint) is Literal:
+            hint, metavar = str, "|".join(choice for choice in get_args(hint) if choice)
+        elif get_origin(hint) is Mapping:
+            hint = str
+        elif hint is bool and f.default is not False:
+            flag += f"/--no-{name_flag(f.name)}"
+        option = typer.Option(
+            flag,
+            help=f.metadata["help"],
+            metavar=metavar,
+            show_default="by environment" if f.name in presets else _describe_default(f.default),
+            rich_help_panel=groups[f.name],
+            hidden=hidden or get_origin(hints[f.name]) is Mapping,
+        )
+        annotation: Any = Annotated[hint | None, option]
+        options.append(inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+    return options
+
+
+def _remove_none(hint: Any) -> Any:
+    """`int` for `int | None`."""
+    if get_origin(hint) not in (Union, UnionType):
+        return hint
+    [kind] = [part for part in get_args(hint) if part is not NoneType]
+    return kind
+
+
+def name_flag(name: str) -> str:
     return SINGULAR.get(name, name.replace("_", "-"))
 
 

@@ -13,7 +13,7 @@ from palaestra.core.records import Report
 from palaestra.core.statistics import Comparison, Mean
 from palaestra.recipes.evaluate.compare import CompareResult
 from palaestra.recipes.teach.study import StudyResult
-from palaestra.report.figures import majority
+from palaestra.report.formatting import majority
 
 
 def report_table(report: Report, counted: str = "problems") -> Table:
@@ -62,7 +62,7 @@ def gain_table(summary: dict[str, Any]) -> Table:
             gain = f"{row['gain']:+.{digits}f} [{row['gain_low']:+.{digits}f}, {row['gain_high']:+.{digits}f}]"
         if name == next(iter(tasks), "all"):
             table.add_row()
-        cells = (str(row["examples"]), _interval(row, "test_before"), _interval(row, "test_after"))
+        cells = (str(row["examples"]), _interval(row, "before"), _interval(row, "after"))
         baseline = (_majority(row.get("majority")),) if closed else ()
         table.add_row(name, *cells, gain, *baseline, style="bold" if name == "all" else None)
     return table

@@ -15,7 +15,7 @@ the model registry, a folder or the hub. To add an engine, register a subclass o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -29,6 +29,7 @@ LOCAL_SCHEME = "transformers"
 """The scheme of names without one."""
 ENGINES = Registry("engine", "palaestra.engines")
 ENGINES.register(LOCAL_SCHEME, "palaestra.engines.local:LocalModels", "a transformers model in this process")
+ENGINES.register("vllm", "palaestra.engines.vllm:VLLMEngine", "a model in vLLM, in this process: vllm:MODEL")
 ENGINES.register("mock", "palaestra.engines.mock:MockEngine", "a fixed answer, for tests: mock:ANSWER")
 for _scheme, _description in {
     "openai": "OpenAI: openai:MODEL",
@@ -109,6 +110,7 @@ class Request:
         schema: JSON text of the JSON schema for the answer; empty for none. Engines without `reads_schema` ignore it.
         tools: JSON text of the tools that the model may call, a list in OpenAI's format; empty for none. Calls are in
             the completion's `tool_calls` if a service parses them, otherwise in its text.
+        prompt_ids: exact token ids to continue, instead of `messages`. Only engines that run the model here accept them.
     """
 
     messages: tuple[Message, ...]
@@ -116,6 +118,7 @@ class Request:
     seed: int = 0
     schema: str = ""
     tools: str = ""
+    prompt_ids: tuple[int, ...] = ()
 
 
 Answer = Completion | Failure
@@ -213,6 +216,20 @@ class CallMonitor(Protocol):
         Arguments:
             usage: the billed tokens; `None` if unknown, for example after a broken connection.
             answer: the answer of the slot; `None` if the call failed and is repeated.
+        """
+        ...
+
+
+@runtime_checkable
+class StreamingEngine(Engine, Protocol):
+    """An engine that reports tokens as it generates them."""
+
+    def generate_streaming(
+        self, requests: Sequence[Request], on_token: Callable[[Slot, int, int], None]
+    ) -> list[list[Answer]]:
+        """Generate as `generate` does and call `on_token(slot, position, token)` for each token.
+
+        If a batch is generated again after an error, its tokens are reported again from position 0.
         """
         ...
 

@@ -239,6 +239,7 @@ def request_keys(identity: str, request: Request) -> tuple[str, ...]:
         "seed": request.seed,
         "schema": request.schema,
         **({"tools": request.tools} if request.tools else {}),
+        **({"prompt_ids": list(request.prompt_ids)} if request.prompt_ids else {}),
     }  # fmt: skip
     return tuple(digest({**parts, "index": index}) for index in range(sampling.count))
 
@@ -264,7 +265,7 @@ def _part(part: TextPart | ImagePart) -> Any:
 
 def prompt_size(request: Request) -> int:
     """Estimate the size of a prompt in bytes of text. An image counts 3000."""
-    size = len(request.schema) + len(request.tools) + 24 * len(request.messages)
+    size = len(request.schema) + len(request.tools) + 24 * len(request.messages) + 4 * len(request.prompt_ids)
     for message in request.messages:
         size += len(message.text.encode("utf-8", "replace"))
         size += sum(len(call.name) + len(call.arguments.encode("utf-8", "replace")) for call in message.tool_calls)

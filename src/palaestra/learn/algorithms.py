@@ -1,47 +1,81 @@
-"""What an algorithm is, and which there are.
+"""The interface of an algorithm, the base classes of its hyperparameters, and the registry of algorithms.
 
-A new one is a file with an `Algorithm`, and a registration: here, in `ALGORITHMS` of a program, or through the
-entry point group `palaestra.algorithms`. `palaestra train --algorithm NAME` and `train_agent` then know it.
+A new algorithm is one file with a config dataclass and an `Algorithm`, and one registration: in `ALGORITHMS`, from a
+plugin, or through the entry point group `palaestra.algorithms`. `palaestra train --algorithm NAME`, its hyperparameters
+included, `palaestra.train` and `train_agent` then offer it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from palaestra.core.errors import SettingsError
 from palaestra.core.registry import Registry
 from palaestra.core.seeding import Seeds
+from palaestra.core.settings import check_ranges, setting
 
 if TYPE_CHECKING:
-    # Only the types: a list of algorithms is to load no torch.
-    from palaestra.learn.rollouts import Rollout, Selection
-    from palaestra.learn.updates import Optimizer
+    # Types only: listing the algorithms does not load torch.
+    from palaestra.learn.optimizers import Optimizer
+    from palaestra.learn.rollouts import Rollout
 
 ALGORITHMS = Registry("algorithm", "palaestra.algorithms")
-ALGORITHMS.register("ppo", "palaestra.learn.ppo:PPO", "clipped updates with a critic and GAE; for any policy")
-ALGORITHMS.register("grpo", "palaestra.learn.grpo:GRPO", "no critic, groups that start alike; also dr_grpo and dapo")
-ALGORITHMS.register("rloo", "palaestra.learn.rloo:RLOO", "REINFORCE against the others of the group")
-ALGORITHMS.register("reinforce", "palaestra.learn.reinforce:REINFORCE", "policy gradient with a baseline, one pass")
+ALGORITHMS.register("ppo", "palaestra.learn.ppo:PPO", "clipped updates with a critic and GAE; for every policy")
+ALGORITHMS.register("grpo", "palaestra.learn.grpo:GRPO", "group-relative advantages, no critic; also dr_grpo and dapo")
+ALGORITHMS.register("rloo", "palaestra.learn.rloo:RLOO", "REINFORCE with a leave-one-out baseline")
+ALGORITHMS.register("reinforce", "palaestra.learn.reinforce:REINFORCE", "policy gradient with a baseline, one epoch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmConfig:
+    """Hyperparameters that every algorithm has. Subclasses add their own."""
+
+    learning_rate: float = setting(1e-4, "Learning rate of the policy.", low=0)
+    kl_coef: float | None = setting(
+        None, "Penalty per nat of KL divergence from the reference model; by default the environment's own.", low=0
+    )
+    max_grad_norm: float = setting(1.0, "Maximum norm of the gradient; 0 disables clipping.", low=0)
+    weight_decay: float = setting(0.0, "Weight decay of AdamW.", low=0)
+    anneal_lr: bool = setting(False, "Decrease the learning rates linearly to 0 over the run.")
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    @property
+    def group_size(self) -> int:
+        """Episodes that start from the same state; 1 if the algorithm does not compare episodes."""
+        return 1
+
+    @property
+    def needs_critic(self) -> bool:
+        """Whether a language model needs a critic."""
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupConfig(AlgorithmConfig):
+    """Hyperparameters of algorithms that compare the episodes of a group, without a critic."""
+
+    group_size: int = setting(8, "Episodes that start from the same state and are compared.", low=2)
+    n_epochs: int = setting(1, "Epochs over the episodes of an iteration.", low=1)
+    num_minibatches: int = setting(1, "Optimizer steps in an epoch.", low=1)
 
 
 class Algorithm(ABC):
-    """Changes a policy by what it lived through.
+    """Updates a policy from rollouts.
 
     Arguments:
-        policy: who learns.
-        config: how, an object of the class's `Config`.
-        seeds: of everything random in an update.
+        policy: the policy to train, a `palaestra.learn.policies.base.Policy`.
+        config: an instance of the class's `Config`; its defaults if not given.
+        seeds: the source of all randomness in an update.
     """
 
     Config: ClassVar[type[Any]]
-    """The dataclass of its settings; must do without arguments."""
-    groups: ClassVar[bool] = False
-    """Whether it compares episodes that start alike: then rollouts are whole episodes in groups."""
-    critic: ClassVar[bool] = False
-    """Whether a language model needs a critic for it."""
+    """The dataclass of the hyperparameters, an `AlgorithmConfig` whose fields all have defaults."""
     kl_in_loss: ClassVar[bool] = False
-    """Whether the divergence from a reference is a part of the loss; otherwise it is taken off the rewards."""
+    """Whether the KL penalty is part of the loss. Otherwise it is subtracted from the rewards before the update."""
 
     optimizer: Optimizer
 
@@ -52,81 +86,45 @@ class Algorithm(ABC):
 
     @abstractmethod
     def make_optimizer(self) -> Optimizer:
-        """The optimiser over what the algorithm trains; its state is in checkpoints."""
+        """Create the optimizer of the trained parameters. Checkpoints contain its state."""
 
     @abstractmethod
     def update(self, rollout: Rollout, iteration: int, progress_remaining: float = 1.0) -> dict[str, float]:
-        """Change the policy by one rollout; returns metrics of its health.
+        """Train on one rollout and return the metrics of the update.
 
         Arguments:
-            iteration: its number, from which everything random follows.
-            progress_remaining: how much of the run is left, from 1 to 0, for annealing.
-        """
-
-    @classmethod
-    @abstractmethod
-    def configured(cls, settings: Any, policy: Any, kl: float) -> Any:
-        """The `Config` that the settings of a run (`recipes.train.TrainSettings`) amount to.
-
-        Arguments:
-            kl: the cost of a nat of divergence, for those that have it in their loss.
+            iteration: the number of the iteration; all randomness is derived from it and from `seeds`.
+            progress_remaining: the remaining fraction of the run, from 1 to 0, for annealing.
         """
 
 
 def make_algorithm(config: Any, policy: Any, seeds: Seeds) -> Algorithm:
-    """The algorithm whose `Config` is given.
+    """Create the algorithm that `config` belongs to.
 
     Raises:
-        SettingsError: no algorithm has settings of that class.
+        SettingsError: `config` is not an instance of the `Config` of a registered algorithm.
     """
-    from palaestra.core.errors import SettingsError
-
     kinds = [ALGORITHMS.get(name) for name in ALGORITHMS.names()]
     for kind in kinds:
         if type(config) is kind.Config:
             algorithm: Algorithm = kind(policy, config, seeds)
             return algorithm
     known = ", ".join(kind.Config.__name__ for kind in kinds)
-    raise SettingsError(f"expected the settings of an algorithm ({known}); got {type(config).__name__}")
+    raise SettingsError(f"expected the config of an algorithm ({known}); got {type(config).__name__}")
 
 
-class GroupAlgorithm(Algorithm):
-    """One that compares the members of a group, without a critic."""
+class MetricMeans:
+    """Running means of metrics."""
 
-    groups = True
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
 
-    def make_optimizer(self) -> Optimizer:
-        from palaestra.learn.updates import Optimizer
+    def add(self, **metrics: Any) -> None:
+        """Add one value, a number or a tensor of one element, to each named metric."""
+        for name, value in metrics.items():
+            self._sums[name] = self._sums.get(name, 0.0) + float(value)
+            self._counts[name] = self._counts.get(name, 0) + 1
 
-        config = self.config
-        return Optimizer(
-            self.policy.parameter_groups(config.learning_rate, config.learning_rate)[:1],
-            config.max_grad_norm,
-            config.weight_decay,
-        )
-
-    def passes(self, rollout: Rollout, sequences: list[int], iteration: int) -> Iterator[Selection]:
-        """Minibatches of these sequences, `update_epochs` times over all."""
-        from palaestra.learn.rollouts import select_sequences
-
-        for epoch in range(self.config.update_epochs if sequences else 0):
-            order = self.seeds.derive("minibatches", iteration, epoch).generator().permutation(len(sequences))
-            size = -(-len(sequences) // self.config.minibatches)
-            for start in range(0, len(order), size):
-                yield select_sequences(rollout, by_group(rollout, [sequences[k] for k in order[start : start + size]]))
-
-
-def by_group(rollout: Rollout, sequences: list[int]) -> list[int]:
-    """Sequences sorted so that microbatches have little padding, and members of a group, who share a prompt, stay together."""
-    assert rollout.group_B is not None
-    length_B = rollout.mask_BT.sum(-1)
-    longest: dict[int, int] = {}
-    for sequence in sequences:
-        group = int(rollout.group_B[sequence])
-        longest[group] = max(longest.get(group, 0), int(length_B[sequence]))
-
-    def place(sequence: int) -> tuple[int, int, int]:
-        group = int(rollout.group_B[sequence])  # type: ignore[index]
-        return longest[group], group, int(length_B[sequence])
-
-    return sorted(sequences, key=place)
+    def compute(self) -> dict[str, float]:
+        return {name: total / self._counts[name] for name, total in self._sums.items()}

@@ -1,18 +1,23 @@
-"""Collecting rollouts: a policy acts in a vector environment, and what happens is written down once."""
+"""Collect rollouts: a policy acts in a vector environment, or answers questions through an engine."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from palaestra.core.errors import EnvError
+from palaestra.core.errors import EnvError, RewardError
+from palaestra.core.records import Completion, Example, Failure, StopReason
 from palaestra.core.seeding import Seeds
+from palaestra.engines.base import Engine, Request, Sampling
+from palaestra.learn.batches import Encoded
 from palaestra.learn.policies.control import ControlPolicy
 from palaestra.learn.policies.language_model import LanguageModelPolicy
+from palaestra.learn.policies.visual import VisualInputs
 from palaestra.learn.rollouts import ControlInputs, Rollout, TokenInputs
 
 
@@ -29,10 +34,9 @@ def collect_responses(
 
     Arguments:
         env: a token environment (`palaestra.envs.token.contract.TokenEnvContract`).
-        seeds: of the choices. Those of an episode belong to its number: they are the same in any slot and
-            any company.
-        seed: resets the order of the prompts; `None` goes on.
-        first: the number of the first episode, `None` for the next one.
+        seeds: of sampling. The samples of an episode depend on its number, not on its slot or on other episodes.
+        seed: resets the order of the prompts; `None` continues it.
+        first: the number of the first episode; `None` continues the count.
     """
     start = time.perf_counter()
     options: dict[str, Any] = {"episodes": episodes}
@@ -41,12 +45,12 @@ def collect_responses(
     observation, infos = env.reset(seed=seed, options=options)
     slots = env.num_envs
     policy.begin(slots)
-    most = min(env.max_tokens, env.width)  # A limit beyond the context takes no memory.
-    uniforms = np.zeros((slots, most))
+    max_tokens = min(env.max_tokens, env.width)  # A limit beyond the context takes no memory.
+    uniforms = np.zeros((slots, max_tokens))
     age = np.zeros(slots, dtype=np.int64)
-    logprobs = np.zeros((slots, most), dtype=np.float32)
-    entropies = np.zeros((slots, most), dtype=np.float32)
-    step_rewards = np.zeros((slots, most), dtype=np.float64)
+    logprobs = np.zeros((slots, max_tokens), dtype=np.float32)
+    entropies = np.zeros((slots, max_tokens), dtype=np.float32)
+    step_rewards = np.zeros((slots, max_tokens), dtype=np.float64)
     legal: list[list[np.ndarray | None]] = [[] for _ in range(slots)]
     every = np.arange(slots)
     done: dict[int, dict[str, Any]] = {}
@@ -55,27 +59,28 @@ def collect_responses(
         active, fresh = infos["active"], infos["fresh"]
         for slot in np.flatnonzero(fresh & active).tolist():
             episode_seeds = seeds.derive("response", int(infos["episode"][slot]))
-            uniforms[slot] = episode_seeds.generator().random(most)
+            uniforms[slot] = episode_seeds.generator().random(max_tokens)
             age[slot], legal[slot] = 0, []
         mask = infos.get("action_mask")
         tick = time.perf_counter()
         actions, chosen, entropy = policy.act(
-            observation["tokens"], observation["length"], fresh, active, uniforms[every, np.minimum(age, most - 1)], mask
+            observation["tokens"], observation["length"], fresh, active, uniforms[every, np.minimum(age, max_tokens - 1)], mask
         )  # fmt: skip
         model_seconds += time.perf_counter() - tick
-        at = np.flatnonzero(active)
-        logprobs[at, age[at]], entropies[at, age[at]] = chosen[at], entropy[at]
+        acting = np.flatnonzero(active)
+        places = acting, age[acting]
+        logprobs[places], entropies[places] = chosen[acting], entropy[acting]
         if mask is not None:
-            for slot in at.tolist():
+            for slot in acting.tolist():
                 allowed = np.flatnonzero(mask[slot])
                 legal[slot].append(None if len(allowed) == mask.shape[1] else allowed)
         episode = infos["episode"]
         observation, rewards, _, _, infos = env.step(actions)
-        step_rewards[at, age[at]] = rewards[at]
-        age[at] += 1
-        slot_of = {int(episode[slot]): int(slot) for slot in at}
+        step_rewards[places] = rewards[acting]
+        age[acting] += 1
+        slot_by_episode = {int(episode[slot]): int(slot) for slot in acting}
         for response in infos.get("responses", ()):
-            slot = slot_of[response.episode]
+            slot = slot_by_episode[response.episode]
             n = len(response.token_ids)
             done[response.episode] = {
                 "response": response,
@@ -84,7 +89,7 @@ def collect_responses(
                 "rewards": step_rewards[slot, :n].copy(),
                 "legal": legal[slot],
             }
-    rollout = _token_rollout([done[e] for e in sorted(done)])
+    rollout = _token_rollout([done[number] for number in sorted(done)])
     rollout.limit = env.max_tokens
     seconds = time.perf_counter() - start
     rollout.metrics.update({"seconds_model": model_seconds, "seconds_environment": seconds - model_seconds})
@@ -92,72 +97,130 @@ def collect_responses(
 
 
 def _token_rollout(episodes: list[dict[str, Any]]) -> Rollout:
-    responses = [one["response"] for one in episodes]
-    count, width = len(responses), max(len(r.token_ids) for r in responses)
-
-    def table(name: str) -> torch.Tensor:
-        rows = np.zeros((count, width), dtype=np.float32)
-        for k, one in enumerate(episodes):
-            rows[k, : len(one[name])] = one[name]
-        return torch.from_numpy(rows)
-
+    responses = [episode["response"] for episode in episodes]
+    width = max(len(r.token_ids) for r in responses)
     lengths = torch.tensor([len(r.token_ids) for r in responses])
     place_BT = torch.arange(width)[None]
     mask_BT = place_BT < lengths[:, None]
     last_BT = place_BT == lengths[:, None] - 1
-    cut_B = torch.tensor([r.truncated for r in responses])
+    truncated_B = torch.tensor([r.truncated for r in responses])
     valid_B = torch.tensor([not r.failure for r in responses])
-    restricted = any(allowed is not None for one in episodes for allowed in one["legal"])
+    restricted = any(allowed is not None for episode in episodes for allowed in episode["legal"])
     return Rollout(
-        rewards_BT=table("rewards"),
-        logprobs_BT=table("logprobs"),
+        rewards_BT=_table([episode["rewards"] for episode in episodes], width),
+        logprobs_BT=_table([episode["logprobs"] for episode in episodes], width),
         mask_BT=mask_BT,
-        terminated_BT=last_BT & ~cut_B[:, None],
+        terminated_BT=last_BT & ~truncated_B[:, None],
         ended_BT=last_BT,
         inputs=TokenInputs(
             [r.prompt.ids for r in responses],
             [r.token_ids for r in responses],
-            [one["legal"] for one in episodes] if restricted else [],
+            [episode["legal"] for episode in episodes] if restricted else [],
         ),
-        entropy_BT=table("entropies"),
+        entropy_BT=_table([episode["entropies"] for episode in episodes], width),
         group_B=torch.tensor([r.group for r in responses]),
         valid_B=valid_B,
-        cut_B=cut_B,
-        episode_returns=[float(one["rewards"].sum()) for one in episodes if not one["response"].failure],
+        truncated_B=truncated_B,
+        episode_returns=[float(e["rewards"].sum()) for e in episodes if not e["response"].failure],
         episode_lengths=lengths.tolist(),
         failures=[r.failure for r in responses if r.failure],
         records=responses,
     )
 
 
-class ControlCollector:
-    """Plays on in a classic vector environment, rollout after rollout.
+def collect_answers(
+    engine: Engine,
+    examples: Sequence[Example],
+    prompts: Sequence[Encoded],
+    reward: Callable[[Example, Completion], float],
+    group_size: int,
+    max_tokens: int,
+    seeds: Sequence[int],
+) -> Rollout:
+    """Sample a group of answers to the question of each example.
 
     Arguments:
-        env: any `gymnasium.vector.VectorEnv` whose spaces the policy knows, with either kind of autoreset.
+        prompts: the encoded questions; their responses are ignored.
+        reward: the reward of an answer; raises `RewardError` if there is none.
+        seeds: one for each question.
+    """
+    sampling = Sampling(max_tokens, temperature=1.0, count=group_size)
+    requests = [Request(example.messages, sampling, seed) for example, seed in zip(examples, seeds, strict=True)]
+    answers = [answer for group in engine.generate(requests) for answer in group]
+    rows, values, failures = [], [], []
+    for sequence, answer in enumerate(answers):
+        example, prompt = examples[sequence // group_size], prompts[sequence // group_size]
+        value, failure = 0.0, ""
+        try:
+            if isinstance(answer, Failure):
+                raise RewardError(f"{answer.cause}: {answer.message}")
+            value = reward(example, answer)
+        except RewardError as error:
+            failure = str(error)
+        ids = answer.token_ids if isinstance(answer, Completion) else ()
+        rows.append(Encoded(prompt.prompt_ids, ids, prompt.images))
+        values.append(value)
+        failures.append(failure)
+    width = max(1, *(len(row.response_ids) for row in rows))
+    length_B1 = torch.tensor([[len(row.response_ids)] for row in rows])
+    place_BT = torch.arange(width)[None]
+    last_BT = place_BT == length_B1 - 1
+    truncated_B = torch.tensor([not isinstance(a, Completion) or a.stop_reason is StopReason.LENGTH for a in answers])
+    logprobs = [answer.logprobs if isinstance(answer, Completion) else () for answer in answers]
+    return Rollout(
+        rewards_BT=last_BT * torch.tensor(values)[:, None],
+        logprobs_BT=_table(logprobs, width),
+        mask_BT=place_BT < length_B1,
+        terminated_BT=last_BT & ~truncated_B[:, None],
+        ended_BT=last_BT,
+        inputs=VisualInputs(rows),
+        group_B=torch.arange(len(rows)) // group_size,
+        valid_B=torch.tensor([not failure for failure in failures]),
+        truncated_B=truncated_B,
+        limit=max_tokens,
+        episode_returns=[value for value, failure in zip(values, failures, strict=True) if not failure],
+        episode_lengths=length_B1[:, 0].tolist(),
+        failures=[failure for failure in failures if failure],
+        records=list(answers),
+    )
+
+
+def _table(rows: Sequence[Sequence[float]], width: int) -> torch.Tensor:
+    """Rows of different lengths, padded with zeros to `[rows, width]`."""
+    table = np.zeros((len(rows), width), dtype=np.float32)
+    for k, row in enumerate(rows):
+        table[k, : len(row)] = row
+    return torch.from_numpy(table)
+
+
+class ControlCollector:
+    """Collects rollouts in a classic vector environment; each continues where the last one ended.
+
+    Arguments:
+        env: any `gymnasium.vector.VectorEnv` with autoreset, in the same step or in the next one.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], policy: ControlPolicy) -> None:
         self.env, self.policy, self.count = env, policy, env.num_envs
         mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         if mode == AutoresetMode.DISABLED:
-            raise EnvError("collecting needs a vector environment that resets its slots by itself; this one does not")
+            raise EnvError("expected a vector environment with autoreset; its autoreset mode is DISABLED")
         self.same_step = mode == AutoresetMode.SAME_STEP
         self._inputs: torch.Tensor | None = None
         self._idle = np.zeros(self.count, dtype=bool)
         self._return = np.zeros(self.count)
         self._length = np.zeros(self.count, dtype=np.int64)
-        self._broken = np.zeros(self.count, dtype=bool)
+        self._failed = np.zeros(self.count, dtype=bool)
 
     def start(self, seed: int | list[int]) -> None:
-        """Reset every slot; the episodes that were going on are given up."""
+        """Reset every slot and drop the episodes in progress."""
         observation, _ = self.env.reset(seed=seed)  # type: ignore[arg-type]
         self._idle[:], self._return[:], self._length[:] = False, 0.0, 0
-        self.policy.forget()
-        self._inputs = self.policy.perceive(observation, np.ones(self.count, dtype=bool), None)
+        self.policy.clear_memory()
+        self._inputs = self.policy.encode_observation(observation, np.ones(self.count, dtype=bool), None)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint needs beside the environment itself."""
+        """The state for a checkpoint, apart from the environment's own."""
         return {
             "inputs": self._inputs, "idle": self._idle, "return": self._return, "length": self._length,
             "memory": self.policy.memory(),
@@ -166,20 +229,20 @@ class ControlCollector:
     def load_state(self, state: dict[str, Any]) -> None:
         self._inputs, self._idle = state["inputs"], state["idle"]
         self._return, self._length = state["return"], state["length"]
-        self.policy.remember(state["memory"])
+        self.policy.set_memory(state["memory"])
 
     def collect(self, steps: int, generator: torch.Generator) -> Rollout:
-        """`steps` steps of every slot; sequences are slots, and episodes follow each other in them."""
-        return self._play(steps, generator, whole=False)
+        """Take `steps` steps in every slot. A sequence is a slot with one episode after another."""
+        return self._play(steps, generator, whole_episodes=False)
 
     def collect_episodes(
-        self, group_size: int, seed: int, generator: torch.Generator, most_steps: int, greedy: bool = False
+        self, group_size: int, seed: int, generator: torch.Generator, max_steps: int, greedy: bool = False
     ) -> Rollout:
-        """One whole episode in every slot; slots of a group are reset with the same seed, so they start alike.
+        """Play one whole episode in every slot. The slots of a group are reset with the same seed.
 
         Arguments:
-            most_steps: an episode that goes on after so many steps is cut there.
-            greedy: take the likeliest actions, for an evaluation.
+            max_steps: longer episodes are truncated.
+            greedy: take the most likely actions, for an evaluation.
         """
         groups = -(-self.count // group_size)
         seeds = Seeds(seed)
@@ -188,21 +251,21 @@ class ControlCollector:
             self.start([starts[slot // group_size] for slot in range(self.count)])
         except TypeError:
             raise EnvError(
-                "group methods need an environment whose slots take seeds of their own; this vector environment takes "
-                "one; make it with vectorization_mode='sync'"
+                "group methods need a vector environment that takes one seed per slot; this one takes a single seed; "
+                "make it with vectorization_mode='sync'"
             ) from None
-        rollout = self._play(most_steps, generator, whole=True, greedy=greedy)
+        rollout = self._play(max_steps, generator, whole_episodes=True, greedy=greedy)
         rollout.group_B = torch.arange(self.count) // group_size
-        # An episode whose environment broke has no return: what it had until then is not its result.
-        rollout.valid_B = torch.from_numpy(~self._broken)
-        rollout.limit = most_steps
-        rollout.cut_B = ~(rollout.terminated_BT & rollout.mask_BT).any(-1)
-        # Behind the last decision of a sequence nothing is known; the step that follows it is another episode's.
+        # An episode whose environment failed has no return: its rewards so far are not its result.
+        rollout.valid_B = torch.from_numpy(~self._failed)
+        rollout.limit = max_steps
+        rollout.truncated_B = ~(rollout.terminated_BT & rollout.mask_BT).any(-1)
+        # The step after the last decision of a sequence belongs to another episode.
         last_B = rollout.mask_BT.sum(-1) - 1
         rollout.ended_BT[torch.arange(self.count), last_B.clamp(min=0)] = True
         return rollout
 
-    def _play(self, steps: int, generator: torch.Generator, whole: bool, greedy: bool = False) -> Rollout:
+    def _play(self, steps: int, generator: torch.Generator, whole_episodes: bool, greedy: bool = False) -> Rollout:
         assert self._inputs is not None, "call start first"
         start = time.perf_counter()
         policy, env, count, inputs = self.policy, self.env, self.count, self._inputs
@@ -211,18 +274,18 @@ class ControlCollector:
         terminations: list[np.ndarray] = []
         ends: list[np.ndarray] = []
         masks: list[np.ndarray] = []
-        seen, actions, logprobs = [], [], []
+        observed, actions, logprobs = [], [], []
         returns: list[float] = []
         lengths: list[int] = []
         failures: list[str] = []
         over = np.zeros(count, dtype=bool)
-        self._broken = np.zeros(count, dtype=bool)
+        self._failed = np.zeros(count, dtype=bool)
         environment_seconds = 0.0
         for t in range(steps):
             action, logprob = policy.act(inputs, generator)
             if greedy:
-                action = policy.likeliest(inputs)
-            seen.append(inputs)
+                action = policy.act_greedily(inputs)
+            observed.append(inputs)
             actions.append(action)
             logprobs.append(logprob)
             tick = time.perf_counter()
@@ -232,14 +295,14 @@ class ControlCollector:
             if not np.isfinite(reward).all():
                 slot = int(np.flatnonzero(~np.isfinite(reward))[0])
                 raise EnvError(
-                    f"the environment gave the reward {reward[slot]} in slot {slot}; expected a finite number"
+                    f"the environment returned the reward {reward[slot]} in slot {slot}; expected a finite number"
                 )
             counts = ~self._idle & ~over
             ended = np.logical_or(terminated, truncated)
             if "failed" in infos:
-                # A slot whose environment broke: the step did not happen, and the episode was cut before it.
+                # The environment of a slot failed: the step does not count, and the episode ends before it.
                 failures += infos["failures"]
-                self._broken |= infos["failed"] & ~over
+                self._failed |= infos["failed"] & ~over
                 counts = counts & ~infos["failed"]
                 if t:
                     ends[-1] = ends[-1] | infos["failed"]
@@ -254,29 +317,31 @@ class ControlCollector:
                     returns.append(float(self._return[slot]))
                     lengths.append(int(self._length[slot]))
                     if self.same_step and not terminated[slot]:
-                        finals[int(slot), t] = policy.perceive_final(infos["final_obs"][slot], int(slot), action)
+                        finals[int(slot), t] = policy.encode_final_observation(
+                            infos["final_obs"][slot], int(slot), action
+                        )
                 self._return[ended], self._length[ended] = 0.0, 0
-            # With autoreset in the next step, that step only resets: its action counts for nothing.
+            # With autoreset in the next step, that step only resets and its action is ignored.
             fresh = ended if self.same_step else self._idle
             self._idle = np.zeros(count, dtype=bool) if self.same_step else ended
-            inputs = policy.perceive(observation, np.asarray(fresh), action)
-            if whole:
+            inputs = policy.encode_observation(observation, np.asarray(fresh), action)
+            if whole_episodes:
                 over |= ended
                 if over.all():
                     break
         self._inputs = inputs
         seconds = time.perf_counter() - start
 
-        def sequences(rows: list[np.ndarray], kind: Any) -> torch.Tensor:
-            return torch.from_numpy(np.stack(rows, 1).astype(kind))
+        def stack(steps: list[np.ndarray], dtype: Any) -> torch.Tensor:
+            return torch.from_numpy(np.stack(steps, 1).astype(dtype))
 
         return Rollout(
-            rewards_BT=sequences(rewards, np.float32),
+            rewards_BT=stack(rewards, np.float32),
             logprobs_BT=torch.stack(logprobs, 1),
-            mask_BT=sequences(masks, bool),
-            terminated_BT=sequences(terminations, bool),
-            ended_BT=sequences(ends, bool),
-            inputs=ControlInputs(torch.stack(seen, 1), torch.stack(actions, 1)),
+            mask_BT=stack(masks, bool),
+            terminated_BT=stack(terminations, bool),
+            ended_BT=stack(ends, bool),
+            inputs=ControlInputs(torch.stack(observed, 1), torch.stack(actions, 1)),
             last_inputs=inputs,
             final_inputs=finals,
             episode_returns=returns,

@@ -1,187 +1,156 @@
-"""GRPO (Shao et al. 2024) and its variants: no critic, responses are compared within their group.
+"""GRPO (Shao et al. 2024) and its variants: no critic; responses are compared within their group.
 
-In order: the return of each episode; its advantage over the other members of its group; then the clipped
-surrogate over all of the episode's decisions. `variant` sets what tells the published ones apart:
+`variant` sets the differences between the published algorithms. Each can be overridden by its own hyperparameter.
 
-| variant | tokens are weighted | divided by the deviation | clip |
-|---|---|---|---|
-| `grpo` | by sequence, then over sequences | yes | symmetric |
-| `dr_grpo` (Liu et al. 2025) | by a constant: no bias by length | no | symmetric |
-| `dapo` (Yu et al. 2025) | all alike over the batch | yes | higher upwards (0.28), truncated responses masked |
+| variant | loss_aggregation | scale_rewards | clip_range_high | mask_truncated_completions |
+|---|---|---|---|---|
+| `grpo` | `sequence` | yes | clip_range | no |
+| `dr_grpo` (Liu et al. 2025) | `constant` | no | clip_range | no |
+| `dapo` (Yu et al. 2025) | `token` | yes | 0.28 | yes |
 
-Where it departs from common implementations:
-- A response whose reward failed is no zero: it moves no mean and takes no part in the loss.
-- Groups without variance teach nothing; they are left out of the passes, and counted.
-- The divergence from a reference is a loss (`k3`) as in the paper, not a part of the reward.
+Differences from common implementations:
+- A response whose reward failed is excluded from the mean of its group and from the loss. It does not count as 0.
+- Groups without variance have no gradient. They are skipped, and counted in `groups_without_variance`.
+- The KL penalty against a reference model is a term of the loss (the `k3` estimator), as in the paper.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
-from palaestra.core.errors import SettingsError
-from palaestra.learn.advantages import group_advantages_GK
-from palaestra.learn.algorithms import GroupAlgorithm
+from palaestra.core.settings import setting
+from palaestra.learn.advantages import compute_fraction_without_variance, compute_group_advantages_GK
+from palaestra.learn.algorithms import Algorithm, GroupConfig, MetricMeans
 from palaestra.learn.losses import (
-    Weighting,
-    aggregate_BT,
+    aggregate_losses,
     approximate_kl,
-    clip_fraction,
-    clipped_policy_loss,
+    compute_clip_fraction,
+    compute_policy_loss,
+    compute_sequence_logprobs_BT,
     kl_k3,
-    sequence_logprobs_BT,
 )
-from palaestra.learn.rollouts import Rollout, Selection, select_sequences
-from palaestra.learn.updates import Means, gradient_step
+from palaestra.learn.optimizers import Optimizer, training_mode
+from palaestra.learn.rollouts import Rollout, make_group_minibatches, select_sequences, split_microbatches
 
 Variant = Literal["grpo", "dr_grpo", "dapo"]
+VARIANTS: Mapping[Variant, Mapping[str, Any]] = {
+    "grpo": {"loss_aggregation": "sequence", "scale_rewards": True, "mask_truncated_completions": False},
+    "dr_grpo": {"loss_aggregation": "constant", "scale_rewards": False, "mask_truncated_completions": False},
+    "dapo": {"loss_aggregation": "token", "scale_rewards": True, "mask_truncated_completions": True, "clip_range_high": 0.28},
+}  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class GRPOConfig:
-    """How GRPO learns.
+@dataclass(frozen=True, kw_only=True)
+class GRPOConfig(GroupConfig):
+    """Hyperparameters of GRPO, with the names of TRL and Stable-Baselines3. `None` is replaced by the variant's value."""
 
-    Arguments:
-        group_size: episodes that start alike.
-        update_epochs: passes over each batch; with 1 and one minibatch the ratio stays 1.
-        minibatches: optimiser steps in one pass.
-        clip_low, clip_high: how far the ratio may fall below and rise above 1.
-        weighting: how tokens are weighted; see `palaestra.learn.losses.aggregate_BT`.
-        scale: divide advantages by the deviation of their group.
-        ratio: importance ratios by token, or one for the whole sequence (GSPO).
-        mask_truncated: leave responses that were cut at the limit out of the loss.
-        kl_coefficient: weight of the divergence from the reference.
-    """
-
-    learning_rate: float = 1e-4
-    group_size: int = 8
-    update_epochs: int = 1
-    minibatches: int = 1
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    weighting: Weighting = "sequence"
-    scale: bool = True
-    ratio: Literal["token", "sequence"] = "token"
-    mask_truncated: bool = False
-    kl_coefficient: float = 0.0
-    entropy_coefficient: float = 0.0
-    max_grad_norm: float = 1.0
-    weight_decay: float = 0.0
-    anneal: bool = False
+    variant: Literal["grpo", "dr_grpo", "dapo"] = setting(
+        "grpo", "Published variant whose values are the defaults of the next five options."
+    )
+    loss_aggregation: Literal["token", "sequence", "constant"] | None = setting(
+        None, "Average the loss per sequence, over all tokens, or over a constant length; by default the variant's."
+    )
+    scale_rewards: bool | None = setting(
+        None, "Divide advantages by the standard deviation of their group; by default the variant's."
+    )
+    mask_truncated_completions: bool | None = setting(
+        None, "Exclude responses that reached the token limit from the loss; by default the variant's."
+    )
+    clip_range: float = setting(0.2, "Clipping range of the probability ratio around 1.", low=0, high=1)
+    clip_range_high: float | None = setting(None, "Clipping range above 1; by default the variant's.", low=0)
+    importance_sampling_level: Literal["token", "sequence"] = setting(
+        "token", "Compute probability ratios per token, or per sequence as in GSPO."
+    )
+    ent_coef: float = setting(0.0, "Weight of the entropy bonus.", low=0)
 
     def __post_init__(self) -> None:
-        if self.group_size < 2:
-            raise SettingsError(
-                f"GRPO compares the members of a group: group_size must be at least 2; got {self.group_size}"
-            )
+        super().__post_init__()
+        for name, value in {"clip_range_high": self.clip_range, **VARIANTS[self.variant]}.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
 
 
-def variant(name: Variant, config: GRPOConfig = GRPOConfig()) -> GRPOConfig:
-    """The settings of a published variant, the rest as in `config`."""
-    if name == "dr_grpo":
-        return replace(config, weighting="constant", scale=False)
-    if name == "dapo":
-        return replace(config, weighting="token", clip_high=max(0.28, config.clip_high), mask_truncated=True)
-    if name == "grpo":
-        return replace(config, weighting="sequence", scale=True)
-    raise SettingsError(f"the variants are grpo, dr_grpo and dapo; got {name!r}")
-
-
-class GRPO(GroupAlgorithm):
-    """Learns from whole episodes in groups."""
+class GRPO(Algorithm):
+    """Group relative policy optimization."""
 
     Config = GRPOConfig
     kl_in_loss = True
     config: GRPOConfig
 
-    @classmethod
-    def configured(cls, settings: Any, policy: Any, kl: float) -> GRPOConfig:
-        s = settings
-        config = variant(s.variant, GRPOConfig(
-            learning_rate=s.learning_rate, group_size=s.group_size, update_epochs=s.epochs, minibatches=s.minibatches,
-            clip_low=s.clip, clip_high=s.clip_high, mask_truncated=s.mask_truncated, kl_coefficient=kl,
-            entropy_coefficient=s.entropy, max_grad_norm=s.max_grad_norm, anneal=s.anneal,
-        ))  # fmt: skip
-        return replace(config, weighting=s.weighting) if s.weighting else config
-
-    def advantages_B(self, rollout: Rollout) -> torch.Tensor:
-        """One advantage an episode, from the returns of its group."""
-        returns_GK, valid_GK = grouped(rollout, self.config.group_size)
-        return group_advantages_GK(returns_GK, valid_GK, self.config.scale).flatten()
+    def make_optimizer(self) -> Optimizer:
+        config = self.config
+        actor = self.policy.parameter_groups(config.learning_rate, config.learning_rate)[:1]
+        return Optimizer(actor, config.weight_decay)
 
     def update(self, rollout: Rollout, iteration: int, progress_remaining: float = 1.0) -> dict[str, float]:
-        config, policy = self.config, self.policy
-        self.optimizer.scale(progress_remaining if config.anneal else 1.0)
-        advantages_B = self.advantages_B(rollout)
-        assert rollout.valid_B is not None and rollout.cut_B is not None  # noqa: PT018
-        counted_B = rollout.valid_B & ~rollout.cut_B if config.mask_truncated else rollout.valid_B
-        mask_BT = rollout.mask_BT & counted_B[:, None]
-        # With a divergence to hold down, episodes without an advantage still have a gradient.
-        teaching_B = counted_B & ((advantages_B != 0) | bool(config.kl_coefficient) | bool(config.entropy_coefficient))
-        sequences = [int(sequence) for sequence in teaching_B.nonzero()[:, 0]]
-        means = Means()
-        metrics = {"groups_without_variance": without_variance(advantages_B, config.group_size)}
-        policy.train()
-        for batch in self.passes(rollout, sequences, iteration):
-            share = counted_B.sum() * len(batch) / len(sequences)
-            self._step(rollout, batch, advantages_B, mask_BT, share, means)
-        policy.eval()
-        return {**means.all(), **metrics, "epochs": float(config.update_epochs if sequences else 0)}
+        config, policy, optimizer = self.config, self.policy, self.optimizer
+        optimizer.scale_learning_rates(progress_remaining if config.anneal_lr else 1.0)
+        microbatch_size = policy.max_microbatch_size(rollout)
 
-    def _step(
-        self,
-        rollout: Rollout,
-        batch: Selection,
-        advantages_B: torch.Tensor,
-        mask_BT: torch.Tensor,
-        num_sequences: torch.Tensor,
-        means: Means,
-    ) -> None:
-        config, policy = self.config, self.policy
-        # Episodes without an advantage were left out of the passes, not out of the count.
-        tokens = float(mask_BT.sum()) * float(num_sequences) / max(1.0, float((mask_BT.any(-1)).sum()))
-        # A constant of the run: the longest response of this batch would make the step depend on it.
-        length = rollout.limit or rollout.mask_BT.shape[1]
+        returns_GK, known_GK = rollout.group_returns(config.group_size)
+        assert config.scale_rewards is not None and config.loss_aggregation is not None  # noqa: PT018
+        advantages_GK = compute_group_advantages_GK(returns_GK, known_GK, config.scale_rewards)
+        advantages_B, valid_B = advantages_GK.flatten(), known_GK.flatten()
+        if config.mask_truncated_completions:
+            assert rollout.truncated_B is not None
+            valid_B = valid_B & ~rollout.truncated_B
+        mask_BT = rollout.mask_BT & valid_B[:, None]
+        # With a KL penalty or an entropy bonus, episodes without an advantage still have a gradient.
+        has_gradient_B = valid_B & ((advantages_B != 0) | bool(config.kl_coef) | bool(config.ent_coef))
+        sequences = [int(sequence) for sequence in has_gradient_B.nonzero()[:, 0]]
+        # The limit of the run: the longest response of this batch would make the step size depend on it.
+        max_length = rollout.limit or rollout.mask_BT.shape[1]
 
-        def loss(microbatch: Selection) -> torch.Tensor:
-            microbatch = select_sequences(rollout, microbatch.index.tolist())
-            mask = microbatch.of(mask_BT).float()
-            now = policy.evaluate_actions(rollout, microbatch, entropy=config.entropy_coefficient != 0, values=False)
-            old = microbatch.of(rollout.logprobs_BT)
-            compared = now.logprobs
-            if config.ratio == "sequence":
-                compared = sequence_logprobs_BT(now.logprobs, old, mask)
-            advantages = advantages_B[microbatch.index][:, None]
-            per_token = clipped_policy_loss(compared, old, advantages, config.clip_low, config.clip_high)
-            if config.kl_coefficient:
-                assert rollout.reference_BT is not None, "a divergence needs a reference"
-                per_token = per_token + config.kl_coefficient * kl_k3(now.logprobs, microbatch.of(rollout.reference_BT))
-            if config.entropy_coefficient:
-                per_token = per_token - config.entropy_coefficient * now.entropy
-            with torch.no_grad():
-                means.add(
-                    kl=approximate_kl(now.logprobs, old, mask),
-                    clip_fraction=clip_fraction(compared, old, mask, config.clip_low, config.clip_high),
-                )
-            return aggregate_BT(per_token, mask, config.weighting, float(num_sequences), tokens, length)
+        metrics = MetricMeans()
+        with training_mode(policy):
+            for epoch in range(config.n_epochs if sequences else 0):
+                generator = self.seeds.derive("minibatches", iteration, epoch).generator()
+                for minibatch in make_group_minibatches(rollout, sequences, config.num_minibatches, generator):
+                    # Skipped episodes count in the means: they have a loss, and its gradient is 0.
+                    num_sequences = float(valid_B.sum() * len(minibatch) / len(sequences))
+                    num_tokens = float(mask_BT.sum()) * num_sequences / max(1.0, float(mask_BT.any(-1).sum()))
 
-        norm = gradient_step(self.optimizer, batch, policy.max_microbatch_size(rollout), loss)
-        means.add(gradient_norm=norm)
+                    for part, _ in split_microbatches(minibatch, microbatch_size):
+                        microbatch = select_sequences(rollout, part.index.tolist())
+                        mask = microbatch.take(mask_BT).float()
+                        new = policy.evaluate_actions(rollout, microbatch, entropy=config.ent_coef != 0, values=False)
+                        old_logprobs = microbatch.take(rollout.logprobs_BT)
+                        logprobs = new.logprobs
+                        if config.importance_sampling_level == "sequence":
+                            logprobs = compute_sequence_logprobs_BT(new.logprobs, old_logprobs, mask)
+                        advantages = advantages_B[microbatch.index][:, None]
+                        losses = compute_policy_loss(
+                            logprobs, old_logprobs, advantages, config.clip_range, config.clip_range_high
+                        )
+                        if config.kl_coef:
+                            assert rollout.reference_BT is not None, "a KL penalty needs a reference"
+                            losses = losses + config.kl_coef * kl_k3(
+                                new.logprobs, microbatch.take(rollout.reference_BT)
+                            )
+                        if config.ent_coef:
+                            losses = losses - config.ent_coef * new.entropy
+                        loss = aggregate_losses(
+                            losses, mask, config.loss_aggregation, num_sequences, num_tokens, max_length
+                        )
+                        loss.backward()  # type: ignore[no-untyped-call]
 
+                        with torch.no_grad():
+                            clip_fraction = compute_clip_fraction(
+                                logprobs, old_logprobs, mask, config.clip_range, config.clip_range_high
+                            )
+                            approx_kl = approximate_kl(new.logprobs, old_logprobs, mask)
+                            metrics.add(approx_kl=approx_kl, clip_fraction=clip_fraction)
 
-def without_variance(advantages_B: torch.Tensor, group_size: int) -> float:
-    """The share of groups that teach nothing because no known member is above another."""
-    return float((advantages_B.view(-1, group_size) == 0).all(-1).float().mean())
+                    metrics.add(grad_norm=optimizer.clip_grad_norm(config.max_grad_norm))
+                    optimizer.step()
+                    optimizer.zero_grad()
 
-
-def grouped(rollout: Rollout, group_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The returns of the episodes by group, and which of them are known: `[groups, members]`."""
-    if rollout.group_B is None or rollout.valid_B is None:
-        raise SettingsError("group methods need whole episodes in groups; this rollout has none")
-    if rollout.num_sequences % group_size:
-        raise SettingsError(f"{rollout.num_sequences} episodes do not make whole groups of {group_size}")
-    returns_B = (rollout.rewards_BT * rollout.mask_BT).sum(-1)
-    return returns_B.view(-1, group_size), rollout.valid_B.view(-1, group_size)
+        return {
+            **metrics.compute(),
+            "groups_without_variance": compute_fraction_without_variance(advantages_GK),
+            "n_epochs": float(config.n_epochs if sequences else 0),
+        }

@@ -1,7 +1,7 @@
-"""Losses as pure functions. They work on any shape; a mask says which entries are decisions.
+"""Losses as pure functions of any shape. A mask marks the entries that are decisions; the others are padding.
 
-Per-token losses are written first and aggregated afterwards, because how tokens are weighted is what
-tells GRPO's variants apart: see `aggregate_BT`.
+Losses per token are computed first and aggregated afterwards: the aggregation is the difference between the variants of
+GRPO, see `aggregate_losses`.
 """
 
 from __future__ import annotations
@@ -10,83 +10,86 @@ from typing import Literal
 
 import torch
 
-Weighting = Literal["token", "sequence", "constant"]
+LossAggregation = Literal["token", "sequence", "constant"]
 
 
-def masked_mean(values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """The mean over what `mask` keeps; 0 where it keeps nothing."""
+def mean_where(values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """The mean of the masked entries; 0 if the mask is empty."""
     return values.mean() if mask is None else (values * mask).sum() / mask.sum().clamp(min=1)
 
 
-def clipped_policy_loss(
+def compute_policy_loss(
     logprobs: torch.Tensor,
     old_logprobs: torch.Tensor,
     advantages: torch.Tensor,
-    clip_low: float,
-    clip_high: float | None = None,
+    clip_range: float,
+    clip_range_high: float | None = None,
 ) -> torch.Tensor:
-    """PPO's clipped surrogate for each decision, to be minimised.
+    """PPO's clipped surrogate of each decision, negated.
 
     Arguments:
-        clip_high: how far the ratio may rise above 1; the same as `clip_low` if not given. DAPO's
-            "clip-higher" sets it above, which leaves rare tokens room to grow.
+        clip_range_high: the clipping range above 1; by default `clip_range`. DAPO's "clip-higher" sets a larger one,
+            so that the probability of rare tokens can grow.
     """
     ratio = (logprobs - old_logprobs).exp()
-    clipped = ratio.clamp(1.0 - clip_low, 1.0 + (clip_low if clip_high is None else clip_high))
+    clipped = ratio.clamp(1.0 - clip_range, 1.0 + (clip_range if clip_range_high is None else clip_range_high))
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
 
-def sequence_logprobs_BT(
+def compute_sequence_logprobs_BT(
     logprobs_BT: torch.Tensor, old_logprobs_BT: torch.Tensor, mask_BT: torch.Tensor
 ) -> torch.Tensor:
-    """Log-probs whose ratio to the old ones is one number a sequence (GSPO): the mean of its log-ratios.
+    """Log-probs whose ratio to the old ones is constant in a sequence (GSPO): the mean of its log-ratios.
 
-    The gradient reaches every token, as in the paper: the value of the sequence's ratio is used at all of
-    its tokens.
+    Every token has the ratio of its sequence, and the gradient reaches every token, as in the paper.
     """
     logratio_BT = (logprobs_BT - old_logprobs_BT) * mask_BT
     mean_B1 = logratio_BT.sum(-1, keepdim=True) / mask_BT.sum(-1, keepdim=True).clamp(min=1)
     return old_logprobs_BT + mean_B1
 
 
-def aggregate_BT(
-    losses_BT: torch.Tensor, mask_BT: torch.Tensor, weighting: Weighting, sequences: float, tokens: float, length: int
+def aggregate_losses(
+    losses_BT: torch.Tensor,
+    mask_BT: torch.Tensor,
+    loss_aggregation: LossAggregation,
+    num_sequences: float,
+    num_tokens: float,
+    max_length: int,
 ) -> torch.Tensor:
-    """One number from the losses of tokens.
+    """Aggregate the losses of the tokens of a microbatch.
 
     Arguments:
-        weighting: `"sequence"` averages within each sequence, then over sequences (GRPO as published:
-            a token of a long response weighs less); `"token"` averages over all tokens (DAPO);
-            `"constant"` divides by the largest length (Dr. GRPO: no bias by length at all).
-        sequences, tokens: of the whole batch that one optimiser step sees, so that cutting the batch into
-            microbatches changes nothing.
-        length: the most tokens of a response.
+        loss_aggregation: `"sequence"` averages within each sequence, then over sequences (GRPO as published: tokens of
+            long responses have less weight); `"token"` averages over all tokens (DAPO); `"constant"` divides by the
+            maximum length (Dr. GRPO: no length bias).
+        num_sequences, num_tokens: of the whole minibatch, so that the losses of its microbatches add up to its loss.
+        max_length: the maximum number of tokens of a response.
     """
-    if weighting == "token":
-        return (losses_BT * mask_BT).sum() / max(tokens, 1.0)
-    if weighting == "sequence":
-        return ((losses_BT * mask_BT).sum(-1) / mask_BT.sum(-1).clamp(min=1)).sum() / max(sequences, 1.0)
-    return (losses_BT * mask_BT).sum() / max(sequences * length, 1.0)
+    if loss_aggregation == "token":
+        return (losses_BT * mask_BT).sum() / max(num_tokens, 1.0)
+    if loss_aggregation == "sequence":
+        return ((losses_BT * mask_BT).sum(-1) / mask_BT.sum(-1).clamp(min=1)).sum() / max(num_sequences, 1.0)
+    return (losses_BT * mask_BT).sum() / max(num_sequences * max_length, 1.0)
 
 
-def clipped_value_loss(
-    values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, clip: float | None
+def compute_value_loss(
+    values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, clip_range_vf: float | None
 ) -> torch.Tensor:
-    """Half the squared error for each decision; with `clip`, of the worse of the clipped and the plain value."""
+    """Half the squared error of each value; with `clip_range_vf`, the maximum over the clipped and the plain value."""
     loss = (values - returns).square()
-    if clip is not None:
-        held = old_values + (values - old_values).clamp(-clip, clip)
-        loss = torch.maximum(loss, (held - returns).square())
+    if clip_range_vf is not None:
+        clipped = old_values + (values - old_values).clamp(-clip_range_vf, clip_range_vf)
+        loss = torch.maximum(loss, (clipped - returns).square())
     return 0.5 * loss
 
 
 def kl_k1(logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch.Tensor:
-    """The log-ratio: unbiased for the KL divergence to the reference under samples of the policy."""
+    """The log-ratio: an unbiased estimator of KL(policy || reference) on samples of the policy."""
     return logprobs - reference_logprobs
 
 
 def kl_k3(logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch.Tensor:
-    """Schulman's third estimator: unbiased as well, never negative, and of lower variance."""
+    """Schulman's k3 estimator of KL(policy || reference): unbiased, never negative, of lower variance than k1."""
     difference = reference_logprobs - logprobs
     return difference.exp() - difference - 1.0
 
@@ -94,18 +97,19 @@ def kl_k3(logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch.Ten
 def approximate_kl(
     logprobs: torch.Tensor, old_logprobs: torch.Tensor, mask: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """How far an update has moved the policy: KL(old || new) estimated on the old policy's samples."""
-    return masked_mean(kl_k3(old_logprobs, logprobs), mask)
+    """Estimate KL(old || new) on samples of the old policy: the distance that an update has moved the policy."""
+    return mean_where(kl_k3(old_logprobs, logprobs), mask)
 
 
-def clip_fraction(
+def compute_clip_fraction(
     logprobs: torch.Tensor,
     old_logprobs: torch.Tensor,
     mask: torch.Tensor | None,
-    clip_low: float,
-    clip_high: float | None = None,
+    clip_range: float,
+    clip_range_high: float | None = None,
 ) -> torch.Tensor:
-    """The share of decisions whose ratio has left the clipping range."""
+    """The fraction of decisions whose ratio is outside the clipping range."""
     ratio = (logprobs - old_logprobs).exp()
-    out = (ratio < 1.0 - clip_low) | (ratio > 1.0 + (clip_low if clip_high is None else clip_high))
-    return masked_mean(out.to(logprobs.dtype), mask)
+    high = clip_range if clip_range_high is None else clip_range_high
+    outside = (ratio < 1.0 - clip_range) | (ratio > 1.0 + high)
+    return mean_where(outside.to(logprobs.dtype), mask)

@@ -1,4 +1,4 @@
-"""The shape of `nano`: a Llama of two million parameters with a vocabulary of a thousand words."""
+"""The architecture of `nano`: a Llama model of two million parameters with a vocabulary of a thousand tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 VOCABULARY = 1024
 CONTEXT = 256
 SPECIAL_TOKENS = ("<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
-# The generation tags tell TRL and others which tokens are the assistant's own.
+# The generation tags mark the assistant's tokens, for example for TRL.
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|' + message['role'] + '|>' }}"
@@ -26,7 +26,7 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer(examples: Iterable[Example]) -> PreTrainedTokenizerFast:
-    """Train the tokenizer: byte-level BPE, so any text can be written, with every digit its own token."""
+    """Train the tokenizer: byte-level BPE with single digits."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -56,7 +56,7 @@ def build_tokenizer(examples: Iterable[Example]) -> PreTrainedTokenizerFast:
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, layers: int = 4, width: int = 192) -> LlamaForCausalLM:
-    """An untrained `nano`. Its weights come from torch's generator: seed it in a scope of your own."""
+    """An untrained `nano`. Its weights come from torch's global generator, which the caller seeds."""
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(

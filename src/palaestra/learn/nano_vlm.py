@@ -1,8 +1,8 @@
-"""The shape of `nano-vlm`, and the batches that it is pretrained on.
+"""The architecture of `nano-vlm`, and its pretraining batches.
 
-It is a LLaVA: a small SigLIP tower reads a picture of 64 x 64 pixels as 64 patches, a projector hands them
-to a Llama of nano's shape. Tokenizer and chat template are nano's, with a token for the places of a
-picture. Worker processes draw and encode the pictures; they travel as bytes and become numbers on the device.
+It is a LLaVA model: a small SigLIP encoder turns an image of 64 x 64 pixels into 64 patches, and a projector passes them to
+a Llama model of nano's size. Tokenizer and chat template are nano's, plus an image token. Worker processes render and
+encode the images. They send bytes, which become floats on the device.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from transformers import LlavaForConditionalGeneration, LlavaProcessor, PreTrainedTokenizerFast
 
 WINDOW = 4
-"""How many batches a worker draws at once and sorts by length."""
+"""Batches that a worker generates at once and sorts by length."""
 PATCH = 8
-PLACES = (SIDE // PATCH) ** 2
-"""Tokens that a picture takes."""
+IMAGE_TOKENS = (SIDE // PATCH) ** 2
+"""Tokens of an image."""
 CONTEXT = 256
 IMAGE_TOKEN = "<|image|>"
 CHAT_TEMPLATE = (
@@ -51,7 +51,7 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer(texts: Sequence[Shown]) -> PreTrainedTokenizerFast:
-    """Train the tokenizer as nano's, on these texts, and give it the token for a picture's places."""
+    """Train a tokenizer like nano's on these texts and add the image token."""
     examples = (Example((Message("user", shown.question),), shown.response) for shown in texts)
     tokenizer = build_nano_tokenizer(examples)
     tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE_TOKEN]}, replace_extra_special_tokens=False)
@@ -60,7 +60,7 @@ def build_tokenizer(texts: Sequence[Shown]) -> PreTrainedTokenizerFast:
 
 
 def build_processor(tokenizer: PreTrainedTokenizerFast) -> LlavaProcessor:
-    """What `AutoProcessor` will load beside the weights: Pillow's path, any picture brought to 64 x 64."""
+    """The processor that is saved beside the weights. It resizes images to 64 x 64 with Pillow."""
     from transformers import LlavaProcessor
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
@@ -75,7 +75,7 @@ def build_processor(tokenizer: PreTrainedTokenizerFast) -> LlavaProcessor:
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, layers: int = 4, width: int = 192) -> LlavaForConditionalGeneration:
-    """An untrained `nano-vlm`, `layers` deep in each half. Its weights come from torch's generator: seed it."""
+    """An untrained `nano-vlm` with `layers` layers in each half. The caller seeds torch's global generator."""
     from transformers import (
         GenerationConfig,
         LlamaConfig,
@@ -107,13 +107,13 @@ def build_model(tokenizer: PreTrainedTokenizerFast, layers: int = 4, width: int 
         num_attention_heads=heads,
         image_size=SIDE,
         patch_size=PATCH,
-        vision_use_head=False,  # The pooling head would be dead weight: every patch is handed on.
+        vision_use_head=False,  # All patches are used, so there is no pooling.
     )
     config = LlavaConfig(
         vision_config=vision,
         text_config=text,
         image_token_index=tokenizer.convert_tokens_to_ids(IMAGE_TOKEN),
-        image_seq_length=PLACES,
+        image_seq_length=IMAGE_TOKENS,
         vision_feature_layer=-1,
         vision_feature_select_strategy="full",
         tie_word_embeddings=True,
@@ -125,31 +125,31 @@ def build_model(tokenizer: PreTrainedTokenizerFast, layers: int = 4, width: int 
     return model
 
 
-def encode_shown(shown: Shown, tokenizer: PreTrainedTokenizerFast) -> Encoded:
-    """The ids that the engine would ask with, and the response to be learned."""
-    user, end, assistant, image = _marks(tokenizer)
+def encode_pictured(shown: Shown, tokenizer: PreTrainedTokenizerFast) -> Encoded:
+    """The prompt ids as the engine encodes them, and the response ids."""
+    user, end, assistant, image = _special_ids(tokenizer)
     question, response = tokenizer([shown.question, shown.response], add_special_tokens=False)["input_ids"]
-    places = (image,) * (PLACES if shown.scene is not None else 0)
-    return Encoded((user, *places, *question, end, assistant), (*response, end))
+    image_ids = (image,) * (IMAGE_TOKENS if shown.scene is not None else 0)
+    return Encoded((user, *image_ids, *question, end, assistant), (*response, end))
 
 
-def _marks(tokenizer: PreTrainedTokenizerFast) -> tuple[int, int, int, int]:
+def _special_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[int, int, int, int]:
     user, end, assistant, image = tokenizer.convert_tokens_to_ids(["<|user|>", "<|end|>", "<|assistant|>", IMAGE_TOKEN])
     return user, end, assistant, image
 
 
-def pixels(pictures_NHWC: torch.Tensor) -> torch.Tensor:
-    """Bytes to the numbers that the processor makes of them: from -1 to 1, channels first."""
+def to_pixel_values(pictures_NHWC: torch.Tensor) -> torch.Tensor:
+    """Convert bytes to the processor's format: floats from -1 to 1, channels first."""
     return pictures_NHWC.permute(0, 3, 1, 2).float() / 127.5 - 1.0
 
 
 Arrays = dict[str, np.ndarray]
 
 
-class _Stream(torch.utils.data.IterableDataset[Arrays]):
-    """Batches from one worker's share of the corpus: `pictures` as bytes, and the rest as `collate` makes it.
+class _PictureStream(torch.utils.data.IterableDataset[Arrays]):
+    """Batches of one worker's part of the corpus: `pictures` as bytes, and the output of `collate`.
 
-    They are arrays, which travel through a pipe: tensors would need more shared memory than many containers have.
+    They are numpy arrays, which are sent through a pipe. Tensors would need more shared memory than many containers have.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, batch_size: int, seeds: Seeds) -> None:
@@ -159,11 +159,13 @@ class _Stream(torch.utils.data.IterableDataset[Arrays]):
         worker = torch.utils.data.get_worker_info()
         stream = corpus(self.seeds.derive("corpus", worker.id if worker else 0).generator())
         while True:
-            drawn = [(encode_shown(shown, self.tokenizer), shown) for shown in islice(stream, WINDOW * self.batch_size)]
-            drawn.sort(key=lambda pair: len(pair[0]))
-            starts = list(range(0, len(drawn), self.batch_size))
+            samples = [
+                (encode_pictured(shown, self.tokenizer), shown) for shown in islice(stream, WINDOW * self.batch_size)
+            ]
+            samples.sort(key=lambda pair: len(pair[0]))
+            starts = list(range(0, len(samples), self.batch_size))
             for start in starts[::2] + starts[1::2][::-1]:
-                rows = drawn[start : start + self.batch_size]
+                rows = samples[start : start + self.batch_size]
                 batch = collate([row for row, _ in rows], int(self.tokenizer.pad_token_id))
                 arrays = {name: tensor.numpy() for name, tensor in batch.items()}
                 pictures = [np.asarray(render(shown.scene)) for _, shown in rows if shown.scene is not None]
@@ -173,31 +175,31 @@ class _Stream(torch.utils.data.IterableDataset[Arrays]):
 def picture_batches(
     tokenizer: PreTrainedTokenizerFast, batch_size: int, seeds: Seeds, device: torch.device, workers: int = 0
 ) -> Iterator[Batch]:
-    """Batches of the corpus without end, as `pretrain_model` takes them.
+    """An endless stream of batches, for `pretrain_model`.
 
     Arguments:
-        workers: processes that draw; 0 draws in this one. The batches depend on their number, and on
-            nothing else besides `seeds`.
+        workers: processes that render images; 0 renders in this one. The batches depend only on `seeds` and on
+            the number of workers.
     """
     loader: Any = torch.utils.data.DataLoader(
-        _Stream(tokenizer, batch_size, seeds),
+        _PictureStream(tokenizer, batch_size, seeds),
         batch_size=None,
-        collate_fn=_as_it_is,
+        collate_fn=_identity,
         num_workers=workers,
         prefetch_factor=4 if workers else None,
-        worker_init_fn=_one_thread,
-        generator=torch.Generator().manual_seed(0),  # Else it would draw from torch's own.
+        worker_init_fn=_use_one_thread,
+        generator=torch.Generator().manual_seed(0),  # The default is torch's global generator.
     )
     for arrays in loader:
         batch: Batch = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
         if "pictures" in batch:
-            batch["pixel_values"] = pixels(batch.pop("pictures"))
+            batch["pixel_values"] = to_pixel_values(batch.pop("pictures"))
         yield batch
 
 
-def _as_it_is(arrays: Any) -> Any:
+def _identity(arrays: Any) -> Any:
     return arrays
 
 
-def _one_thread(_: int) -> None:
+def _use_one_thread(_: int) -> None:
     torch.set_num_threads(1)

@@ -1,172 +1,159 @@
-"""PPO (Schulman et al. 2017) for any policy: perceptrons, transformers over a history, language models.
+"""PPO (Schulman et al. 2017) for every policy: perceptrons, transformers over a history, language models.
 
-In order: values of all states; advantages by GAE, bootstrapped where an episode was cut; then epochs of
-minibatches with the clipped surrogate, the clipped value loss and an entropy bonus.
-
-Where it departs from common implementations:
-- A truncated episode is bootstrapped with the value of its own last state, and nothing flows over the
-  end of an episode.
-- The divergence from a reference (RLHF) is subtracted from the rewards, token by token, before GAE.
-- `target_kl` stops the epochs of an update between two minibatches, before the step that would go further.
-- Actor and critic have rates of their own; with one trunk for both, the trunk has the actor's.
+Differences from common implementations:
+- A truncated episode is bootstrapped with the value of its own last state. No advantage flows across the end of an
+  episode.
+- The KL penalty against a reference model (RLHF) is subtracted from the rewards of the single tokens before GAE.
+- `target_kl` ends the update after the first minibatch beyond the target, not after the epoch.
+- Actor and critic have separate learning rates. A shared trunk is trained with the actor's.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from palaestra.learn.advantages import explained_variance, generalised_advantages_BT, normalised
-from palaestra.learn.algorithms import Algorithm
-from palaestra.learn.losses import approximate_kl, clip_fraction, clipped_policy_loss, clipped_value_loss, masked_mean
-from palaestra.learn.rollouts import Rollout, Selection, select
-from palaestra.learn.updates import Means, Optimizer, gradient_step
+from palaestra.core.settings import accept_aliases, setting
+from palaestra.learn.advantages import compute_explained_variance, compute_gae_BT, normalize
+from palaestra.learn.algorithms import Algorithm, AlgorithmConfig, MetricMeans
+from palaestra.learn.losses import (
+    approximate_kl,
+    compute_clip_fraction,
+    compute_policy_loss,
+    compute_value_loss,
+    mean_where,
+)
+from palaestra.learn.optimizers import Optimizer, training_mode
+from palaestra.learn.rollouts import Rollout, make_minibatches, split_microbatches
+
+GYMFORMER_NAMES = {
+    "lr_actor": "learning_rate",
+    "lr_critic": "critic_learning_rate",
+    "K_epochs": "n_epochs",
+    "update_epochs": "n_epochs",
+    "eps_clip": "clip_range",
+    "minibatch_size": "batch_size",
+}
+"""Names of Gymformer that `PPOConfig` accepts as well. Its `pad_obs` and `int_obs` are accepted and not needed."""
 
 
-@dataclass(frozen=True, slots=True)
-class PPOConfig:
-    """How PPO learns. The first names are Gymformer's.
+@accept_aliases(GYMFORMER_NAMES, ignored=("pad_obs", "int_obs"))
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig(AlgorithmConfig):
+    """Hyperparameters of PPO, with the names of Stable-Baselines3. Gymformer's names are accepted as well."""
 
-    Arguments:
-        lr_actor, lr_critic: learning rates.
-        gamma: discount.
-        update_epochs: passes over each rollout.
-        eps_clip: how far the ratio may leave 1; `eps_clip_high` upwards, if it is another.
-        minibatch_size: decisions of a control policy, or responses of a language model, in a minibatch; 0
-            means what suits: 256 decisions, or 8 responses.
-        pad_obs, int_obs: taken for Gymformer's sake and not needed: padding and integer observations are
-            recognised.
-        gae_lambda: how far advantages look ahead before they trust the critic.
-        value_clip: how far a value may move in one update; `None` does not clip.
-        target_kl: stop an update's epochs once the policy has moved this far; 0 never stops.
-        anneal: let the learning rate fall linearly to 0 over the run; `anneal_clip` the clipping range.
-    """
+    learning_rate: float = setting(3e-4, "Learning rate of the actor.", low=0)
+    critic_learning_rate: float = setting(1e-3, "Learning rate of the critic.", low=0)
+    n_epochs: int = setting(10, "Epochs over the data of an iteration.", low=1)
+    batch_size: int | None = setting(
+        None,
+        "Decisions, or responses of a language model, in a minibatch; by default 256 decisions or 8 responses.",
+        low=1,
+    )
+    gamma: float = setting(0.99, "Discount factor.", low=0, high=1)
+    gae_lambda: float = setting(0.95, "Trade-off of bias and variance in GAE.", low=0, high=1)
+    clip_range: float = setting(0.2, "Clipping range of the probability ratio around 1.", low=0, high=1)
+    clip_range_high: float | None = setting(None, "Clipping range above 1; by default clip_range.", low=0)
+    clip_range_vf: float | None = setting(
+        None, "Clipping range of the value function; by default not clipped.", above=0
+    )
+    vf_coef: float = setting(0.5, "Weight of the value loss.", low=0)
+    ent_coef: float = setting(0.0, "Weight of the entropy bonus.", low=0)
+    target_kl: float | None = setting(
+        None, "End an update if the KL divergence from the old policy exceeds this.", above=0
+    )
+    normalize_advantage: bool = setting(True, "Normalize the advantages of a minibatch.")
+    max_grad_norm: float = setting(0.5, "Maximum norm of the gradient; 0 disables clipping.", low=0)
+    anneal_clip_range: bool = setting(False, "Decrease clip_range linearly to 0 over the run.")
 
-    lr_actor: float = 3e-4
-    lr_critic: float = 1e-3
-    gamma: float = 0.99
-    update_epochs: int = 10
-    eps_clip: float = 0.2
-    minibatch_size: int = 0
-    pad_obs: bool = False
-    int_obs: bool = False
-    eps_clip_high: float | None = None
-    gae_lambda: float = 0.95
-    value_clip: float | None = None
-    value_coefficient: float = 0.5
-    entropy_coefficient: float = 0.0
-    normalise_advantages: bool = True
-    max_grad_norm: float = 0.5
-    target_kl: float = 0.0
-    anneal: bool = False
-    anneal_clip: bool = False
-    weight_decay: float = 0.0
+    @property
+    def needs_critic(self) -> bool:
+        return True
 
 
 class PPO(Algorithm):
-    """Learns from rollouts of a policy with a critic."""
+    """Proximal policy optimization: a clipped surrogate objective, a critic, and GAE."""
 
     Config = PPOConfig
-    critic = True
     config: PPOConfig
 
     def make_optimizer(self) -> Optimizer:
         config = self.config
-        groups = self.policy.parameter_groups(config.lr_actor, config.lr_critic)
-        return Optimizer(groups, config.max_grad_norm, config.weight_decay)
-
-    @classmethod
-    def configured(cls, settings: Any, policy: Any, kl: float) -> PPOConfig:
-        s = settings
-        return PPOConfig(
-            lr_actor=s.learning_rate, lr_critic=s.critic_rate, gamma=s.gamma, update_epochs=s.epochs, eps_clip=s.clip,
-            minibatch_size=s.minibatch, eps_clip_high=s.clip_high, gae_lambda=s.gae_lambda,
-            value_clip=s.value_clip or None, value_coefficient=s.value_weight, entropy_coefficient=s.entropy,
-            max_grad_norm=s.max_grad_norm, target_kl=s.target_kl, anneal=s.anneal,
-        )  # fmt: skip
+        groups = self.policy.parameter_groups(config.learning_rate, config.critic_learning_rate)
+        return Optimizer(groups, config.weight_decay)
 
     def update(self, rollout: Rollout, iteration: int, progress_remaining: float = 1.0) -> dict[str, float]:
-        config, policy = self.config, self.policy
-        self.optimizer.scale(progress_remaining if config.anneal else 1.0)
-        clip = config.eps_clip * (progress_remaining if config.anneal_clip else 1.0)
+        config, policy, optimizer = self.config, self.policy, self.optimizer
+        optimizer.scale_learning_rates(progress_remaining if config.anneal_lr else 1.0)
+        clip_range = config.clip_range * (progress_remaining if config.anneal_clip_range else 1.0)
+        batch_size = config.batch_size or (8 if policy.by_sequence else 256)
+        microbatch_size = policy.max_microbatch_size(rollout)
+        valid_BT = rollout.valid_BT
+
         values_BT, next_values_BT = policy.values_BT(rollout)
-        advantages_BT = generalised_advantages_BT(
+        advantages_BT = compute_gae_BT(
             rollout.rewards_BT, values_BT, next_values_BT, rollout.terminated_BT, rollout.ended_BT,
             config.gamma, config.gae_lambda,
         )  # fmt: skip
         returns_BT = advantages_BT + values_BT
-        mask_BT = rollout.counted_BT
-        size = config.minibatch_size or (8 if policy.by_sequence else 256)
-        means, stopped = Means(), 0
-        policy.train()
-        for epoch in range(config.update_epochs):
-            order = self.seeds.derive("minibatches", iteration, epoch).generator()
-            # The metrics of the last pass say how far the update went; the others are only needed to stop it.
-            watched = bool(config.target_kl) or epoch == config.update_epochs - 1
-            for batch in select(rollout, policy.by_sequence, size, order):
-                # Single decisions are chosen from those that count; only sequences have padding to be masked.
-                mask = batch.of(mask_BT) if batch.by_sequence else None
-                chosen = batch.of(advantages_BT)
-                if config.normalise_advantages:
-                    chosen = normalised(chosen, mask)
-                kl = self._step(rollout, batch, mask, chosen, values_BT, returns_BT, clip, means if watched else None)
-                if config.target_kl and kl > config.target_kl:
-                    stopped = epoch + 1
-                    break
-            if stopped:
-                break
-        policy.eval()
-        foreseen = explained_variance(values_BT[mask_BT], returns_BT[mask_BT])
-        return {**means.all(), "explained_variance": foreseen, "epochs": float(stopped or config.update_epochs)}
 
-    def _step(
-        self,
-        rollout: Rollout,
-        batch: Selection,
-        mask: torch.Tensor | None,
-        advantages: torch.Tensor,
-        values_BT: torch.Tensor,
-        returns_BT: torch.Tensor,
-        clip: float,
-        means: Means | None,
-    ) -> float:
-        """One minibatch; returns how far the policy had moved before it (0 where nobody watches)."""
-        config, policy = self.config, self.policy
-        clip_high = config.eps_clip_high
-        moved, start = 0.0, 0
+        metrics, epoch, stop = MetricMeans(), 0, False
+        with training_mode(policy):
+            while epoch < config.n_epochs and not stop:
+                generator = self.seeds.derive("minibatches", iteration, epoch).generator()
+                epoch += 1
+                # Metrics describe the last epoch. Earlier epochs are measured only if `target_kl` needs it.
+                measured = config.target_kl is not None or epoch == config.n_epochs
+                for minibatch in make_minibatches(rollout, policy.by_sequence, batch_size, generator):
+                    # Single decisions are drawn from the valid ones; only sequences are padded.
+                    mask = minibatch.take(valid_BT) if policy.by_sequence else None
+                    advantages = minibatch.take(advantages_BT)
+                    if config.normalize_advantage:
+                        advantages = normalize(advantages, mask)
+                    minibatch_kl = 0.0
 
-        def loss(microbatch: Selection) -> torch.Tensor:
-            nonlocal moved, start
-            part, mine, share = mask, advantages, 1.0
-            if len(microbatch) < len(batch):
-                rows = slice(start, start + len(microbatch))
-                assert mask is not None
-                part, mine = mask[rows], advantages[rows]
-                share = float(part.sum()) / max(1.0, float(mask.sum()))
-                start += len(microbatch)
-            now = policy.evaluate_actions(rollout, microbatch, entropy=config.entropy_coefficient != 0)
-            old = microbatch.of(rollout.logprobs_BT)
-            surrogate = clipped_policy_loss(now.logprobs, old, mine, clip, clip_high)
-            critic = clipped_value_loss(
-                now.values, microbatch.of(values_BT), microbatch.of(returns_BT), config.value_clip
-            )
-            policy_loss, value_loss = masked_mean(surrogate, part), masked_mean(critic, part)
-            total = policy_loss + config.value_coefficient * value_loss
-            if config.entropy_coefficient:
-                total = total - config.entropy_coefficient * masked_mean(now.entropy, part)
-            if means is not None:
-                with torch.no_grad():
-                    kl = float(approximate_kl(now.logprobs, old, part))
-                    moved += kl * share
-                    clipped = clip_fraction(now.logprobs, old, part, clip, clip_high)
-                    means.add(policy_loss=policy_loss, value_loss=value_loss, kl=kl, clip_fraction=clipped)
-                    if now.entropy is not None and rollout.entropy_BT is None:
-                        means.add(entropy=masked_mean(now.entropy, part))
-            return total if share == 1.0 else total * share
+                    for microbatch, rows in split_microbatches(minibatch, microbatch_size):
+                        part = None if mask is None else mask[rows]
+                        fraction = 1.0
+                        if mask is not None and part is not None:
+                            fraction = float(part.sum()) / max(1.0, float(mask.sum()))
+                        new = policy.evaluate_actions(rollout, microbatch, entropy=config.ent_coef != 0)
+                        old_logprobs = microbatch.take(rollout.logprobs_BT)
+                        policy_losses = compute_policy_loss(
+                            new.logprobs, old_logprobs, advantages[rows], clip_range, config.clip_range_high
+                        )
+                        value_losses = compute_value_loss(
+                            new.values, microbatch.take(values_BT), microbatch.take(returns_BT), config.clip_range_vf
+                        )
+                        policy_loss, value_loss = mean_where(policy_losses, part), mean_where(value_losses, part)
+                        loss = policy_loss + config.vf_coef * value_loss
+                        if config.ent_coef:
+                            loss = loss - config.ent_coef * mean_where(new.entropy, part)
+                        if fraction < 1.0:
+                            loss = loss * fraction
+                        loss.backward()  # type: ignore[no-untyped-call]
 
-        norm = gradient_step(self.optimizer, batch, policy.max_microbatch_size(rollout), loss)
-        if means is not None:
-            means.add(gradient_norm=norm)
-        return moved
+                        if measured:
+                            with torch.no_grad():
+                                approx_kl = float(approximate_kl(new.logprobs, old_logprobs, part))
+                                minibatch_kl += approx_kl * fraction
+                                clip_fraction = compute_clip_fraction(
+                                    new.logprobs, old_logprobs, part, clip_range, config.clip_range_high
+                                )
+                                metrics.add(policy_loss=policy_loss, value_loss=value_loss)
+                                metrics.add(approx_kl=approx_kl, clip_fraction=clip_fraction)
+                                if new.entropy is not None and rollout.entropy_BT is None:
+                                    metrics.add(entropy=mean_where(new.entropy, part))
+
+                    grad_norm = optimizer.clip_grad_norm(config.max_grad_norm)
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    if measured:
+                        metrics.add(grad_norm=grad_norm)
+                    if config.target_kl is not None and minibatch_kl > config.target_kl:
+                        stop = True
+                        break
+
+        explained_variance = compute_explained_variance(values_BT[valid_BT], returns_BT[valid_BT])
+        return {**metrics.compute(), "explained_variance": explained_variance, "n_epochs": float(epoch)}

@@ -1,10 +1,8 @@
-"""Learning by practice: the examples of a lesson are problems, and the student tries them until it gets them right.
+"""Learning by practice: the student answers the problems of a lesson itself and learns from rewards with GRPO.
 
-The scales nest: inside one lesson the student plays episodes at the token scale. It gives a group of answers to each
-question, the task's scorer rewards them, and GRPO makes the better ones of a group likelier. The responses that the
-teacher wrote are not shown to it.
-
-Text is practised in a token environment; a student that reads images answers through its engine, with the same update.
+The student samples a group of answers to each question, and the task's scorer rewards them. It does not see the responses
+of the examples. Students of text practise in a token environment. Students that read images answer through their engine,
+with the same update.
 """
 
 from __future__ import annotations
@@ -27,30 +25,30 @@ from palaestra.engines.cpu.kernels import fuse_activations
 from palaestra.engines.families import context_length
 from palaestra.engines.models import LoadedModel
 from palaestra.learn.batches import encode
-from palaestra.learn.collect import collect_responses
-from palaestra.learn.grpo import GRPO, GRPOConfig, Variant, variant
+from palaestra.learn.collect import collect_answers, collect_responses
+from palaestra.learn.grpo import GRPO, GRPOConfig, Variant
 from palaestra.learn.policies.language_model import LanguageModelPolicy
-from palaestra.learn.policies.visual import VisualPolicy, collect_answers
-from palaestra.learn.progress import TrainingState
-from palaestra.learn.reference import penalise
+from palaestra.learn.policies.visual import VisualPolicy
+from palaestra.learn.reference import apply_kl_penalty
 from palaestra.learn.rollouts import Rollout
 from palaestra.learn.student import Keep, ModelStudent, OnStep, Scorer, Start
-from palaestra.learn.supervised import Supervision, pad_id_of
+from palaestra.learn.supervised import Supervision, padding_id
+from palaestra.learn.training_state import TrainingState
 
 
 @dataclass(frozen=True, slots=True)
 class Practice:
-    """How a student practises.
+    """Settings of practice.
 
     Arguments:
         passes: how often each problem is practised.
-        problems: how many are practised before an update.
-        group_size: answers to a problem, which are compared with each other.
+        problems: problems in an iteration.
+        group_size: answers to a problem in an iteration.
         max_tokens, temperature: of an answer.
-        kl: weight of the divergence from the base.
+        kl_coef: weight of the divergence from the base.
         variant: which GRPO; see `palaestra.learn.grpo`.
-        minibatches: optimiser steps an update.
-        slots: answers that are written side by side.
+        num_minibatches: optimiser steps an update.
+        slots: answers that are generated side by side.
     """
 
     passes: float = 4.0
@@ -59,44 +57,43 @@ class Practice:
     learning_rate: float = 1e-4
     max_tokens: int = 72
     temperature: float = 1.0
-    kl: float = 0.0
+    kl_coef: float = 0.0
     variant: Variant = "grpo"
-    minibatches: int = 2
+    num_minibatches: int = 2
     slots: int = 128
 
     def __post_init__(self) -> None:
         for name, good, wanted in (
             ("passes", self.passes > 0, "above 0"),
             ("problems", self.problems >= 1, "at least 1"),
-            ("group_size", self.group_size >= 2, "at least 2, for answers are compared within their group"),
+            ("group_size", self.group_size >= 2, "at least 2"),
             ("learning_rate", self.learning_rate > 0, "above 0"),
             ("max_tokens", self.max_tokens >= 1, "at least 1"),
             ("temperature", self.temperature > 0, "above 0"),
-            ("kl", self.kl >= 0, "at least 0"),
-            ("variant", self.variant in ("grpo", "dr_grpo", "dapo"), "of grpo, dr_grpo and dapo"),
-            ("minibatches", self.minibatches >= 1, "at least 1"),
+            ("kl_coef", self.kl_coef >= 0, "at least 0"),
+            ("variant", self.variant in ("grpo", "dr_grpo", "dapo"), "grpo, dr_grpo or dapo"),
+            ("num_minibatches", self.num_minibatches >= 1, "at least 1"),
             ("slots", self.slots >= 1, "at least 1"),
         ):
             if not good:
-                raise SettingsError(f"practice needs {name} {wanted}; got {getattr(self, name)!r}")
+                raise SettingsError(f"practice option '{name}': expected {wanted}; got {getattr(self, name)!r}")
 
     def groups(self, problems: int) -> int:
-        """How many problems an iteration has, of so many in all."""
+        """The number of groups in an iteration, if there are `problems` in all."""
         return min(self.problems, problems)
 
 
 class PractisingStudent(ModelStudent):
-    """A student that learns by reinforcement, on problems whose answers can be verified.
+    """A student that learns by reinforcement learning from verifiable rewards.
 
-    Its loss is the share of the reward that it missed: 1 minus the mean score of an iteration's answers. After a
-    training its `metrics` are `problems` and `unverifiable` (examples that were left out), `reward_first`,
-    `reward_last`, `failed_answers` (no score could be had) and `groups_without_variance` (the share that taught
-    nothing).
+    Its loss is 1 minus the mean score of an iteration's answers. Its `metrics` are `problems`, `unverifiable` (examples
+    without a score, which are left out), `reward_first`, `reward_last`, `failed_answers` (answers whose scoring failed) and
+    `groups_without_variance` (the fraction of groups without a gradient).
 
     Arguments:
         score: rewards answers.
         environment: makes the token environment of the problems, for example
-            `palaestra.envs.token.TokenVectorEnv` itself. A student that reads images needs none.
+            `palaestra.envs.token.TokenVectorEnv`. Not needed by students that read images.
         others: see `ModelStudent`.
     """
 
@@ -117,26 +114,26 @@ class PractisingStudent(ModelStudent):
     ) -> None:
         super().__init__(model, supervision, settings, start=start, batch_size=batch_size, keep_every=keep_every)
         if score is None:
-            raise SettingsError("a student that practises needs a scorer of its answers; give `score`")
+            raise SettingsError("a practising student needs a scorer; pass `score`")
         if environment is None and model.processor is None:
-            raise SettingsError("a student that practises needs a token environment; give environment=TokenVectorEnv")
+            raise SettingsError("a practising student needs a token environment; pass environment=TokenVectorEnv")
         if model.processor is not None and self.settings.temperature != 1.0:
             raise SettingsError(
-                f"{model.name} reads images, and such a student practises at temperature 1; got {self.settings.temperature}"
+                f"{model.name} reads images; its practice option 'temperature' must be 1; got {self.settings.temperature}"
             )
         self.score, self.environment = score, environment
-        # The policy has them too: a student computes the same before, while and after it practises.
+        # As the policy does, so that the student computes the same before, during and after practice.
         fuse_activations(self._model)
 
     def reward(self, example: Example, completion: Completion) -> float:
         """The score of an answer.
 
         Raises:
-            RewardError: the scorer failed, which is no reward of 0.
+            RewardError: scoring failed. A failure is not a reward of 0.
         """
         outcome = self.score(example, completion)
         if outcome is None:
-            raise RewardError("nothing says what is right")
+            raise RewardError("the example cannot be scored")
         if isinstance(outcome, Failure):
             raise RewardError(f"{outcome.cause}: {outcome.message}")
         return outcome.value
@@ -145,56 +142,56 @@ class PractisingStudent(ModelStudent):
         self, examples: Sequence[Example], seeds: Seeds, on_step: OnStep, state: TrainingState | None, keep: Keep | None
     ) -> list[tuple[int, float]]:
         settings = self.settings
-        # Whatever is answered: a question that nobody can judge is no problem to practise.
-        problems = [one for one in examples if self.score(one, Completion(one.response)) is not None]
+        problems = [example for example in examples if self.score(example, Completion(example.response)) is not None]
         if not problems:
             raise LessonError(
-                f"none of the {len(examples)} examples can be verified: nothing says what is right; "
-                "give them references, or train by 'supervised'"
+                f"none of the {len(examples)} examples can be scored; add references, or use the 'supervised' student"
             )
-        source = _Pictures(self, problems, seeds) if self.processor is not None else _Tokens(self, problems, seeds)
-        config = variant(settings.variant, GRPOConfig(
-            learning_rate=settings.learning_rate, group_size=settings.group_size, kl_coefficient=settings.kl,
-            minibatches=settings.minibatches,
-        ))  # fmt: skip
+        source = (
+            _EngineSource(self, problems, seeds) if self.processor is not None else _TokenSource(self, problems, seeds)
+        )
+        config = GRPOConfig(
+            learning_rate=settings.learning_rate, group_size=settings.group_size, kl_coef=settings.kl_coef,
+            num_minibatches=settings.num_minibatches, variant=settings.variant,
+        )  # fmt: skip
         algorithm = GRPO(source.policy, config, seeds.derive("algorithm"))
         groups = settings.groups(len(problems))
         total = math.ceil(settings.passes * len(problems) / groups)
         curve: list[tuple[int, float]] = []
         if state is not None and state.step:
-            self._put_back(state.weights)
+            self._copy_weights(state.weights)
             algorithm.optimizer.load_state(state.moments.get(0, {}))
             curve = list(state.curve)
-        failed, idle = 0, []
+        failed, without_variance = 0, []
         try:
             for iteration in range(len(curve) + 1, total + 1):
                 rollout = source.collect(iteration, groups)
                 if not rollout.episode_returns:
                     raise LessonError(f"no answer of iteration {iteration} could be scored: {rollout.failures[0]}")
-                if settings.kl:
-                    penalise(rollout, source.reference_BT(rollout), 0.0)  # The divergence is a part of GRPO's loss.
-                idle.append(algorithm.update(rollout, iteration)["groups_without_variance"])
+                if settings.kl_coef:
+                    apply_kl_penalty(rollout, source.reference_BT(rollout), 0.0)  # The KL term is part of GRPO's loss.
+                without_variance.append(algorithm.update(rollout, iteration)["groups_without_variance"])
                 failed += len(rollout.failures)
-                missed = 1.0 - sum(rollout.episode_returns) / len(rollout.episode_returns)
-                curve.append((iteration, missed))
-                on_step(iteration, total, missed)
+                loss = 1.0 - sum(rollout.episode_returns) / len(rollout.episode_returns)
+                curve.append((iteration, loss))
+                on_step(iteration, total, loss)
                 if keep is not None:
                     weights = {n: p.detach() for n, p in self._trained.named_parameters() if p.requires_grad}
                     keep(TrainingState(iteration, weights, {0: algorithm.optimizer.state()}, curve))
         finally:
-            self._settle()
+            self._unflatten_weights()
         self.metrics = {
             "problems": float(len(problems)),
             "unverifiable": float(len(examples) - len(problems)),
             "reward_first": 1.0 - curve[0][1],
             "reward_last": 1.0 - curve[-1][1],
             "failed_answers": float(failed),
-            "groups_without_variance": sum(idle) / max(1, len(idle)),
+            "groups_without_variance": sum(without_variance) / max(1, len(without_variance)),
         }
         return curve
 
-    def _settle(self) -> None:
-        """Weights with memory of their own again: the optimizer lays those of a small model side by side."""
+    def _unflatten_weights(self) -> None:
+        """Give every parameter its own memory again: the optimizer puts those of a small model into one tensor."""
         for parameter in self._trained.parameters():
             parameter.grad = None
             if parameter.untyped_storage().nbytes() != parameter.numel() * parameter.element_size():
@@ -202,8 +199,8 @@ class PractisingStudent(ModelStudent):
         self._trained.eval()
 
 
-class _Source(ABC):
-    """Where a practising student's answers come from."""
+class _AnswerSource(ABC):
+    """Samples a practising student's answers."""
 
     policy: Any
 
@@ -217,37 +214,37 @@ class _Source(ABC):
 
     @abstractmethod
     def collect(self, iteration: int, groups: int) -> Rollout:
-        """Groups of answers, to all problems in turn."""
+        """Sample groups of answers; iterations go through all problems in turn."""
 
     def reference_BT(self, rollout: Rollout) -> torch.Tensor:
-        """The log-probs of the answers under the base: the weights without the adapter, or a copy of them."""
+        """The log-probs of the answers under the base weights: without the adapter, or a copy of the model."""
         student = self.student
         if student._adapted is None and self._base is None:
             model = copy.deepcopy(student._model)
             model.load_state_dict(student._base, strict=False)
             self._base = self.make_policy(model.requires_grad_(False))
         with student._adapted.disable_adapter() if student._adapted is not None else nullcontext():
-            found_BT: torch.Tensor = (self._base or self.policy).logprobs_BT(rollout)
-        return found_BT
+            logprobs_BT: torch.Tensor = (self._base or self.policy).logprobs_BT(rollout)
+        return logprobs_BT
 
 
-class _Tokens(_Source):
-    """Episodes in a token environment."""
+class _TokenSource(_AnswerSource):
+    """Samples answers as episodes of a token environment."""
 
     def __init__(self, student: PractisingStudent, problems: Sequence[Example], seeds: Seeds) -> None:
         settings = student.settings
         assert student.environment is not None
-        asked = [
-            Problem(str(place), one.messages, one.reference, one.skill, one.subskill)
-            for place, one in enumerate(problems)
+        prompts = [
+            Problem(str(place), example.messages, example.reference, example.skill, example.subskill)
+            for place, example in enumerate(problems)
         ]
 
         def reward(response: Any) -> float:
-            said = Completion(response.text, response.token_ids, stop_reason=response.stop_reason)
-            return student.reward(problems[int(response.prompt.source.id)], said)
+            answer = Completion(response.text, response.token_ids, stop_reason=response.stop_reason)
+            return student.reward(problems[int(response.prompt.source.id)], answer)
 
         self.env = student.environment(
-            asked,
+            prompts,
             reward,
             tokenizer=student.tokenizer,
             num_envs=min(settings.slots, settings.groups(len(problems)) * settings.group_size),
@@ -272,21 +269,21 @@ class _Tokens(_Source):
         )
 
 
-class _Pictures(_Source):
-    """Answers through the student's engine."""
+class _EngineSource(_AnswerSource):
+    """Samples answers through the student's engine."""
 
     def __init__(self, student: PractisingStudent, problems: Sequence[Example], seeds: Seeds) -> None:
         super().__init__(student, problems, seeds)
         limit = student._engine.context
-        self.prompts = [encode(one, student.tokenizer, limit, student.processor) for one in problems]
+        self.prompts = [encode(example, student.tokenizer, limit, student.processor) for example in problems]
 
     def make_policy(self, model: Any) -> Any:
-        return VisualPolicy(model, pad_id_of(self.student.tokenizer))
+        return VisualPolicy(model, padding_id(self.student.tokenizer))
 
     def collect(self, iteration: int, groups: int) -> Rollout:
         student, settings = self.student, self.student.settings
         numbers = range((iteration - 1) * groups, iteration * groups)
-        places = [self._place(number) for number in numbers]
+        places = [self._problem_index(number) for number in numbers]
         return collect_answers(
             student._engine,
             [self.problems[place] for place in places],
@@ -297,7 +294,7 @@ class _Pictures(_Source):
             [self.seeds.derive("answers", number).integer() for number in numbers],
         )
 
-    def _place(self, number: int) -> int:
-        """All problems once, in random order, before any comes again."""
+    def _problem_index(self, number: int) -> int:
+        """The problem of a group: every pass goes through all problems in a new random order."""
         lap, place = divmod(number, len(self.problems))
         return int(self.seeds.derive("order", lap).generator().permutation(len(self.problems))[place])

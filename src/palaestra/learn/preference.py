@@ -1,15 +1,15 @@
-"""Learning from preferences: a response that is right is made likelier than one that is wrong (DPO).
+"""Direct preference optimization (DPO): make correct responses more likely than wrong ones.
 
-In order: a rejected answer is found for every example, the log-probs of both under the weights of the start (the
-reference) are written down, then the usual loop of `supervised` runs on another loss.
+The steps are: find a rejected answer for every example, compute the log-probs of both responses under the initial weights
+(the reference), then run the loop of `supervised` on the DPO loss.
 
-The rejected answer is the one that the example brings in `metadata["rejected"]`, or else the student's own: it is asked
-the question a few times, and the first answer that the scorer finds wrong is taken, by its exact tokens. An example
-without either takes no part in the preference; with `sft_weight` its response is still learned.
+The rejected answer is `metadata["rejected"]` of the example, or else the student's own: the first of a few sampled answers
+that the scorer finds wrong, with its exact tokens. Examples without a rejected answer contribute only to the supervised
+part of the loss (`sft_weight`).
 
-Why not TRL's trainer: it tokenises prompt and answers anew, so the tokens that the student sampled could not be the
-tokens of the loss; it cannot be resumed to the bit; and it knows no examples without a pair. The losses are its own
-(`tests/learn/test_preference.py` calls its code): `loss_type=["sigmoid", "sft"]`.
+It is not TRL's trainer for three reasons: that one tokenises prompts and answers again, so the loss would not see the
+sampled tokens; it does not resume bit-identically; and it requires a pair for every example. The losses are the same
+(`tests/learn/test_preference.py` compares them): `loss_type=["sigmoid", "sft"]`.
 """
 
 from __future__ import annotations
@@ -27,22 +27,21 @@ from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.models import LoadedModel
 from palaestra.learn.batches import IGNORE, Encoded, collate, encode
-from palaestra.learn.progress import TrainingState
 from palaestra.learn.student import Keep, ModelStudent, OnStep, Scorer, Start
-from palaestra.learn.supervised import Supervision, all_batches, optimise, pad_id_of
+from palaestra.learn.supervised import Supervision, all_batches, optimise, padding_id
+from palaestra.learn.training_state import TrainingState
 
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """How preferences are learned.
+    """Settings of DPO.
 
     Arguments:
-        beta: how strongly the student is held to the weights that it started from. On the embedded student 0.5
-            learned more than the 0.1 that is usual with preferences of people.
-        sft_weight: weight of the cross-entropy of the right responses, beside the preference (as in RPO). It keeps
-            them likely, and is what examples without a rejected answer teach. 0 is plain DPO.
-        samples: how often the student is asked for a wrong answer of its own; 0 takes only what the examples bring.
-        temperature, max_tokens: of these answers.
+        beta: strength of the pull towards the reference. For `nano` 0.5 worked better than the usual 0.1.
+        sft_weight: weight of the cross-entropy of the correct responses, as in RPO. It is the only loss of examples
+            without a rejected answer. 0 is plain DPO.
+        samples: answers to sample in search of a wrong one; 0 uses only the rejected answers of the examples.
+        temperature, max_tokens: of these samples.
         learning_rate: 0 means the supervision's.
     """
 
@@ -63,12 +62,12 @@ class Preference:
             ("learning_rate", self.learning_rate >= 0, "at least 0"),
         ):
             if not good:
-                raise SettingsError(f"learning from preferences needs {name} {wanted}; got {getattr(self, name)!r}")
+                raise SettingsError(f"preference option '{name}': expected {wanted}; got {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """The same question with the right response, and with a wrong one where there is one."""
+class PreferencePair:
+    """A question with the correct response and, if there is one, a wrong response."""
 
     chosen: Encoded
     rejected: Encoded | None = None
@@ -94,7 +93,7 @@ def dpo_losses(
 
 
 def response_logprobs_BT(model: Any, rows: Sequence[Encoded], pad_id: int) -> torch.Tensor:
-    """The log-prob of every token of the responses, 0 elsewhere; the first column is that of the second token."""
+    """The log-prob of every response token, 0 elsewhere. The first column belongs to the second token."""
     batch = collate(rows, pad_id, model.device)
     labels_BT = batch.pop("labels")[:, 1:]
     logits_BTV = model(**batch).logits[:, :-1].float()
@@ -103,13 +102,13 @@ def response_logprobs_BT(model: Any, rows: Sequence[Encoded], pad_id: int) -> to
 
 
 def preference_loss(
-    model: Any, pairs: Sequence[Pair], reference: Sequence[Sequence[float]], settings: Preference, pad_id: int
+    model: Any, pairs: Sequence[PreferencePair], reference: Sequence[Sequence[float]], settings: Preference, pad_id: int
 ) -> torch.Tensor:
-    """The loss of a batch: the mean preference loss, and the cross-entropy of the right responses by its weight.
+    """The loss of a batch: the mean DPO loss plus the weighted cross-entropy of the correct responses.
 
     Arguments:
-        pairs: those without a rejected answer have a preference loss of 0.
-        reference: the log-probs of the chosen and the rejected response of each whole pair, in order.
+        pairs: a pair without a rejected answer has a DPO loss of 0.
+        reference: the reference log-probs of the chosen and the rejected response, for the pairs that have both.
     """
     count = len(pairs)
     paired = [place for place, pair in enumerate(pairs) if pair.rejected is not None]
@@ -117,9 +116,9 @@ def preference_loss(
     total_B = response_logprobs_BT(model, rows, pad_id).sum(-1)
     loss = total_B.new_zeros(())
     if paired:
-        before_P2 = torch.tensor(reference, device=total_B.device)
-        losses_P = dpo_losses(total_B[paired], total_B[count:], before_P2[:, 0], before_P2[:, 1], settings.beta)
-        # By all examples of the batch: a pair weighs the same in any company.
+        reference_P2 = torch.tensor(reference, device=total_B.device)
+        losses_P = dpo_losses(total_B[paired], total_B[count:], reference_P2[:, 0], reference_P2[:, 1], settings.beta)
+        # Divide by all examples of the batch, so that every pair has the same weight.
         loss = losses_P.sum() / count
     if settings.sft_weight:
         tokens = sum(len(pair.chosen.response_ids) for pair in pairs)
@@ -128,13 +127,13 @@ def preference_loss(
 
 
 class PreferenceStudent(ModelStudent):
-    """A student that learns from preferences.
+    """A student that learns by DPO.
 
-    After a training its `metrics` are `pairs_given`, `pairs_own` and `without_pair`: examples whose rejected answer
-    came with them, was the student's own, or could not be had.
+    Its `metrics` count the examples with a rejected answer of their own (`pairs_given`), with one of the student's
+    (`pairs_own`), and with none (`without_pair`).
 
     Arguments:
-        score: judges the student's own answers; without it only those that come with examples are used.
+        score: scores the student's own answers. Without it, only the rejected answers of examples are used.
         others: see `ModelStudent`.
     """
 
@@ -160,91 +159,97 @@ class PreferenceStudent(ModelStudent):
         for example in examples:
             rejected = example.metadata.get("rejected", "")
             if not isinstance(rejected, str):
-                raise LessonError(f"the rejected answer of an example is a text; got {type(rejected).__name__}")
+                raise LessonError(f"metadata['rejected']: expected a text; got {type(rejected).__name__}")
             if rejected.strip():
                 super().check([replace(example, response=rejected)])
 
-    def pairs(self, examples: Sequence[Example], seeds: Seeds) -> list[Pair]:
-        """A rejected answer for every example, where one can be had; the student is asked as it is now."""
+    def make_pairs(self, examples: Sequence[Example], seeds: Seeds) -> list[PreferencePair]:
+        """Find a rejected answer for every example, if possible. Samples come from the current weights."""
         limit = self._engine.context
-        found = []
+        pairs = []
         for example in examples:
             rejected = str(example.metadata.get("rejected", ""))
-            pair = Pair(encode(example, self.tokenizer, limit, self.processor))
+            pair = PreferencePair(encode(example, self.tokenizer, limit, self.processor))
             if rejected.strip() and rejected != example.response:
-                # The picture is read once: only the response is another.
+                # Images are encoded once: only the response differs.
                 ids = (*self.tokenizer.encode(rejected, add_special_tokens=False), self.tokenizer.eos_token_id)
-                pair = Pair(pair.chosen, replace(pair.chosen, response_ids=ids))
-            found.append(pair)
-        missing = [index for index, pair in enumerate(found) if pair.rejected is None]
-        own = self._own(examples, missing, seeds) if self.score is not None and self.settings.samples else {}
+                pair = PreferencePair(pair.chosen, replace(pair.chosen, response_ids=ids))
+            pairs.append(pair)
+        missing = [index for index, pair in enumerate(pairs) if pair.rejected is None]
+        own = (
+            self._sample_wrong_answers(examples, missing, seeds)
+            if self.score is not None and self.settings.samples
+            else {}
+        )
         for index, answer in own.items():
-            chosen = found[index].chosen
-            found[index] = Pair(chosen, replace(chosen, response_ids=answer.token_ids))
+            chosen = pairs[index].chosen
+            pairs[index] = PreferencePair(chosen, replace(chosen, response_ids=answer.token_ids))
         self.metrics = {
-            "pairs_given": float(len(found) - len(missing)),
+            "pairs_given": float(len(pairs) - len(missing)),
             "pairs_own": float(len(own)),
             "without_pair": float(len(missing) - len(own)),
         }
-        return found
+        return pairs
 
-    def _own(self, examples: Sequence[Example], places: Sequence[int], seeds: Seeds) -> dict[int, Completion]:
-        """The student's own wrong answers, by the place of the example."""
+    def _sample_wrong_answers(
+        self, examples: Sequence[Example], places: Sequence[int], seeds: Seeds
+    ) -> dict[int, Completion]:
+        """Wrong answers of the student, by the index of the example."""
         assert self.score is not None
         settings = self.settings
         sampling = Sampling(settings.max_tokens, settings.temperature, count=settings.samples)
         requests = [
             Request(examples[place].messages, sampling, seeds.derive("own", place).integer()) for place in places
         ]
-        found: dict[int, Completion] = {}
+        wrong: dict[int, Completion] = {}
         for place, answers in zip(places, self._engine.generate(requests), strict=True):
             for answer in answers:
                 if not isinstance(answer, Completion):
                     continue
                 outcome = self.score(examples[place], answer)
-                # A failure says nothing about the answer.
+                # A failure does not mean that the answer is wrong.
                 if isinstance(outcome, Score) and outcome.value < 1.0:
-                    found[place] = answer
+                    wrong[place] = answer
                     break
-        return found
+        return wrong
 
     def _train(
         self, examples: Sequence[Example], seeds: Seeds, on_step: OnStep, state: TrainingState | None, keep: Keep | None
     ) -> list[tuple[int, float]]:
-        settings, model, pad_id = self.settings, self._trained, pad_id_of(self.tokenizer)
-        how = replace(self.supervision, learning_rate=settings.learning_rate or self.supervision.learning_rate)
-        pairs = self.pairs(examples, seeds)
+        settings, model, pad_id = self.settings, self._trained, padding_id(self.tokenizer)
+        supervision = replace(self.supervision, learning_rate=settings.learning_rate or self.supervision.learning_rate)
+        pairs = self.make_pairs(examples, seeds)
         if not settings.sft_weight:
             pairs = [pair for pair in pairs if pair.rejected is not None]
         if not pairs:
-            raise LessonError(self._nothing(len(examples)))
+            raise LessonError(self._explain_no_pairs(len(examples)))
         reference = self._reference(pairs, pad_id)
 
-        def loss_of(batch: Sequence[int]) -> torch.Tensor:
-            before = [reference[index] for index in batch if index in reference]
-            return preference_loss(model, [pairs[index] for index in batch], before, settings, pad_id)
+        def batch_loss(batch: Sequence[int]) -> torch.Tensor:
+            reference_logprobs = [reference[index] for index in batch if index in reference]
+            return preference_loss(model, [pairs[index] for index in batch], reference_logprobs, settings, pad_id)
 
-        batches = list(all_batches([pair.longer for pair in pairs], how, seeds))
-        return optimise(model, batches, loss_of, how, seeds, on_step=on_step, state=state, keep_state=keep)
+        batches = list(all_batches([pair.longer for pair in pairs], supervision, seeds))
+        return optimise(model, batches, batch_loss, supervision, seeds, on_step=on_step, state=state, keep_state=keep)
 
     @torch.no_grad()
-    def _reference(self, pairs: Sequence[Pair], pad_id: int) -> dict[int, list[float]]:
-        """The log-probs of both responses under the weights of the start, by the place of the pair."""
+    def _reference(self, pairs: Sequence[PreferencePair], pad_id: int) -> dict[int, list[float]]:
+        """The log-probs of both responses under the initial weights, by the index of the pair."""
         self._trained.eval()
-        whole = [(place, pair) for place, pair in enumerate(pairs) if pair.rejected is not None]
-        found: dict[int, list[float]] = {}
-        # One epoch in any order: each pair once, with others of its length and shape.
+        complete = [(place, pair) for place, pair in enumerate(pairs) if pair.rejected is not None]
+        logprobs: dict[int, list[float]] = {}
+        # One epoch: each pair once, in batches of similar length.
         once = replace(self.supervision, epochs=1)
-        for batch in all_batches([pair.longer for _, pair in whole], once, Seeds(0)):
-            rows = [row for index in batch for row in whole[index][1].rows]
+        for batch in all_batches([pair.longer for _, pair in complete], once, Seeds(0)):
+            rows = [row for index in batch for row in complete[index][1].rows]
             total_B = response_logprobs_BT(self._trained, rows, pad_id).sum(-1)
             for index, both in zip(batch, total_B.view(-1, 2).tolist(), strict=True):
-                found[whole[index][0]] = both
-        return found
+                logprobs[complete[index][0]] = both
+        return logprobs
 
-    def _nothing(self, count: int) -> str:
-        why = "no answer of the student was found wrong" if self.score is not None else "no scorer was given"
+    def _explain_no_pairs(self, count: int) -> str:
+        reason = "no sampled answer was wrong" if self.score is not None else "there is no scorer"
         return (
-            f"none of the {count} examples has a rejected answer: none came with one and {why}; "
-            "give metadata['rejected'], ask for more samples, or set sft_weight above 0 to learn the responses all the same"
+            f"none of the {count} examples has a rejected answer, and {reason}; "
+            "set metadata['rejected'], increase samples, or set sft_weight above 0 to learn the responses"
         )

@@ -1,4 +1,4 @@
-"""Torch's global generator, borrowed: some code draws from it and takes no other."""
+"""Scoped use of torch's global generator, for code that accepts no other."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from palaestra.core.seeding import Seeds
 
 
 @contextmanager
-def seeded_torch(seeds: Seeds) -> Iterator[None]:
-    """A scope in which torch's global generators are seeded, and after which they are as before."""
+def fork_torch_rng(seeds: Seeds) -> Iterator[None]:
+    """Seed torch's global generators within the scope and restore them after it."""
     with torch.random.fork_rng():
         torch.random.manual_seed(seeds.integer())
         yield

@@ -1,4 +1,4 @@
-"""The reference that a policy is held to: the divergence is taken from the policy's own log-probs."""
+"""The reference model of the KL penalty."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from palaestra.learn.policies.language_model import LanguageModelPolicy
 from palaestra.learn.rollouts import Rollout
 
 
-class Reference:
-    """Log-probs of a rollout's tokens under fixed weights.
+class ReferencePolicy:
+    """Computes the log-probs of a rollout's tokens under fixed weights.
 
-    With an adapter these are the policy's own weights with the adapter off, at no memory; else a copy of the
-    policy as it is now, or another model.
+    By default these are the current weights of the policy: with an adapter, the base weights without a copy; otherwise
+    a copy.
 
     Arguments:
-        policy: whose tokens will be judged; its temperature applies to the reference as well.
-        model: other weights than the policy's own.
+        policy: the trained policy; its temperature applies to the reference as well.
+        model: other weights, for example of a larger model.
     """
 
     def __init__(self, policy: LanguageModelPolicy, model: Any = None) -> None:
@@ -43,13 +43,12 @@ class Reference:
             return (self._own or self.policy).logprobs_BT(rollout)
 
 
-def penalise(rollout: Rollout, reference_BT: torch.Tensor, coefficient: float) -> float:
-    """Subtract the divergence from the rewards, token by token; returns its mean over responses, in nats.
+def apply_kl_penalty(rollout: Rollout, reference_BT: torch.Tensor, kl_coef: float) -> float:
+    """Subtract the KL penalty of each token from its reward. Returns the mean divergence per response, in nats.
 
-    The log-probs are those that the policy had when it chose the tokens: with the reference equal to the
-    policy the divergence is 0.
+    The policy's log-probs are those at the time of sampling. If the reference equals the policy, the penalty is 0.
     """
     rollout.reference_BT = reference_BT
     divergence_BT = kl_k1(rollout.logprobs_BT, reference_BT) * rollout.mask_BT
-    rollout.rewards_BT = rollout.rewards_BT - coefficient * divergence_BT
+    rollout.rewards_BT = rollout.rewards_BT - kl_coef * divergence_BT
     return float(divergence_BT.sum(-1).mean())

@@ -1,116 +1,111 @@
-"""REINFORCE (Williams 1992) with a baseline: the return that followed each decision, less what was to be expected.
+"""REINFORCE (Williams 1992) with a baseline: the return of each decision minus its expected return.
 
-The baseline is the mean return of the batch at the same step (`"batch"`), a critic that learns beside the
-policy (`"critic"`), or nothing (`"none"`). One pass over each batch: there is no ratio to clip.
+The baseline is the mean return of the batch at the same step (`"batch"`), a critic that is trained with the policy
+(`"critic"`), or 0 (`"none"`). Each rollout is used for one gradient step, so no ratio is clipped.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from palaestra.core.errors import SettingsError
-from palaestra.learn.advantages import discounted_returns_BT, explained_variance, normalised, precise
-from palaestra.learn.algorithms import Algorithm
-from palaestra.learn.losses import clipped_value_loss
-from palaestra.learn.rollouts import Rollout, Selection, everything, select_sequences
-from palaestra.learn.updates import Means, Optimizer, gradient_step
+from palaestra.core.settings import setting
+from palaestra.learn.advantages import compute_explained_variance, compute_returns_BT, normalize, to_double
+from palaestra.learn.algorithms import Algorithm, AlgorithmConfig, MetricMeans
+from palaestra.learn.losses import compute_value_loss
+from palaestra.learn.optimizers import Optimizer, training_mode
+from palaestra.learn.rollouts import Rollout, select_all, select_sequences, split_microbatches
 
 
-@dataclass(frozen=True, slots=True)
-class REINFORCEConfig:
-    """How REINFORCE learns.
+@dataclass(frozen=True, kw_only=True)
+class REINFORCEConfig(AlgorithmConfig):
+    """Hyperparameters of REINFORCE, with the names of Stable-Baselines3."""
 
-    Arguments:
-        gamma: discount.
-        baseline: what is subtracted from a return; see above.
-        normalise_advantages: over the batch.
-    """
+    critic_learning_rate: float = setting(1e-3, "Learning rate of the critic.", low=0)
+    gamma: float = setting(1.0, "Discount factor.", low=0, high=1)
+    baseline: Literal["batch", "critic", "none"] = setting(
+        "batch", "Baseline of the returns: the mean of the batch, a critic, or none."
+    )
+    vf_coef: float = setting(0.5, "Weight of the value loss.", low=0)
+    ent_coef: float = setting(0.0, "Weight of the entropy bonus.", low=0)
+    normalize_advantage: bool = setting(True, "Normalize the advantages of an iteration.")
 
-    learning_rate: float = 1e-4
-    lr_critic: float = 1e-3
-    gamma: float = 1.0
-    baseline: Literal["batch", "critic", "none"] = "batch"
-    value_coefficient: float = 0.5
-    entropy_coefficient: float = 0.0
-    normalise_advantages: bool = True
-    max_grad_norm: float = 1.0
-    weight_decay: float = 0.0
-    anneal: bool = False
+    @property
+    def needs_critic(self) -> bool:
+        return self.baseline == "critic"
 
 
 class REINFORCE(Algorithm):
-    """Learns from rollouts of any kind."""
+    """The policy gradient with a baseline."""
 
     Config = REINFORCEConfig
     config: REINFORCEConfig
 
     def make_optimizer(self) -> Optimizer:
         config = self.config
-        if config.baseline == "critic" and not self.policy.has_critic:
-            raise SettingsError("REINFORCE with baseline 'critic' needs a critic; the policy has none")
-        groups = self.policy.parameter_groups(config.learning_rate, config.lr_critic)
-        return Optimizer(
-            groups if config.baseline == "critic" else groups[:1], config.max_grad_norm, config.weight_decay
-        )
-
-    @classmethod
-    def configured(cls, settings: Any, policy: Any, kl: float) -> REINFORCEConfig:
-        s = settings
-        return REINFORCEConfig(
-            learning_rate=s.learning_rate, lr_critic=s.critic_rate, gamma=s.gamma,
-            baseline="critic" if policy.has_critic and not policy.by_sequence else "batch",
-            entropy_coefficient=s.entropy, max_grad_norm=s.max_grad_norm, anneal=s.anneal,
-        )  # fmt: skip
+        groups = self.policy.parameter_groups(config.learning_rate, config.critic_learning_rate)
+        if not config.needs_critic:
+            return Optimizer(groups[:1], config.weight_decay)
+        if not self.policy.has_critic:
+            raise SettingsError("REINFORCE with baseline 'critic' needs a policy with a critic")
+        return Optimizer(groups, config.weight_decay)
 
     def update(self, rollout: Rollout, iteration: int, progress_remaining: float = 1.0) -> dict[str, float]:
-        config, policy = self.config, self.policy
-        self.optimizer.scale(progress_remaining if config.anneal else 1.0)
-        learned = config.baseline == "critic"
+        config, policy, optimizer = self.config, self.policy, self.optimizer
+        optimizer.scale_learning_rates(progress_remaining if config.anneal_lr else 1.0)
+        microbatch_size = policy.max_microbatch_size(rollout)
+        mask_BT = rollout.valid_BT
+
         values_BT, next_values_BT = torch.zeros_like(rollout.rewards_BT), torch.zeros_like(rollout.rewards_BT)
         if policy.has_critic:
             values_BT, next_values_BT = policy.values_BT(rollout)
         ended_BT = rollout.ended_BT.clone()
         if rollout.last_inputs is not None:
-            ended_BT[:, -1] = True  # The sequence goes on behind the rollout: its rest is the critic's guess.
-        returns_BT = discounted_returns_BT(
+            ended_BT[:, -1] = True  # The episode continues after the rollout: the critic estimates the rest.
+        returns_BT = compute_returns_BT(
             rollout.rewards_BT, next_values_BT, rollout.terminated_BT, ended_BT, config.gamma
         )
-        mask_BT = rollout.counted_BT
         advantages_BT = returns_BT
-        if learned:
+        if config.baseline == "critic":
             advantages_BT = returns_BT - values_BT
         elif config.baseline == "batch":
-            # With 64 bits the mean of equal returns is their value, and what is left of them nothing.
-            mean_T = (precise(returns_BT) * mask_BT).sum(0) / mask_BT.sum(0).clamp(min=1)
+            # In double precision the mean of equal returns is exact, and their advantage is 0.
+            mean_T = (to_double(returns_BT) * mask_BT).sum(0) / mask_BT.sum(0).clamp(min=1)
             advantages_BT = returns_BT - mean_T.to(returns_BT.dtype)
-        if config.normalise_advantages:
-            advantages_BT = normalised(advantages_BT, mask_BT)
-        means, total = Means(), float(mask_BT.sum().clamp(min=1))
-        policy.train()
+        if config.normalize_advantage:
+            advantages_BT = normalize(advantages_BT, mask_BT)
+        num_decisions = float(mask_BT.sum().clamp(min=1))
 
-        def loss(microbatch: Selection) -> torch.Tensor:
-            mask = microbatch.of(mask_BT).float()
-            now = policy.evaluate_actions(rollout, microbatch, entropy=config.entropy_coefficient != 0, values=learned)
-            per_decision = -now.logprobs * microbatch.of(advantages_BT)
-            if config.entropy_coefficient:
-                per_decision = per_decision - config.entropy_coefficient * now.entropy
-            policy_loss: torch.Tensor = (per_decision * mask).sum() / total
-            means.add(policy_loss=policy_loss.detach())
-            if not learned:
-                return policy_loss
-            critic = clipped_value_loss(now.values, now.values.detach(), microbatch.of(returns_BT), None)
-            return policy_loss + config.value_coefficient * (critic * mask).sum() / total
-
-        size = rollout.num_sequences if policy.by_sequence else rollout.mask_BT.numel()
-        whole = everything(rollout, policy.by_sequence, size)[0]
+        [batch] = select_all(rollout, policy.by_sequence)
         if policy.by_sequence and rollout.valid_B is not None:
-            whole = select_sequences(rollout, [k for k in whole.index.tolist() if bool(rollout.valid_B[k])])
-        means.add(gradient_norm=gradient_step(self.optimizer, whole, policy.max_microbatch_size(rollout), loss))
-        policy.eval()
-        metrics = means.all()
-        if learned:
-            metrics["explained_variance"] = explained_variance(values_BT[mask_BT], returns_BT[mask_BT])
-        return metrics
+            batch = select_sequences(rollout, [k for k in batch.index.tolist() if bool(rollout.valid_B[k])])
+        metrics = MetricMeans()
+        with training_mode(policy):
+            for microbatch, _ in split_microbatches(batch, microbatch_size):
+                mask = microbatch.take(mask_BT).float()
+                new = policy.evaluate_actions(
+                    rollout, microbatch, entropy=config.ent_coef != 0, values=config.baseline == "critic"
+                )
+                losses = -new.logprobs * microbatch.take(advantages_BT)
+                if config.ent_coef:
+                    losses = losses - config.ent_coef * new.entropy
+                loss = (losses * mask).sum() / num_decisions
+                metrics.add(policy_loss=loss.detach())
+                if config.baseline == "critic":
+                    value_losses = compute_value_loss(
+                        new.values, new.values.detach(), microbatch.take(returns_BT), None
+                    )
+                    loss = loss + config.vf_coef * (value_losses * mask).sum() / num_decisions
+                loss.backward()
+
+            metrics.add(grad_norm=optimizer.clip_grad_norm(config.max_grad_norm))
+            optimizer.step()
+            optimizer.zero_grad()
+
+        if config.baseline != "critic":
+            return metrics.compute()
+        explained_variance = compute_explained_variance(values_BT[mask_BT], returns_BT[mask_BT])
+        return {**metrics.compute(), "explained_variance": explained_variance}

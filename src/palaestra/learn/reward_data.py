@@ -1,10 +1,10 @@
-"""Comparisons, the data of a reward model: several responses to one prompt, and which is the best.
+"""The training data of a reward model: several responses to one prompt, of which one is the best.
 
-Two kinds of rows are read, from JSON lines, JSON, parquet, a folder of `datasets.save_to_disk`, or the hub:
+Rows come from JSON lines, JSON, parquet, a folder of `datasets.save_to_disk`, or the hub, in one of two formats:
 
-- pairs: `chosen` and `rejected`, and `prompt` where there is one. Each is a text or a list of messages
-  in the OpenAI format; two lists share all but their last message, the assistant's.
-- one best of K: `query`, `sample0`, `sample1`, ... and `best`, the number of the best sample.
+- pairs: `chosen`, `rejected` and optionally `prompt`. Each is a text or a list of messages in the OpenAI format. Two lists
+  differ only in their last message, the assistant's.
+- best of K: `query`, `sample0`, `sample1`, ... and `best`, the index of the best sample.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from palaestra.tasks.sources import (
 EXPECTED = "'chosen' and 'rejected', or 'query', 'sample0', 'sample1', ... and 'best'"
 
 Prompt = str | tuple[Message, ...]
-"""A text, or a conversation that a response goes on with; empty where there is none."""
+"""A text, or the conversation before a response; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """Responses to one prompt, of which one is the best.
+class ResponseComparison:
+    """Responses to one prompt and the index of the best.
 
-    >>> Comparison("2 + 2 =", (" 5", " 4"), best=1).responses[1]
+    >>> ResponseComparison("2 + 2 =", (" 5", " 4"), best=1).responses[1]
     ' 4'
     """
 
@@ -58,30 +58,30 @@ class Comparison:
 
     @property
     def decidable(self) -> bool:
-        """Whether the best response is unlike all others: nothing can be learned from the rest."""
+        """Whether the best response differs from all others. Other comparisons cannot be learned from."""
         return self.responses.count(self.responses[self.best]) == 1
 
 
-def read_comparisons(source: str | Path) -> list[Comparison]:
-    """All comparisons of a file, a folder or a dataset on the hub.
+def read_comparisons(source: str | Path) -> list[ResponseComparison]:
+    """Read the comparisons of a file, a folder or a dataset on the hub.
 
     Arguments:
-        source: a `.jsonl`, `.jsonl.gz`, `.json` or `.parquet` file; a folder with JSON lines or made by
-            `datasets.save_to_disk`; or a hub id such as `owner/name`, of which `train` is read.
+        source: a `.jsonl`, `.jsonl.gz`, `.json` or `.parquet` file; a folder with JSON lines or of
+            `datasets.save_to_disk`; or a hub id such as `owner/name`, whose `train` split is read.
 
     Raises:
-        SettingsError: there is nothing of that name.
-        TaskError: it cannot be read, or a row is no comparison; the message names the file and the row.
+        SettingsError: the source does not exist.
+        TaskError: it cannot be read, or a row is invalid. The message names the file and the row.
         MissingExtraError: `datasets` is needed and not installed.
     """
-    comparisons = [comparison_of(row, where) for where, row in _rows(str(source))]
+    comparisons = [parse_comparison(row, where) for where, row in _rows(str(source))]
     if not comparisons:
-        raise TaskError(f"{source} holds no comparisons; expected rows with {EXPECTED}")
+        raise TaskError(f"{source} has no comparisons; expected rows with {EXPECTED}")
     return comparisons
 
 
-def comparison_of(row: Mapping[str, Any], where: str = "row") -> Comparison:
-    """One row as a comparison; `where` names it in errors."""
+def parse_comparison(row: Mapping[str, Any], where: str = "row") -> ResponseComparison:
+    """Parse a row; `where` names it in errors."""
     try:
         if "chosen" in row or "rejected" in row:
             return _pair(row)
@@ -93,12 +93,12 @@ def comparison_of(row: Mapping[str, Any], where: str = "row") -> Comparison:
 
 
 def split_comparisons(
-    comparisons: Sequence[Comparison], share: float, seeds: Seeds
-) -> tuple[list[Comparison], list[Comparison]]:
-    """Two parts, of which the second holds about `share` of the comparisons.
+    comparisons: Sequence[ResponseComparison], fraction: float, seeds: Seeds
+) -> tuple[list[ResponseComparison], list[ResponseComparison]]:
+    """Split off about `fraction` of the comparisons; returns the rest and the split-off part.
 
-    The side is drawn from a hash of the prompt (of the responses where there is none): a prompt is
-    never on both sides, and the order of the rows does not matter.
+    The split depends on a hash of the prompt, or of the responses if there is no prompt. A prompt is never in both parts,
+    and the order of the rows does not matter.
 
     Raises:
         TaskError: there are fewer than two different prompts.
@@ -108,15 +108,15 @@ def split_comparisons(
         groups.setdefault(_key(comparison), []).append(index)
     if len(groups) < 2:
         raise TaskError(
-            f"{len(comparisons)} comparisons with {len(groups)} different prompts cannot be split: a prompt may "
-            "not be on both sides; expected at least 2"
+            f"cannot split {len(comparisons)} comparisons with {len(groups)} different prompts: a prompt may not be in "
+            "both parts; expected at least 2 prompts"
         )
     salt = str(seeds.integer())
     order = sorted(groups, key=lambda key: hashlib.blake2b(f"{salt}/{key}".encode(), digest_size=16).digest())
-    wanted = max(1, round(share * len(comparisons)))
+    size = max(1, round(fraction * len(comparisons)))
     held: set[int] = set()
     for key in order:
-        if len(held) + len(groups[key]) <= wanted:
+        if len(held) + len(groups[key]) <= size:
             held.update(groups[key])
     if not held:
         held.update(groups[min(order, key=lambda key: len(groups[key]))])
@@ -128,44 +128,44 @@ def split_comparisons(
     )
 
 
-def _key(comparison: Comparison) -> str:
+def _key(comparison: ResponseComparison) -> str:
     if isinstance(comparison.prompt, str):
-        said: list[Any] = [comparison.prompt] if comparison.prompt else []
+        prompt: list[Any] = [comparison.prompt] if comparison.prompt else []
     else:
-        said = [[message.role, message.text] for message in comparison.prompt]
-    return json.dumps(["prompt", said] if said else ["responses", sorted(comparison.responses)])
+        prompt = [[message.role, message.text] for message in comparison.prompt]
+    return json.dumps(["prompt", prompt] if prompt else ["responses", sorted(comparison.responses)])
 
 
-def _pair(row: Mapping[str, Any]) -> Comparison:
+def _pair(row: Mapping[str, Any]) -> ResponseComparison:
     for name in ("chosen", "rejected"):
         if row.get(name) is None:
             raise TaskError(f"expected 'chosen' and 'rejected'; '{name}' is missing")
     chosen, rejected, prompt = row["chosen"], row["rejected"], _prompt(row.get("prompt"), "prompt")
     if isinstance(chosen, str) and isinstance(rejected, str):
-        return Comparison(prompt, (chosen, rejected), 0)
+        return ResponseComparison(prompt, (chosen, rejected), 0)
     if isinstance(chosen, str) or isinstance(rejected, str):
         raise TaskError("expected 'chosen' and 'rejected' to be two texts or two lists of messages; got one of each")
-    good, bad = _answered(chosen, prompt, "chosen"), _answered(rejected, prompt, "rejected")
+    good, bad = _split_last_message(chosen, prompt, "chosen"), _split_last_message(rejected, prompt, "rejected")
     if good[0] != bad[0]:
-        raise TaskError("expected 'chosen' and 'rejected' to share all messages but the last; they differ before it")
-    return Comparison(good[0], (good[1], bad[1]), 0)
+        raise TaskError("expected 'chosen' and 'rejected' to differ only in the last message; they differ before it")
+    return ResponseComparison(good[0], (good[1], bad[1]), 0)
 
 
-def _answered(value: Any, prompt: Prompt, name: str) -> tuple[Prompt, str]:
-    """The conversation before the last message, and the text of that."""
+def _split_last_message(value: Any, prompt: Prompt, name: str) -> tuple[Prompt, str]:
+    """The conversation before the last message, and the text of the last message."""
     messages = _messages(value, name)
     if not messages or messages[-1].role != "assistant":
-        raise TaskError(f"expected '{name}' to end with a message of the assistant; got {abbreviate(value)}")
-    before, said = messages[:-1], messages[-1].text
+        raise TaskError(f"expected '{name}' to end with an assistant message; got {abbreviate(value)}")
+    before, response = messages[:-1], messages[-1].text
     if not before:
-        return prompt, said
-    # Some datasets repeat the prompt at the head of both lists, some as a text beside them.
+        return prompt, response
+    # Some datasets repeat the prompt at the start of both lists, some as a text beside them.
     if isinstance(prompt, str) or before[: len(prompt)] == prompt:
-        return before, said
-    return prompt + before, said
+        return before, response
+    return prompt + before, response
 
 
-def _best_of_k(row: Mapping[str, Any]) -> Comparison:
+def _best_of_k(row: Mapping[str, Any]) -> ResponseComparison:
     samples: list[str] = []
     while (sample := row.get(f"sample{len(samples)}")) is not None:
         if not isinstance(sample, str):
@@ -173,8 +173,8 @@ def _best_of_k(row: Mapping[str, Any]) -> Comparison:
         samples.append(sample)
     best = row.get("best")
     if not isinstance(best, int) or isinstance(best, bool):
-        raise TaskError(f"expected 'best' to be the number of the best sample; got {abbreviate(best)}")
-    return Comparison(_prompt(row.get("query"), "query"), tuple(samples), best)
+        raise TaskError(f"expected 'best' to be the index of the best sample; got {abbreviate(best)}")
+    return ResponseComparison(_prompt(row.get("query"), "query"), tuple(samples), best)
 
 
 def _prompt(value: Any, name: str) -> Prompt:
@@ -188,10 +188,10 @@ def _messages(value: Any, name: str) -> tuple[Message, ...]:
         raise TaskError(f"expected '{name}' to be a text or a list of messages; got {abbreviate(value)}")
     messages = []
     for message in value:
-        fine = isinstance(message, Mapping) and isinstance(message.get("content"), str)
-        if not fine or message.get("role") not in get_args(Role):
+        is_message = isinstance(message, Mapping) and isinstance(message.get("content"), str)
+        if not is_message or message.get("role") not in get_args(Role):
             raise TaskError(
-                f"expected messages in '{name}' with a 'content' that is a text and a 'role' of "
+                f"expected messages in '{name}' with a text 'content' and a 'role' of "
                 f"{', '.join(get_args(Role))}; got {abbreviate(message)}"
             )
         messages.append(Message(message["role"], message["content"]))
@@ -199,7 +199,7 @@ def _messages(value: Any, name: str) -> tuple[Message, ...]:
 
 
 def _rows(source: str) -> Rows:
-    """Each row with its name for errors."""
+    """The rows of a source, each with its name for errors."""
     path = Path(source).expanduser()
     if path.is_file():
         return file_rows(path)
@@ -209,8 +209,8 @@ def _rows(source: str) -> Rows:
         if is_saved(path):
             return read_saved_rows(path)
         raise SettingsError(
-            f"the folder {source} holds no comparisons; expected JSON lines (.jsonl) or a dataset of save_to_disk"
+            f"the folder {source} has no comparisons; expected JSON lines (.jsonl) or a dataset of save_to_disk"
         )
     if is_hub_id(source) and not source.endswith(ENDINGS):
         return hub_rows(source)
-    raise SettingsError(f"there is no file or folder {source or '(empty)'} with comparisons, and it is no hub id")
+    raise SettingsError(f"{source or '(empty)'} is not a file, a folder or a hub id; expected comparisons")

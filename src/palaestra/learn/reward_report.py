@@ -1,4 +1,4 @@
-"""How well scores tell the best response from the others: accuracy, ranking, calibration."""
+"""Accuracy, ranking and calibration of a reward model's scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from palaestra.core.statistics import wilson_interval
 
 @dataclass(frozen=True, slots=True)
 class ReliabilityBin:
-    """The comparisons that the model decided with a confidence from `low` to `high`."""
+    """The comparisons with a confidence from `low` to `high`."""
 
     low: float
     high: float
@@ -25,18 +25,17 @@ class ReliabilityBin:
 
 @dataclass(frozen=True, slots=True)
 class RewardReport:
-    """How well scores tell the best response from the others.
+    """How well scores separate the best response from the others.
 
-    A response is right where its score is above all others: a tie is not. The confidence is the
-    highest probability of the softmax over a comparison's scores.
+    A comparison is correct if the best response has the highest score; ties are not correct. The confidence is the highest
+    probability of the softmax over a comparison's scores.
 
     Arguments:
-        accuracy, low, high: share of comparisons whose best response won, with its 95 % interval.
+        accuracy, low, high: the fraction of correct comparisons, with its 95 % interval.
         mean_reciprocal_rank: mean of 1 / rank of the best response.
-        ranking_loss: mean of `best_of_k_loss`; log K for a model that knows nothing.
-        calibration_error: mean distance of confidence and accuracy over bins of confidence,
-            ten from 1/K to 1.
-        brier: half the squared distance of probabilities and truth; 0.25 is a fair coin on pairs.
+        ranking_loss: mean of `best_of_k_loss`; log K for random scores.
+        calibration_error: mean distance of confidence and accuracy over ten bins of confidence from 1/K to 1.
+        brier: half the squared distance of probabilities and truth; 0.25 for a coin flip on pairs.
         reliability: the bins that are not empty.
     """
 
@@ -53,18 +52,18 @@ class RewardReport:
 
 
 def report_on_scores(scores: Sequence[Sequence[float]], best: Sequence[int], bins: int = 10) -> RewardReport:
-    """The report on comparisons with these scores, of which those numbered `best` should win."""
+    """Report on the scores of comparisons, given the index of the best response of each."""
     count = len(scores)
     if count == 0:
-        raise ValueError("a report needs at least one comparison; got none")
+        raise ValueError("expected at least one comparison; got none")
     ranks, losses, briers, confidences, hits = (np.zeros(count) for _ in range(5))
     for index, (row, right) in enumerate(zip(scores, best, strict=True)):
         scores_K = np.asarray(row, dtype=np.float64)
         if not np.isfinite(scores_K).all():
             raise ModelError(
-                f"a reward model gave the score {scores_K[~np.isfinite(scores_K)][0]}; its weights are broken"
+                f"the reward model returned the score {scores_K[~np.isfinite(scores_K)][0]}; expected a finite number"
             )
-        ranks[index] = np.sum(scores_K >= scores_K[right])  # Whoever is level stands before it.
+        ranks[index] = np.sum(scores_K >= scores_K[right])  # Ties rank before it.
         logs_K = scores_K - scores_K.max()
         logs_K -= np.log(np.exp(logs_K).sum())
         probabilities_K = np.exp(logs_K)
@@ -103,6 +102,6 @@ def report_on_scores(scores: Sequence[Sequence[float]], best: Sequence[int], bin
     )
 
 
-def plain_report(report: RewardReport) -> dict[str, Any]:
-    """A report as plain values for a file."""
+def report_to_dict(report: RewardReport) -> dict[str, Any]:
+    """Convert a report to plain values for a file."""
     return {**asdict(report), "reliability": [asdict(entry) for entry in report.reliability]}

@@ -1,100 +1,81 @@
-"""RLOO (Ahmadian et al. 2024): REINFORCE whose baseline is the mean of the other members of the group.
+"""RLOO (Ahmadian et al. 2024): REINFORCE whose baseline is the mean return of the other members of the group.
 
-The whole response is one action: its log-prob is the sum over its tokens, its return one number, from which
-the divergence to a reference was subtracted beforehand. With more than one pass the ratio of the whole
-response is clipped, as in TRL.
+The whole response is one action. Its log-prob is the sum over its tokens and its return is one number, from which the
+KL penalty against a reference model has been subtracted. With more than one epoch the ratio of the whole response is
+clipped, as in TRL.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from palaestra.core.errors import SettingsError
-from palaestra.learn.advantages import leave_one_out_GK, normalised
-from palaestra.learn.algorithms import GroupAlgorithm
-from palaestra.learn.grpo import grouped, without_variance
-from palaestra.learn.losses import approximate_kl, clip_fraction, clipped_policy_loss
-from palaestra.learn.rollouts import Rollout, Selection, select_sequences
-from palaestra.learn.updates import Means, gradient_step
+from palaestra.core.settings import setting
+from palaestra.learn.advantages import compute_fraction_without_variance, compute_leave_one_out_advantages_GK, normalize
+from palaestra.learn.algorithms import Algorithm, GroupConfig, MetricMeans
+from palaestra.learn.losses import approximate_kl, compute_clip_fraction, compute_policy_loss
+from palaestra.learn.optimizers import Optimizer, training_mode
+from palaestra.learn.rollouts import Rollout, make_group_minibatches, select_sequences, split_microbatches
 
 
-@dataclass(frozen=True, slots=True)
-class RLOOConfig:
-    """How RLOO learns.
+@dataclass(frozen=True, kw_only=True)
+class RLOOConfig(GroupConfig):
+    """Hyperparameters of RLOO, with the names of TRL and Stable-Baselines3."""
 
-    Arguments:
-        group_size: episodes that start alike.
-        update_epochs: passes over each batch.
-        clip: how far the ratio of a whole response may leave 1.
-        normalise_advantages: over the batch.
-    """
-
-    learning_rate: float = 1e-4
-    group_size: int = 8
-    update_epochs: int = 1
-    minibatches: int = 1
-    clip: float = 0.2
-    normalise_advantages: bool = False
-    max_grad_norm: float = 1.0
-    weight_decay: float = 0.0
-    anneal: bool = False
-
-    def __post_init__(self) -> None:
-        if self.group_size < 2:
-            raise SettingsError(f"RLOO compares with the others: group_size must be at least 2; got {self.group_size}")
+    clip_range: float = setting(0.2, "Clipping range of the probability ratio of a response around 1.", low=0, high=1)
+    normalize_advantage: bool = setting(False, "Normalize the advantages of an iteration.")
 
 
-class RLOO(GroupAlgorithm):
-    """Learns from whole episodes in groups."""
+class RLOO(Algorithm):
+    """REINFORCE leave-one-out."""
 
     Config = RLOOConfig
     config: RLOOConfig
 
-    @classmethod
-    def configured(cls, settings: Any, policy: Any, kl: float) -> RLOOConfig:
-        s = settings
-        return RLOOConfig(
-            learning_rate=s.learning_rate, group_size=s.group_size, update_epochs=s.epochs, minibatches=s.minibatches,
-            clip=s.clip, max_grad_norm=s.max_grad_norm, anneal=s.anneal,
-        )  # fmt: skip
+    def make_optimizer(self) -> Optimizer:
+        config = self.config
+        actor = self.policy.parameter_groups(config.learning_rate, config.learning_rate)[:1]
+        return Optimizer(actor, config.weight_decay)
 
     def update(self, rollout: Rollout, iteration: int, progress_remaining: float = 1.0) -> dict[str, float]:
-        config, policy = self.config, self.policy
-        self.optimizer.scale(progress_remaining if config.anneal else 1.0)
-        returns_GK, valid_GK = grouped(rollout, config.group_size)
-        advantages_B = leave_one_out_GK(returns_GK, valid_GK).flatten()
-        without = without_variance(advantages_B, config.group_size)
-        if config.normalise_advantages:
-            advantages_B = normalised(advantages_B, valid_GK.flatten())
-        sequences = [int(sequence) for sequence in ((advantages_B != 0) & valid_GK.flatten()).nonzero()[:, 0]]
-        means = Means()
-        policy.train()
-        for batch in self.passes(rollout, sequences, iteration):
-            num_sequences = float(valid_GK.sum()) * len(batch) / len(sequences)
-            self._step(rollout, batch, advantages_B, num_sequences, means)
-        policy.eval()
-        return {**means.all(), "groups_without_variance": without}
+        config, policy, optimizer = self.config, self.policy, self.optimizer
+        optimizer.scale_learning_rates(progress_remaining if config.anneal_lr else 1.0)
+        microbatch_size = policy.max_microbatch_size(rollout)
 
-    def _step(
-        self, rollout: Rollout, batch: Selection, advantages_B: torch.Tensor, num_sequences: float, means: Means
-    ) -> None:
-        config, policy = self.config, self.policy
+        returns_GK, known_GK = rollout.group_returns(config.group_size)
+        advantages_GK = compute_leave_one_out_advantages_GK(returns_GK, known_GK)
+        advantages_B, valid_B = advantages_GK.flatten(), known_GK.flatten()
+        if config.normalize_advantage:
+            advantages_B = normalize(advantages_B, valid_B)
+        # Episodes without an advantage have no gradient.
+        sequences = [int(sequence) for sequence in ((advantages_B != 0) & valid_B).nonzero()[:, 0]]
 
-        def loss(microbatch: Selection) -> torch.Tensor:
-            microbatch = select_sequences(rollout, microbatch.index.tolist())
-            mask = microbatch.of(rollout.mask_BT).float()
-            now = policy.evaluate_actions(rollout, microbatch, values=False)
-            old = microbatch.of(rollout.logprobs_BT)
-            now_B, old_B = (now.logprobs * mask).sum(-1), (old * mask).sum(-1)
-            per_sequence_B = clipped_policy_loss(now_B, old_B, advantages_B[microbatch.index], config.clip)
-            with torch.no_grad():
-                means.add(
-                    kl=approximate_kl(now.logprobs, old, mask),
-                    clip_fraction=clip_fraction(now_B, old_B, None, config.clip),
-                )
-            return per_sequence_B.sum() / max(num_sequences, 1.0)
+        metrics = MetricMeans()
+        with training_mode(policy):
+            for epoch in range(config.n_epochs if sequences else 0):
+                generator = self.seeds.derive("minibatches", iteration, epoch).generator()
+                for minibatch in make_group_minibatches(rollout, sequences, config.num_minibatches, generator):
+                    # Skipped episodes count in the mean: they have a loss, and its gradient is 0.
+                    num_sequences = float(valid_B.sum()) * len(minibatch) / len(sequences)
 
-        means.add(gradient_norm=gradient_step(self.optimizer, batch, policy.max_microbatch_size(rollout), loss))
+                    for part, _ in split_microbatches(minibatch, microbatch_size):
+                        microbatch = select_sequences(rollout, part.index.tolist())
+                        mask = microbatch.take(rollout.mask_BT).float()
+                        new = policy.evaluate_actions(rollout, microbatch, values=False)
+                        old_logprobs = microbatch.take(rollout.logprobs_BT)
+                        new_B, old_B = (new.logprobs * mask).sum(-1), (old_logprobs * mask).sum(-1)
+                        losses_B = compute_policy_loss(new_B, old_B, advantages_B[microbatch.index], config.clip_range)
+                        loss = losses_B.sum() / max(num_sequences, 1.0)
+                        loss.backward()  # type: ignore[no-untyped-call]
+
+                        with torch.no_grad():
+                            approx_kl = approximate_kl(new.logprobs, old_logprobs, mask)
+                            clip_fraction = compute_clip_fraction(new_B, old_B, None, config.clip_range)
+                            metrics.add(approx_kl=approx_kl, clip_fraction=clip_fraction)
+
+                    metrics.add(grad_norm=optimizer.clip_grad_norm(config.max_grad_norm))
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+        return {**metrics.compute(), "groups_without_variance": compute_fraction_without_variance(advantages_GK)}

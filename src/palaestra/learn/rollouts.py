@@ -1,7 +1,7 @@
-"""What a policy did, ready to learn from: sequences of decisions.
+"""Rollouts: the decisions of a policy with their rewards, and the selection of minibatches from them.
 
-A sequence is one environment over many episodes (PPO in classic environments) or one episode (language
-models, group methods). Axes: B sequences, T decisions, S a selection of decisions.
+A sequence is one environment over many episodes (PPO in classic environments) or one episode (language models, group
+methods). Axes: B sequences, T decisions, G groups, K members of a group, S selected decisions.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from palaestra.core.errors import SettingsError
 from palaestra.learn.batches import batch_plan
 
 
@@ -21,11 +22,10 @@ class TokenInputs:
     """The exact tokens of a rollout.
 
     Arguments:
-        prompts, responses: ids by sequence; the responses are everything behind the prompt.
-        legal: by sequence and decision the ids that were allowed, `None` for all; empty where nothing was ever
-            restricted.
-        chosen: by sequence the places in the response that the policy chose, in order; empty where it chose all of them.
-            What stands between them was given: the answers of tools and users.
+        prompts, responses: token ids by sequence; a response is everything after the prompt.
+        legal: the allowed ids by sequence and decision, `None` for all; empty if nothing was ever restricted.
+        chosen: by sequence, the positions in the response that the policy chose, in order; empty if it chose all of
+            them. The other tokens are the messages of tools and users.
     """
 
     prompts: list[tuple[int, ...]]
@@ -39,13 +39,13 @@ class TokenInputs:
         return tuple(response[place] for place in self.chosen[sequence].tolist()) if self.chosen else response
 
     def reach(self, sequences: Sequence[int], width: int) -> int:
-        """How many tokens of the responses of some sequences hold their first `width` decisions, and what follows them."""
+        """The number of response tokens that contain the first `width` decisions of some sequences."""
         return max(1, *(len(self.responses[sequence]) for sequence in sequences)) if self.chosen else width
 
 
 @dataclass(slots=True)
 class ControlInputs:
-    """The observations of a rollout as the policy saw them, and the actions that it took."""
+    """The observations of a rollout as the policy received them, and its actions."""
 
     observations_BTF: torch.Tensor
     actions_BT: torch.Tensor
@@ -53,21 +53,21 @@ class ControlInputs:
 
 @dataclass(slots=True)
 class Rollout:
-    """Decisions with what they brought.
+    """Decisions and their rewards.
 
     Arguments:
-        mask_BT: which entries are decisions; the rest is padding.
-        terminated_BT, ended_BT: the episode was over for good, or over at all, after this decision.
-        inputs: what the policy needs to judge the decisions again.
-        last_inputs: for sequences that are environments: the observation after the last decision.
-        final_inputs: by sequence and decision, the last observation of an episode whose slot has moved on.
-        entropy_BT: of the distributions that the decisions were drawn from, where it was noted.
-        reference_BT: the log-probs of the decisions under a reference.
-        group_B: which sequences started alike; only where sequences are whole episodes.
-        valid_B: sequences whose reward is known; a failed one teaches nothing.
-        cut_B: episodes that were cut rather than over.
-        limit: the most decisions that an episode may have; 0 where sequences are no episodes.
-        records: what the sequences were made from, for whoever keeps them.
+        mask_BT: entries that are decisions; the rest is padding.
+        terminated_BT, ended_BT: whether the decision terminated the episode, or terminated or truncated it.
+        inputs: what the policy needs to evaluate the decisions again.
+        last_inputs: for sequences that are environments, the observation after the last decision.
+        final_inputs: by sequence and decision, the last observation of an episode whose slot was reset.
+        entropy_BT: the entropy of the distributions that the decisions were drawn from, if it was recorded.
+        reference_BT: the log-probs of the decisions under a reference model.
+        group_B: the group of each sequence; only if sequences are whole episodes.
+        valid_B: sequences with a known reward; a failed one is excluded from the loss.
+        truncated_B: episodes that were truncated.
+        limit: the maximum number of decisions of an episode; 0 if sequences are not episodes.
+        records: the source of each sequence, for the run's store.
     """
 
     rewards_BT: torch.Tensor
@@ -82,7 +82,7 @@ class Rollout:
     reference_BT: torch.Tensor | None = None
     group_B: torch.Tensor | None = None
     valid_B: torch.Tensor | None = None
-    cut_B: torch.Tensor | None = None
+    truncated_B: torch.Tensor | None = None
     limit: int = 0
     episode_returns: list[float] = field(default_factory=list)
     episode_lengths: list[int] = field(default_factory=list)
@@ -98,15 +98,28 @@ class Rollout:
     def decisions(self) -> int:
         return int(self.mask_BT.sum())
 
+    @property
+    def valid_BT(self) -> torch.Tensor:
+        """The decisions of valid sequences."""
+        return self.mask_BT if self.valid_B is None else self.mask_BT & self.valid_B[:, None]
+
     def sequence_returns(self) -> list[float]:
-        """The returns of sequences that are whole episodes, without those that failed."""
+        """The returns of the valid sequences, which must be whole episodes."""
         returns_B = (self.rewards_BT * self.mask_BT).sum(-1)
         return [float(value) for value in (returns_B if self.valid_B is None else returns_B[self.valid_B])]
 
-    @property
-    def counted_BT(self) -> torch.Tensor:
-        """The decisions that may be learned from: those of sequences that did not fail."""
-        return self.mask_BT if self.valid_B is None else self.mask_BT & self.valid_B[:, None]
+    def group_returns(self, group_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The returns by group `[G, K]`, and which of them are valid.
+
+        Raises:
+            SettingsError: the sequences are not whole episodes in groups of `group_size`.
+        """
+        if self.group_B is None or self.valid_B is None:
+            raise SettingsError("group methods need whole episodes in groups; this rollout has no groups")
+        if self.num_sequences % group_size:
+            raise SettingsError(f"{self.num_sequences} episodes cannot be divided into groups of {group_size}")
+        returns_B = (self.rewards_BT * self.mask_BT).sum(-1)
+        return returns_B.view(-1, group_size), self.valid_B.view(-1, group_size)
 
 
 @dataclass(slots=True)
@@ -117,7 +130,8 @@ class Selection:
     by_sequence: bool
     width: int = 0
 
-    def of(self, values_BT: torch.Tensor) -> torch.Tensor:
+    def take(self, values_BT: torch.Tensor) -> torch.Tensor:
+        """The selected entries: `[sequences, width]`, or `[decisions]`."""
         if self.by_sequence:
             return values_BT[self.index, : self.width]
         return values_BT.flatten(0, 1)[self.index]
@@ -126,47 +140,73 @@ class Selection:
         return len(self.index)
 
 
-def select(rollout: Rollout, by_sequence: bool, size: int, generator: np.random.Generator) -> list[Selection]:
-    """One epoch in minibatches of `size` sequences of like length, or of `size` random decisions."""
-    if not by_sequence:
-        flat_S = rollout.counted_BT.flatten().nonzero()[:, 0]
-        order_S = flat_S[torch.from_numpy(generator.permutation(len(flat_S)))]
-        return [Selection(part, False) for part in _even_parts(order_S, size)]
-    sequences = _teaching(rollout)
-    lengths = rollout.mask_BT.sum(-1)
-    plan = batch_plan([int(lengths[sequence]) for sequence in sequences], size, generator)
-    return [select_sequences(rollout, [sequences[k] for k in batch]) for batch in plan]
-
-
 def select_sequences(rollout: Rollout, sequences: Sequence[int]) -> Selection:
     index = torch.tensor(list(sequences), dtype=torch.long)
     return Selection(index, True, max(1, int(rollout.mask_BT[index].sum(-1).max())))
 
 
-def everything(rollout: Rollout, by_sequence: bool, size: int) -> list[Selection]:
-    """All sequences or decisions once, in parts of at most `size`; sequences sorted by length, to save padding."""
+def select_all(rollout: Rollout, by_sequence: bool, max_size: int | None = None) -> list[Selection]:
+    """All sequences or decisions, in parts of at most `max_size`; sequences are sorted by length to avoid padding."""
+    max_size = max_size or rollout.mask_BT.numel()
     if not by_sequence:
         flat_S = rollout.mask_BT.flatten().nonzero()[:, 0]
-        return [Selection(part, False) for part in torch.split(flat_S, size)]
+        return [Selection(part, False) for part in torch.split(flat_S, max_size)]
     order = rollout.mask_BT.sum(-1).argsort(stable=True).tolist()
-    return [select_sequences(rollout, order[k : k + size]) for k in range(0, len(order), size)]
+    return [select_sequences(rollout, order[k : k + max_size]) for k in range(0, len(order), max_size)]
 
 
-def _teaching(rollout: Rollout) -> list[int]:
+def make_minibatches(
+    rollout: Rollout, by_sequence: bool, batch_size: int, generator: np.random.Generator
+) -> list[Selection]:
+    """The minibatches of one epoch: `batch_size` sequences of similar length, or about `batch_size` random decisions."""
+    if not by_sequence:
+        flat_S = rollout.valid_BT.flatten().nonzero()[:, 0]
+        order_S = flat_S[torch.from_numpy(generator.permutation(len(flat_S)))]
+        # Parts of equal size: a remainder of a few decisions would be a noisy step.
+        count = max(1, round(len(order_S) / batch_size))
+        return [Selection(part, False) for part in order_S.tensor_split(count)]
     if rollout.valid_B is None:
-        return list(range(rollout.num_sequences))
-    return [int(sequence) for sequence in rollout.valid_B.nonzero()[:, 0]]
+        sequences = list(range(rollout.num_sequences))
+    else:
+        sequences = [int(sequence) for sequence in rollout.valid_B.nonzero()[:, 0]]
+    lengths = rollout.mask_BT.sum(-1)
+    plan = batch_plan([int(lengths[sequence]) for sequence in sequences], batch_size, generator)
+    return [select_sequences(rollout, [sequences[k] for k in batch]) for batch in plan]
 
 
-def _even_parts(order_S: torch.Tensor, size: int) -> list[torch.Tensor]:
-    """Parts of about `size`, none of which is a small rest: a rest of three decisions is a noisy step."""
-    count = max(1, round(len(order_S) / size))
-    return list(order_S.tensor_split(count))
+def make_group_minibatches(
+    rollout: Rollout, sequences: Sequence[int], num_minibatches: int, generator: np.random.Generator
+) -> list[Selection]:
+    """The minibatches of one epoch of a group method: a random partition of `sequences`.
+
+    Each minibatch is sorted so that microbatches need little padding, and so that the members of a group, which share a
+    prompt, stay together.
+    """
+    assert rollout.group_B is not None
+    groups, lengths = rollout.group_B.tolist(), rollout.mask_BT.sum(-1).tolist()
+    order = generator.permutation(len(sequences))
+    size = -(-len(sequences) // num_minibatches)
+    minibatches = []
+    for start in range(0, len(order), size):
+        chosen = [sequences[k] for k in order[start : start + size]]
+        longest: dict[int, int] = {}
+        for k in chosen:
+            longest[groups[k]] = max(longest.get(groups[k], 0), lengths[k])
+        chosen.sort(key=lambda k: (longest[groups[k]], groups[k], lengths[k]))
+        minibatches.append(select_sequences(rollout, chosen))
+    return minibatches
 
 
-def split_microbatches(selection: Selection, most: int) -> list[Selection]:
-    """A minibatch in microbatches that fit in memory; their gradients add up to the minibatch's."""
-    if not selection.by_sequence or len(selection) <= most:
-        return [selection]
-    count = -(-len(selection) // most)
-    return [Selection(part, True, selection.width) for part in selection.index.tensor_split(count)]
+def split_microbatches(minibatch: Selection, max_size: int) -> list[tuple[Selection, slice]]:
+    """Split a minibatch into microbatches that fit into memory, each with its rows in the minibatch.
+
+    Single decisions are never split.
+    """
+    if not minibatch.by_sequence or len(minibatch) <= max_size:
+        return [(minibatch, slice(None))]
+    count = -(-len(minibatch) // max_size)
+    parts, start = [], 0
+    for index in minibatch.index.tensor_split(count):
+        parts.append((Selection(index, True, minibatch.width), slice(start, start + len(index))))
+        start += len(index)
+    return parts

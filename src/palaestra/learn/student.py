@@ -20,36 +20,37 @@ from palaestra.engines.base import Engine
 from palaestra.engines.models import LoadedModel
 from palaestra.engines.transformers import TransformersEngine
 from palaestra.learn.batches import encode
-from palaestra.learn.progress import TrainingState, fingerprint_of, load_state, save_state
 from palaestra.learn.supervised import Supervision, add_adapter, fine_tune
+from palaestra.learn.training_state import STATE_FILE, TrainingState, fingerprint_training, read_state, write_state
+from palaestra.runs.files import write_folder
 
 OnStep = Callable[[int, int, float], None]
 Keep = Callable[[TrainingState], None]
 Start = Literal["base", "last"]
-"""Where a training starts: at the base, on all data so far, or where the last round ended, on the new data."""
+"""Where training starts: from the base weights on all data so far, or from the last round's weights on the new data."""
 Scorer = Callable[[Example, Completion], Score | Failure | None]
-"""Judges an answer to the question of an example; `None` where nothing says what is right."""
+"""Scores an answer to the question of an example; `None` if the example cannot be scored."""
 
 
 class Student(Protocol):
     """A model that predicts, learns, saves and restores.
 
-    It may also have
+    Optional attributes:
 
-    - `start`: `"base"` (what is meant where it is missing) or `"last"`. With `"last"` it is given only the examples
-      that are new, and goes on from the weights that it has; whoever calls sees to it that those are the last
-      round's, by `load` where need be. If such a training breaks off, it has the weights that it had before.
-    - `metrics`: what its last training counted beside the loss, by name.
+    - `start`: `"base"` (the default) or `"last"`. With `"last"` the student receives only the new examples and continues
+      from its current weights; the caller makes sure, by `load` if necessary, that they are the last round's. If such a
+      training fails, the student keeps the weights from before.
+    - `metrics`: further metrics of the last training, by name.
     """
 
     name: str
 
     def engine(self) -> Engine:
-        """The engine that asks the student as it is now."""
+        """The engine that generates with the student's current weights."""
         ...
 
     def restore(self) -> None:
-        """Forget everything that was learned."""
+        """Restore the base weights."""
         ...
 
     def check(self, examples: Sequence[Example]) -> None:
@@ -59,9 +60,9 @@ class Student(Protocol):
     def learn(
         self, examples: Sequence[Example], seeds: Seeds, on_step: OnStep, progress: Path | None
     ) -> list[tuple[int, float]]:
-        """Learn `examples`; returns the curve of the loss.
+        """Learn `examples`; returns the loss by step.
 
-        `progress` names a folder for the state of a long training, from which it goes on after a kill.
+        `progress` is a folder for the training state, from which a killed training is resumed.
         """
         ...
 
@@ -70,26 +71,27 @@ class Student(Protocol):
     def load(self, folder: Path) -> None: ...
 
     def weights_sha256(self) -> str:
-        """A hash of what was learned: equal hashes, equal students."""
+        """A hash of the trained weights. Equal hashes mean equal students."""
         ...
 
 
 class ModelStudent(ABC):
-    """A student that is a language model, trained whole or by an adapter; how it learns is its subclass's.
+    """A student that is a language model. Subclasses define how it learns.
 
-    The base weights stay in memory: restoring them costs a copy, and a LoRA adapter is dropped.
+    Either all weights are trained, or a LoRA adapter. The base weights stay in memory, so `restore` only copies them or
+    drops the adapter.
 
     Arguments:
         model: as loaded by `palaestra.engines.models.load`.
-        supervision: what is trained, and how fast.
-        settings: what else this way of learning needs to know, an object of the class's `Settings`.
+        supervision: which weights are trained, and how.
+        settings: further settings of the subclass, an object of its `Settings`.
         start: see `Student`.
-        batch_size: answers that are generated side by side.
-        keep_every: seconds between two writes of a training's state, where a folder for it is given.
+        batch_size: answers that are generated in one batch.
+        keep_every: seconds between two saves of the training state.
     """
 
     Settings: ClassVar[type[Any] | None] = None
-    """The dataclass of what this way of learning needs to know; must do without arguments."""
+    """The dataclass of the subclass's settings; all fields have defaults."""
 
     def __init__(
         self,
@@ -102,7 +104,7 @@ class ModelStudent(ABC):
         keep_every: float = 120.0,
     ) -> None:
         if start not in ("base", "last"):
-            raise SettingsError(f"a training starts at 'base' or at 'last'; got {start!r}")
+            raise SettingsError(f"start: expected 'base' or 'last'; got {start!r}")
         self.name, self.tokenizer, self.supervision = model.name, model.tokenizer, supervision
         self.settings: Any = self.Settings() if settings is None and self.Settings is not None else settings
         self.processor, self.start = model.processor, start
@@ -111,20 +113,20 @@ class ModelStudent(ABC):
         self._model: Any = model.weights
         self._adapted: Any = None
         if supervision.method == "full":
-            # Small updates would be rounded away in 16 bits.
+            # Updates in 16 bits would be lost to rounding.
             self._model.float()
             self._base = {name: p.detach().clone() for name, p in self._model.named_parameters()}
-        self._engine = self._ask(self._model)
+        self._engine = self._make_engine(self._model)
 
     @abstractmethod
     def _train(
         self, examples: Sequence[Example], seeds: Seeds, on_step: OnStep, state: TrainingState | None, keep: Keep | None
     ) -> list[tuple[int, float]]:
-        """Change the trainable weights of `self._trained`; returns the curve of the loss.
+        """Train the trainable weights of `self._trained`; returns the loss by step.
 
         Arguments:
-            state: where this training stood when it was killed.
-            keep: is offered the state after each step.
+            state: the state of an interrupted training.
+            keep: called with the state after each step.
         """
 
     def engine(self) -> Engine:
@@ -132,18 +134,18 @@ class ModelStudent(ABC):
 
     def restore(self) -> None:
         if self.supervision.method == "full":
-            self._put_back(self._base)
+            self._copy_weights(self._base)
         elif self._adapted is not None:
             self._model = self._adapted.unload()
             self._adapted = None
-            self._engine = self._ask(self._model)
+            self._engine = self._make_engine(self._model)
 
     def check(self, examples: Sequence[Example]) -> None:
         if not examples:
-            raise LessonError("a lesson needs at least one example; got none")
+            raise LessonError("expected at least one example; got none")
         for example in examples:
             if not example.messages or not example.response.strip():
-                raise LessonError("every example needs a question and a response that is not empty")
+                raise LessonError("expected a question and a non-empty response in every example")
             encode(example, self.tokenizer, self._engine.context, self.processor)
 
     def learn(
@@ -155,8 +157,10 @@ class ModelStudent(ABC):
     ) -> list[tuple[int, float]]:
         if self.start == "base":
             self.restore()
-        before = {name: p.clone() for name, p in self._learned().items()} if self.start == "last" else {}
-        mark = fingerprint_of(examples, seeds, type(self).__name__, self.weights_sha256() if before else "")
+        before = {name: p.clone() for name, p in self._trainable_weights().items()} if self.start == "last" else {}
+        fingerprint = fingerprint_training(
+            examples, seeds, type(self).__name__, self.weights_sha256() if before else ""
+        )
         if self.supervision.method == "lora" and self._adapted is None:
             self._adapt(seeds)
         self.metrics = {}
@@ -165,27 +169,31 @@ class ModelStudent(ABC):
                 return self._train(examples, seeds, on_step, None, None)
             with HeldInterrupts() as held:
                 return self._train(
-                    examples, seeds, on_step, load_state(progress, mark), self._keeper(progress, mark, held)
+                    examples,
+                    seeds,
+                    on_step,
+                    read_state(progress / STATE_FILE, fingerprint),
+                    self._make_keep(progress, fingerprint, held),
                 )
         except BaseException:
             if self.start == "last":
-                self._put_back(before) if before else self.restore()
+                self._copy_weights(before) if before else self.restore()
             raise
 
     def save(self, folder: Path) -> None:
-        """Write what was learned: all weights in transformers' format, or the adapter in peft's."""
+        """Save all weights in transformers' format, or the adapter in peft's."""
         self._trained.save_pretrained(folder)
         (self.processor or self.tokenizer).save_pretrained(folder)
 
     def load(self, folder: Path) -> None:
         files = sorted(folder.glob("*.safetensors"))
         if not files:
-            raise RunError(f"the run folder is damaged: the checkpoint {folder} holds no weights")
+            raise RunError(f"the run folder is damaged: the checkpoint {folder} has no weights")
         weights: dict[str, torch.Tensor] = {}
         for file in files:
             try:
                 weights |= load_file(file)
-            except Exception as error:  # safetensors raises a class of its own for a damaged file.
+            except Exception as error:  # safetensors raises its own class for a damaged file.
                 raise RunError(f"the run folder is damaged: {file}: {error}") from error
         self.restore()
         if self.supervision.method == "lora":
@@ -194,17 +202,17 @@ class ModelStudent(ABC):
             if self._adapted is not None:
                 from peft import set_peft_model_state_dict
 
-                strangers = set_peft_model_state_dict(self._adapted, weights).unexpected_keys
+                unexpected = set_peft_model_state_dict(self._adapted, weights).unexpected_keys
             else:
-                strangers = self._load_whole(weights)
-        except RuntimeError as error:  # The shapes do not fit.
-            raise RunError(f"the checkpoint {folder} belongs to another model than {self.name}") from error
-        if strangers:
-            raise RunError(f"the checkpoint {folder} belongs to another model than {self.name}")
+                unexpected = self._load_whole(weights)
+        except RuntimeError as error:  # The shapes differ.
+            raise RunError(f"the checkpoint {folder} does not belong to the model {self.name}") from error
+        if unexpected:
+            raise RunError(f"the checkpoint {folder} does not belong to the model {self.name}")
 
     def weights_sha256(self) -> str:
         digest = hashlib.sha256()
-        for name, tensor in sorted(self._learned().items()):
+        for name, tensor in sorted(self._trainable_weights().items()):
             digest.update(name.encode())
             digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
@@ -213,45 +221,45 @@ class ModelStudent(ABC):
     def _trained(self) -> Any:
         return self._adapted if self._adapted is not None else self._model
 
-    def _ask(self, model: Any) -> TransformersEngine:
+    def _make_engine(self, model: Any) -> TransformersEngine:
         return TransformersEngine(model, self.tokenizer, self.name, self.batch_size, self.processor)
 
     def _adapt(self, seeds: Seeds) -> None:
         self._adapted = add_adapter(self._model, self.supervision, seeds)
-        self._engine = self._ask(self._adapted)
+        self._engine = self._make_engine(self._adapted)
 
-    def _learned(self) -> dict[str, torch.Tensor]:
-        """All weights of a student that is trained whole; of an adapted one the adapter's alone."""
+    def _trainable_weights(self) -> dict[str, torch.Tensor]:
+        """All weights, or those of the adapter."""
         full = self.supervision.method == "full"
-        wanted = self._trained.named_parameters() if full or self._adapted is not None else ()
-        return {name: p.detach().cpu().contiguous() for name, p in wanted if full or p.requires_grad}
+        parameters = self._trained.named_parameters() if full or self._adapted is not None else ()
+        return {name: p.detach().cpu().contiguous() for name, p in parameters if full or p.requires_grad}
 
     @torch.no_grad()
-    def _put_back(self, weights: dict[str, torch.Tensor]) -> None:
+    def _copy_weights(self, weights: dict[str, torch.Tensor]) -> None:
         for name, parameter in self._trained.named_parameters():
             if name in weights:
                 parameter.copy_(weights[name])
 
     def _load_whole(self, weights: dict[str, torch.Tensor]) -> list[str]:
-        """Take over the weights of a checkpoint; returns the names among them that the model does not have."""
-        strangers = self._model.load_state_dict(weights, strict=False).unexpected_keys
-        if strangers:
-            # Some architectures are written under other names than they have in memory; transformers translates.
-            loaded, found = type(self._model).from_pretrained(
+        """Load the weights of a checkpoint; returns the names that the model does not have."""
+        unexpected = self._model.load_state_dict(weights, strict=False).unexpected_keys
+        if unexpected:
+            # Some architectures are saved under other names; transformers translates them.
+            loaded, info = type(self._model).from_pretrained(
                 None, config=self._model.config, state_dict=weights, dtype=self._model.dtype, output_loading_info=True
             )
-            strangers = sorted(found["unexpected_keys"] | found["missing_keys"])
+            unexpected = sorted(info["unexpected_keys"] | info["missing_keys"])
             self._model.load_state_dict(loaded.state_dict())
-        return list(strangers)
+        return list(unexpected)
 
-    def _keeper(self, folder: Path, mark: str, held: HeldInterrupts) -> Keep:
-        """Write the state every so often, and before an interrupt ends the training."""
+    def _make_keep(self, folder: Path, fingerprint: str, held: HeldInterrupts) -> Keep:
+        """A callback that saves the state every `keep_every` seconds, and before an interrupt ends the training."""
         last = time.monotonic()
 
         def keep(state: TrainingState) -> None:
             nonlocal last
             if held.pending or time.monotonic() - last >= self.keep_every:
-                save_state(folder, state, mark)
+                write_folder(folder, lambda target: write_state(target / STATE_FILE, state, fingerprint))
                 last = time.monotonic()
             held.release()
 

@@ -1,7 +1,7 @@
-"""Which students there are, by how they learn.
+"""The registry of students, by how they learn.
 
-A new one is a class with the methods of `palaestra.learn.student.Student`, most simply a `ModelStudent`, and a
-registration: here, in `STUDENTS` of a program, or through the entry point group `palaestra.students`.
+A new student is a class with the interface of `palaestra.learn.student.Student`, usually a subclass of `ModelStudent`, and
+a registration: here, with `STUDENTS.register` in a plugin, or through the entry point group `palaestra.students`.
 """
 
 from __future__ import annotations
@@ -15,34 +15,38 @@ from palaestra.core.errors import SettingsError, suggest
 from palaestra.core.registry import Registry
 
 if TYPE_CHECKING:
-    # Only the types: a list of students is to load no torch.
+    # Types only: listing the students must not load torch.
     from palaestra.engines.models import LoadedModel
     from palaestra.learn.student import Scorer, Start, Student
     from palaestra.learn.supervised import Supervision
 
 STUDENTS = Registry("student", "palaestra.students")
-STUDENTS.register("supervised", "palaestra.learn.student:SupervisedStudent", "learns the responses word by word")
+STUDENTS.register("supervised", "palaestra.learn.student:SupervisedStudent", "imitates the responses (fine-tuning)")
 STUDENTS.register(
-    "preference", "palaestra.learn.preference:PreferenceStudent", "prefers the responses to wrong ones of its own (DPO)"
+    "preference",
+    "palaestra.learn.preference:PreferenceStudent",
+    "prefers the responses over its own wrong answers (DPO)",
 )
 STUDENTS.register(
-    "practice", "palaestra.learn.practice:PractisingStudent", "tries the problems itself, rewarded by the scorer (GRPO)"
+    "practice",
+    "palaestra.learn.practice:PractisingStudent",
+    "answers the problems itself, rewarded by the scorer (GRPO)",
 )
 
 
 def check_student(kind: str, options: Mapping[str, Any]) -> None:
-    """Raise for a way of learning that does not exist, an option that it does not have, or a value that it refuses.
+    """Check a kind of student and its options.
 
     Raises:
-        UnknownNameError: no student learns that way.
-        SettingsError: it has no such option, or not with that value.
+        UnknownNameError: no student of that kind is registered.
+        SettingsError: it has no such option, or the value is invalid.
     """
     settings = getattr(STUDENTS.get(kind), "Settings", None)
-    known = [field.name for field in fields(settings)] if settings is not None else []
+    names = [field.name for field in fields(settings)] if settings is not None else []
     for option in options:
-        if option not in known:
+        if option not in names:
             raise SettingsError(
-                f"student '{kind}' has no option '{option}'; {suggest(option, known) if known else 'it takes none'}"
+                f"student '{kind}' has no option '{option}'; {suggest(option, names) if names else 'it takes none'}"
             )
     try:
         if settings is not None:
@@ -63,36 +67,36 @@ def make_student(
     keep_every: float = 120.0,
     **options: Any,
 ) -> Student:
-    """The student that learns in the way that is registered under `kind`.
+    """Make a student of the kind that is registered under `kind`.
 
     Arguments:
-        supervision: what is trained, and how fast; by default what suits the model's size.
-        start: `"base"` trains from the base on all data, `"last"` goes on from the last round with the new data.
-        score: judges answers to the questions of examples; `"practice"` needs it, `"preference"` takes it to find
-            the student's own wrong answers.
+        supervision: which weights are trained, and how; by default `supervision_for` the model.
+        start: `"base"` trains from the base weights on all data, `"last"` from the last round's on the new data.
+        score: scores answers to the questions of examples. Required by `"practice"`; `"preference"` finds the
+            student's own wrong answers with it.
         environment: makes token environments, for example `palaestra.envs.token.TokenVectorEnv`; for `"practice"`.
         options: fields of the kind's `Settings`.
 
     Raises:
-        UnknownNameError: no student learns that way.
-        SettingsError: it has no such option, or lacks something.
+        UnknownNameError: no student of that kind is registered.
+        SettingsError: it has no such option, or a required argument is missing.
     """
     from palaestra.learn.supervised import supervision_for
 
-    made = STUDENTS.get(kind)
+    student_class = STUDENTS.get(kind)
     check_student(kind, options)
-    offered = {
-        "settings": made.Settings(**options) if getattr(made, "Settings", None) is not None else None,
+    arguments = {
+        "settings": student_class.Settings(**options) if getattr(student_class, "Settings", None) is not None else None,
         "start": start,
         "score": score,
         "environment": environment,
         "batch_size": batch_size,
         "keep_every": keep_every,
     }
-    taken = inspect.signature(made).parameters
-    student: Student = made(
+    parameters = inspect.signature(student_class).parameters
+    student: Student = student_class(
         model,
         supervision if supervision is not None else supervision_for(model.weights),
-        **{name: value for name, value in offered.items() if name in taken},
+        **{name: value for name, value in arguments.items() if name in parameters},
     )
     return student

@@ -1,11 +1,9 @@
-"""Supervised fine-tuning: examples in, changed weights out, the loss on the response only.
+"""Supervised fine-tuning, with the loss on the response only.
 
-One plain loop, for three reasons: it is resumable to the bit, it owns its randomness, and on a small
-model it spends its time in the model (`benchmarks/supervised_vs_trl.py` measures it against TRL's
-trainer). Adapters are peft's.
+It is a plain loop and not TRL's trainer for three reasons: it resumes bit-identically, all randomness comes from the
+run's seeds, and it has little overhead on small models (`benchmarks/supervised_vs_trl.py`). Adapters are peft's.
 
-Where it departs from the usual recipe: batches are made of examples of similar length, and the
-learning rate falls linearly to zero after a short warm-up.
+Batches consist of examples of similar length. The learning rate falls linearly to zero after a short warm-up.
 """
 
 from __future__ import annotations
@@ -23,15 +21,15 @@ from palaestra.core.records import Example
 from palaestra.core.seeding import Seeds
 from palaestra.engines.families import position_limit
 from palaestra.learn.batches import Encoded, batch_plan, collate, encode, of_one_shape, response_loss
-from palaestra.learn.progress import TrainingState
-from palaestra.learn.randomness import seeded_torch
+from palaestra.learn.randomness import fork_torch_rng
+from palaestra.learn.training_state import TrainingState
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Method = Literal["full", "lora"]
-WHOLE_UP_TO = 20_000_000
-"""Parameters up to which a model is trained whole unless told otherwise."""
+MAX_FULL_PARAMETERS = 20_000_000
+"""By default models with more parameters are trained with an adapter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class Supervision:
     """How to fine-tune.
 
     Arguments:
-        method: train all weights (`"full"`) or a low-rank adapter (`"lora"`).
+        method: train all weights (`"full"`) or a LoRA adapter (`"lora"`).
         rank, alpha, dropout: of the adapter; unused with `"full"`.
     """
 
@@ -64,17 +62,17 @@ def supervision_for(
     learning_rate: float = 0.0,
     rank: int = 16,
 ) -> Supervision:
-    """How to train a model of this size: small ones whole, large ones by an adapter.
+    """The default supervision for a model: all weights of a small model, an adapter for a large one.
 
     Arguments:
         method: `"auto"` trains all weights of models of up to 20 million parameters.
-        learning_rate: 0 means the usual one of the method.
+        learning_rate: 0 means the default of the method.
 
     Raises:
-        MissingExtraError: an adapter is wanted and peft is not installed.
+        MissingExtraError: an adapter needs peft, which is not installed.
     """
     if method == "auto":
-        method = "full" if sum(p.numel() for p in weights.parameters()) <= WHOLE_UP_TO else "lora"
+        method = "full" if sum(p.numel() for p in weights.parameters()) <= MAX_FULL_PARAMETERS else "lora"
     if method == "lora" and find_spec("peft") is None:
         raise MissingExtraError("peft", "lora", "training a LoRA adapter")
     rate = learning_rate or {"full": 5e-4, "lora": 2e-4}[method]
@@ -82,7 +80,7 @@ def supervision_for(
 
 
 def add_adapter(model: PreTrainedModel, supervision: Supervision, seeds: Seeds) -> Any:
-    """Wrap `model` in a fresh LoRA adapter on all its linear layers, initialised from `seeds`."""
+    """Wrap `model` in a new LoRA adapter on all its linear layers, initialised from `seeds`."""
     from peft import LoraConfig, get_peft_model
     from transformers.pytorch_utils import Conv1D
 
@@ -91,15 +89,15 @@ def add_adapter(model: PreTrainedModel, supervision: Supervision, seeds: Seeds) 
         lora_alpha=supervision.alpha,
         lora_dropout=supervision.dropout,
         target_modules="all-linear",
-        fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),  # GPT-2 keeps weights this way.
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),  # as in GPT-2
         task_type="CAUSAL_LM",
     )
-    with seeded_torch(seeds.derive("adapter")):
+    with fork_torch_rng(seeds.derive("adapter")):
         try:
             return get_peft_model(model, config)
-        except ValueError as error:  # peft knows layers that it cannot adapt, such as Mamba's.
+        except ValueError as error:  # peft cannot adapt some layers, such as Mamba's.
             reason = str(error).splitlines()[0]
-            raise ModelError(f"no adapter for a model of the type {model.config.model_type}: {reason}") from error
+            raise ModelError(f"cannot add an adapter to a model of type {model.config.model_type}: {reason}") from error
 
 
 def fine_tune(
@@ -114,36 +112,36 @@ def fine_tune(
     state: TrainingState | None = None,
     keep_state: Callable[[TrainingState], None] | None = None,
 ) -> list[tuple[int, float]]:
-    """Train the weights of `model` that require a gradient, in place; returns the curve of the loss.
+    """Train the trainable weights of `model` in place; returns the loss by step.
 
     Arguments:
-        seeds: of the order of the examples (and of dropout).
+        seeds: of the order of the examples, and of dropout.
         processor: of a model that reads images.
-        on_step: is told the step, the number of steps, and the loss.
-        state: where an interrupted training stood; its result is the same as without interruption.
-        keep_state: is offered the state after each step; it decides when to write it.
+        on_step: called with the step, the number of steps, and the loss.
+        state: the state of an interrupted training; the result is the same as without interruption.
+        keep_state: called with the state after each step.
 
     Raises:
-        LessonError: there is no example, one is too long, or the loss is not finite any more.
+        LessonError: there is no example, one is too long, or the loss is not finite.
     """
     if not examples:
-        raise LessonError("a lesson needs at least one example; got none")
-    rows = [encode(example, tokenizer, context_of(model), processor) for example in examples]
-    pad_id = pad_id_of(tokenizer)
+        raise LessonError("expected at least one example; got none")
+    rows = [encode(example, tokenizer, max_context(model), processor) for example in examples]
+    pad_id = padding_id(tokenizer)
 
-    def loss_of(batch: Sequence[int]) -> torch.Tensor:
+    def batch_loss(batch: Sequence[int]) -> torch.Tensor:
         inputs = collate([rows[index] for index in batch], pad_id, model.device)
         labels_BT = inputs.pop("labels")
         return response_loss(model(**inputs).logits, labels_BT)
 
     batches = list(all_batches(rows, supervision, seeds))
-    return optimise(model, batches, loss_of, supervision, seeds, on_step=on_step, state=state, keep_state=keep_state)
+    return optimise(model, batches, batch_loss, supervision, seeds, on_step=on_step, state=state, keep_state=keep_state)
 
 
 def optimise(
     model: Any,
     batches: Sequence[Sequence[int]],
-    loss_of: Callable[[Sequence[int]], torch.Tensor],
+    batch_loss: Callable[[Sequence[int]], torch.Tensor],
     supervision: Supervision,
     seeds: Seeds,
     *,
@@ -151,7 +149,12 @@ def optimise(
     state: TrainingState | None = None,
     keep_state: Callable[[TrainingState], None] | None = None,
 ) -> list[tuple[int, float]]:
-    """One optimiser step a batch, on any loss; returns its curve. The rest is as in `fine_tune`."""
+    """Take one optimiser step for each batch; returns the loss by step. The other arguments are those of `fine_tune`.
+
+    Arguments:
+        batches: indices of examples.
+        batch_loss: computes the loss of a batch.
+    """
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimizer = torch.optim.AdamW(
         trainable.values(), lr=supervision.learning_rate, weight_decay=supervision.weight_decay, fused=True
@@ -160,7 +163,7 @@ def optimise(
     done = 0
     if state is not None and state.step:
         model.load_state_dict(state.weights, strict=False)
-        # The groups are the optimizer's own: they say how it computes, to the last bit.
+        # Keep the optimizer's own groups, for bit-identical steps.
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state.moments})
         done, curve = state.step, list(state.curve)
 
@@ -169,9 +172,9 @@ def optimise(
         scale = _schedule(step, len(batches), supervision.warmup)
         for group in optimizer.param_groups:
             group["lr"] = supervision.learning_rate * scale
-        # Dropout draws from torch's own generator; it is seeded for the step and put back after it.
-        with seeded_torch(seeds.derive("dropout", step)) if supervision.dropout else nullcontext():
-            loss = loss_of(batches[step])
+        # Dropout uses torch's global generator.
+        with fork_torch_rng(seeds.derive("dropout", step)) if supervision.dropout else nullcontext():
+            loss = batch_loss(batches[step])
         value = float(loss.detach())
         if value != value or value == float("inf"):
             raise LessonError(f"the training loss is {value} at step {step + 1}; lower the learning rate")
@@ -188,17 +191,17 @@ def optimise(
     return curve
 
 
-def context_of(model: Any) -> int:
-    """The most tokens that a model reads, question and response together."""
+def max_context(model: Any) -> int:
+    """The maximum length of a sequence, question and response together."""
     return position_limit(model.config) or 1 << 30
 
 
-def pad_id_of(tokenizer: PreTrainedTokenizerBase) -> int:
+def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
     return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
 
 
 def all_batches(rows: Sequence[Encoded], supervision: Supervision, seeds: Seeds) -> Iterator[list[int]]:
-    """The rows of every batch, over all epochs."""
+    """The row indices of every batch, over all epochs."""
     lengths = [len(row) for row in rows]
     for epoch in range(supervision.epochs):
         for batch in batch_plan(lengths, supervision.batch_size, seeds.derive("order", epoch).generator()):
@@ -206,6 +209,6 @@ def all_batches(rows: Sequence[Encoded], supervision: Supervision, seeds: Seeds)
 
 
 def _schedule(step: int, total: int, warmup: float) -> float:
-    """The share of the learning rate at `step`: up over the warm-up, then down to zero."""
-    rising = max(1.0, warmup * total)
-    return min((step + 1) / rising, (total - step) / max(1.0, total - rising), 1.0)
+    """The factor of the learning rate at `step`: linear warm-up, then linear decay to zero."""
+    warmup_steps = max(1.0, warmup * total)
+    return min((step + 1) / warmup_steps, (total - step) / max(1.0, total - warmup_steps), 1.0)

@@ -21,7 +21,7 @@ from rich.text import Text, TextType
 
 from palaestra.core.events import NOTICE, Event, Listener, ignore, notice
 from palaestra.core.records import Report
-from palaestra.engines.retry import AGAIN, WAITING
+from palaestra.engines.retry import RETRY, WAITING
 
 SWITCH = "PALAESTRA_PROGRESS"
 """The environment variable that turns the progress of Python calls off if it is 0."""
@@ -114,7 +114,7 @@ class RunProgress:
     def __call__(self, event: Event) -> None:
         if event.phase == NOTICE:
             self._tell(event.data["text"])
-        elif event.phase == AGAIN:
+        elif event.phase == RETRY:
             wait = event.data["seconds"]
             when = f"{wait:.0f} s" if wait >= 10 else f"{wait:.1f} s"
             self._tell(f"{event.data['reason']}; asked again in {when} (call {event.done} of at most {event.total})")
@@ -255,12 +255,12 @@ def panel(f: Mapping[str, float]) -> list[tuple[str, TextType]]:
         else f"{f.get('steps_per_second', 0):.0f} steps/s"
     )
     rows.append(("seconds", "  ".join(f"{name} {v:.2f}" for name, v in spent.items()) + f"   {speed}"))
-    moved = [("KL of the update", "kl", "{:.4f}"), ("KL to the reference", "reference_kl", "{:.3f} nats a response"),
+    moved = [("KL of the update", "approx_kl", "{:.4f}"), ("KL to the reference", "reference_kl", "{:.3f} nats a response"),
              ("clipped", "clip_fraction", "{:.1%}"), ("entropy", "entropy", "{:.3f} nats"),
              ("explained variance", "explained_variance", "{:.2f}"),
              ("groups without variance", "groups_without_variance", "{:.0%}"),
              ("length", "length", "{:.1f}"), ("cut at the limit", "truncated", "{:.0%}"),
-             ("gradient norm", "gradient_norm", "{:.2f}")]  # fmt: skip
+             ("gradient norm", "grad_norm", "{:.2f}")]  # fmt: skip
     rows += [(title, form.format(f[name])) for title, name, form in moved if name in f]
     if f.get("failures"):
         rows.append(("failures", Text.assemble((f"{f['failures']:.0f}", "red"), " in this iteration")))
@@ -289,7 +289,12 @@ def describe_iteration(f: Mapping[str, float]) -> str:
         parts.append(
             f"reward {f['reward']:.3f} [{f['reward_low']:.3f}, {f['reward_high']:.3f}] of {f['reward_count']:.0f}"
         )
-    for name, title in (("kl", "kl"), ("clip_fraction", "clipped"), ("entropy", "entropy"), ("length", "length")):
+    for name, title in (
+        ("approx_kl", "kl"),
+        ("clip_fraction", "clipped"),
+        ("entropy", "entropy"),
+        ("length", "length"),
+    ):
         if name in f:
             parts.append(f"{title} {f[name]:.3f}")
     if f.get("truncated"):

@@ -86,7 +86,7 @@ def load_policy(folder: str | Path, *, device: str = "") -> Any:
     from palaestra.engines import models
     from palaestra.recipes.train.build import build_loop
     from palaestra.recipes.train.checkpoints import load_newest
-    from palaestra.recipes.train.recipe import TrainSettings
+    from palaestra.recipes.train.settings import TrainSettings
 
     folder = Path(folder)
     with Run.open(folder, read_only=True) as run:

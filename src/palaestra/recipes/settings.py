@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, field, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from palaestra.core.errors import RunError, SettingsError, suggest
 from palaestra.core.plugins import is_reference, make_absolute, make_reference
+from palaestra.core.settings import setting as setting
 from palaestra.runs.run import Run
 
 S = TypeVar("S")
-
-
-def setting(default: Any, help: str) -> Any:
-    """A dataclass field with a default and one line of documentation."""
-    return field(default=default, metadata={"help": help})
 
 
 def build(kind: type[S], values: Mapping[str, Any]) -> S:
@@ -45,17 +41,25 @@ def build(kind: type[S], values: Mapping[str, Any]) -> S:
         raise SettingsError(f"setting '{name}': {first['msg'].lower()}; got {first['input']!r}") from error
 
 
-def resolve_settings(kind: type[S], settings: S | None, values: Mapping[str, Any]) -> S:
+def resolve_settings(
+    kind: type[S],
+    settings: S | None,
+    values: Mapping[str, Any],
+    build_settings: Callable[[Mapping[str, Any]], S] | None = None,
+) -> S:
     """Return the settings of a Python call, which passes either a settings object or single values as keywords.
 
     Classes among the values (a task, a teacher, an environment) become references. Paths of the user's code become
     absolute, so that a run can be resumed from another folder.
+
+    Arguments:
+        build_settings: builds the settings from the keywords; by default `build`.
     """
     if settings is not None and values:
         raise SettingsError(f"pass the settings or single values, not both; got both: {', '.join(sorted(values))}")
     if settings is None:
         values = {name: make_reference(v) if isinstance(v, type) else v for name, v in values.items()}
-        settings = build(kind, values)
+        settings = build_settings(values) if build_settings is not None else build(kind, values)
     changes: dict[str, Any] = {}
     for f in fields(settings):  # type: ignore[arg-type]
         value = getattr(settings, f.name)
@@ -74,10 +78,10 @@ def load_run_settings(kind: type[S], run: Run) -> S:
         raise RunError(f"the run folder is damaged: {run.folder / 'settings.json'}: {error}") from error
 
 
-def read_file(kind: type[S], path: Path, overrides: Mapping[str, Any]) -> S:
-    """Read settings from a JSON file and apply `overrides`."""
+def read_values(path: Path) -> dict[str, Any]:
+    """Read plain values from a JSON file of settings, or from the `settings.json` of a run folder."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values: Any = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SettingsError(f"there is no settings file {path}") from None
     except (OSError, ValueError) as error:
@@ -86,7 +90,7 @@ def read_file(kind: type[S], path: Path, overrides: Mapping[str, Any]) -> S:
         values = values["settings"]  # The settings.json of a run folder.
     if not isinstance(values, dict):
         raise SettingsError(f"the settings file {path} must hold an object; got {type(values).__name__}")
-    return build(kind, {**values, **overrides})
+    return values
 
 
 def to_plain(settings: Any) -> dict[str, Any]:

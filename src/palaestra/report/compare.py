@@ -8,9 +8,8 @@ from markupsafe import Markup
 
 from palaestra.core.statistics import Comparison
 from palaestra.recipes.evaluate.compare import CompareResult
-from palaestra.report.bars import axis, dumbbell
-from palaestra.report.samples import Group
-from palaestra.report.samples import compare as both
+from palaestra.report.charts import dumbbell, rate_axis
+from palaestra.report.samples import SampleGroup, compare_attempts
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class ComparePage:
     rows: tuple[PartRow, ...]
     axis: Markup
     notes: tuple[str, ...]
-    samples: tuple[Group, ...]
+    samples: tuple[SampleGroup, ...]
 
 
 def compare_page(result: CompareResult) -> ComparePage:
@@ -47,9 +46,9 @@ def compare_page(result: CompareResult) -> ComparePage:
         models=(first.model, second.model),
         whole=_row(result.comparison),
         rows=tuple(_row(part) for part in result.comparison.parts),
-        axis=axis(),
+        axis=rate_axis(),
         notes=result.notes,
-        samples=both(left, right, names),
+        samples=compare_attempts(left, right, names),
     )
 
 

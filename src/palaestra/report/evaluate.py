@@ -8,10 +8,10 @@ from markupsafe import Markup
 
 from palaestra.core.records import Report, StopReason
 from palaestra.core.statistics import Mean, report_on, slice_by_metadata
-from palaestra.recipes.evaluate.recipe import EvaluateSettings
-from palaestra.report.appendix import Appendix, appendix_of
-from palaestra.report.bars import axis, interval_bar
-from palaestra.report.samples import Group, right_and_wrong
+from palaestra.recipes.evaluate.settings import EvaluateSettings
+from palaestra.report.appendix import Appendix, make_appendix
+from palaestra.report.charts import interval_bar, rate_axis
+from palaestra.report.samples import SampleGroup, right_and_wrong
 from palaestra.runs.run import Run
 from palaestra.tasks.evaluate import measures, outcomes
 
@@ -52,7 +52,7 @@ class EvaluatePage:
     measures: dict[str, Mean]
     outcomes: tuple[tuple[str, int], ...]
     truncated: int
-    samples: tuple[Group, ...]
+    samples: tuple[SampleGroup, ...]
     appendix: Appendix
 
 
@@ -69,7 +69,7 @@ def evaluate_page(run: Run) -> EvaluatePage:
     settings = run.settings
     samples = int(settings.get("samples", 1))
     # A task's own figures are in the summary; before that, those that follow from the answers.
-    said = {name: Mean(**mean) for name, mean in (summary or {}).get("measures", {}).items()}
+    stored = {name: Mean(**mean) for name, mean in (summary or {}).get("measures", {}).items()}
     cuts = slice_by_metadata(attempts).items()
     return EvaluatePage(
         ended=summary is not None,
@@ -81,14 +81,14 @@ def evaluate_page(run: Run) -> EvaluatePage:
         shots=int(settings.get("shots", 0)),
         report=report,
         picture=interval_bar(report),
-        axis=axis(),
+        axis=rate_axis(),
         rows=tuple(rows),
         cuts=tuple(
             Cut(name, tuple(SliceRow(part, False, interval_bar(part)) for part in parts)) for name, parts in cuts
         ),
-        measures=said or measures(None, attempts, samples),
+        measures=stored or measures(None, attempts, samples),
         outcomes=tuple(outcomes(attempts).items()),
         truncated=sum(a.completion.stop_reason is StopReason.LENGTH for a in attempts if a.completion),
         samples=right_and_wrong(attempts),
-        appendix=appendix_of(run, EvaluateSettings),
+        appendix=make_appendix(run, EvaluateSettings),
     )

@@ -13,12 +13,13 @@ from palaestra.core.errors import RunError
 from palaestra.recipes.evaluate.compare import CompareResult
 from palaestra.recipes.research.bench import PLAN as BENCH
 from palaestra.recipes.research.bench import read_bench
-from palaestra.recipes.teach.export import write_lessons
+from palaestra.recipes.teach.run_folder import write_lessons
 from palaestra.recipes.teach.study import PLAN, read_study
-from palaestra.report import figures, lines
 from palaestra.report.bench import bench_page
+from palaestra.report.charts import span
 from palaestra.report.compare import compare_page
 from palaestra.report.evaluate import evaluate_page
+from palaestra.report.formatting import FILTERS
 from palaestra.report.research import research_page
 from palaestra.report.study import study_page
 from palaestra.report.teach import teach_page
@@ -73,7 +74,7 @@ def _write_study(folder: Path) -> Path:
     result = read_study(folder)
     for row in result.rows:
         for seed in result.seeds:
-            run = result.where(row, seed)
+            run = result.run_folder(row, seed)
             if (run / "settings.json").exists() and not _is_current(run):
                 write_report(run)
     template = _environment().get_template("study.html.j2")
@@ -120,5 +121,5 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(figures.FILTERS | lines.FILTERS)
+    environment.filters.update(FILTERS | {"span": span})
     return environment

@@ -13,10 +13,9 @@ from palaestra.core.records import Message
 from palaestra.envs.turn.base import transcript
 from palaestra.recipes.research.settings import ResearchSettings
 from palaestra.recipes.research.summary import is_silent
-from palaestra.report.appendix import Appendix, appendix_of
-from palaestra.report.curves import RIGHT, TOP, WIDTH, frame
-from palaestra.report.figures import shorten
-from palaestra.report.lines import FOOT, LEFT, PLOT, plain, tick_words
+from palaestra.report.appendix import Appendix, make_appendix
+from palaestra.report.charts import FOOT, LEFT, PLOT, RIGHT, TOP, WIDTH, frame
+from palaestra.report.formatting import plain, shorten, tick_words
 from palaestra.report.svg import Scale, circle, drawing, polyline, text, ticks
 from palaestra.research.workspace.step_record import Step
 from palaestra.runs.run import Run
@@ -41,7 +40,7 @@ REASONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TranscriptMessage:
     """A message of the conversation, as text."""
 
     role: str
@@ -49,13 +48,13 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TranscriptTurn:
     """One step: a line that stands for it, and what was said."""
 
     number: int
     line: str
-    said: Said | None
-    observed: tuple[Said, ...]
+    message: TranscriptMessage | None
+    observed: tuple[TranscriptMessage, ...]
     validated: str
     step: Step
     open: bool
@@ -71,8 +70,8 @@ class EpisodePart:
     stop_reason: str
     meaning: str
     note: str
-    opening: tuple[Said, ...]
-    turns: tuple[Turn, ...]
+    opening: tuple[TranscriptMessage, ...]
+    turns: tuple[TranscriptTurn, ...]
     chart: Markup | None
 
 
@@ -125,7 +124,7 @@ def research_page(run: Run) -> ResearchPage:
         episodes=tuple(_episode(number, steps, number == kept, len(episodes)) for number, steps in episodes.items()),
         steps=sum(step.message is not None for steps in episodes.values() for step in steps),
         failures=dict((summary or {}).get("failures", {})),
-        appendix=appendix_of(run, ResearchSettings),
+        appendix=make_appendix(run, ResearchSettings),
     )
 
 
@@ -172,29 +171,29 @@ def _episode(number: int, steps: Sequence[Step], kept: bool, several: int) -> Ep
         stop_reason=end.stop_reason.replace("_", " "),
         meaning=REASONS.get(end.stop_reason, ""),
         note=end.note or (end.failure.message if end.failure is not None else ""),
-        opening=tuple(_said(message) for message in steps[0].observation),
-        turns=tuple(_turn(step, place >= len(turns) - OPEN) for place, step in enumerate(turns)),
+        opening=tuple(_make_message(message) for message in steps[0].observation),
+        turns=tuple(_make_turn(step, place >= len(turns) - OPEN) for place, step in enumerate(turns)),
         chart=validation_chart(steps),
     )
 
 
-def _turn(step: Step, open_: bool) -> Turn:
+def _make_turn(step: Step, open_: bool) -> TranscriptTurn:
     first = next((line for line in step.action.splitlines() if line.strip()), "")
     line = first or ("no action that can be read" if step.message is not None else "ended from outside")
     scores = ", ".join(plain(float(score)) for score in step.info.get("validated") or ())
-    return Turn(
+    return TranscriptTurn(
         number=step.position,
         line=shorten(line, SHORT),
-        said=None if step.message is None else _said(step.message),
-        observed=tuple(_said(message) for message in step.observation),
+        message=None if step.message is None else _make_message(step.message),
+        observed=tuple(_make_message(message) for message in step.observation),
         validated=scores,
         step=step,
         open=open_,
     )
 
 
-def _said(message: Message) -> Said:
-    return Said(message.role, transcript(message))
+def _make_message(message: Message) -> TranscriptMessage:
+    return TranscriptMessage(message.role, transcript(message))
 
 
 def _better(score: float, other: float, direction: str) -> bool:

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class SampleResponse:
     """What a model said, and what became of it."""
 
     heading: str
@@ -35,12 +35,12 @@ class Sample:
     subskill: str
     question: str
     reference: str
-    responses: tuple[Response, ...]
+    responses: tuple[SampleResponse, ...]
     images: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SampleGroup:
     """Samples of one kind, out of `count` that there are."""
 
     title: str
@@ -50,19 +50,19 @@ class Group:
     samples: tuple[Sample, ...]
 
 
-def compare(
+def compare_attempts(
     before: Sequence[Attempt], after: Sequence[Attempt], names: tuple[str, str] = ("Before", "After")
-) -> tuple[Group, ...]:
+) -> tuple[SampleGroup, ...]:
     """What became right, what stayed wrong and what was lost, over the problems scored both times."""
     first = {attempt.problem.id: attempt for attempt in before}
     pairs = [(first[attempt.problem.id], attempt) for attempt in after if attempt.problem.id in first]
     scored = [(b, a) for b, a in pairs if b.correct is not None and a.correct is not None]
 
-    def group(title: str, explanation: str, was: bool, is_: bool) -> Group:
+    def group(title: str, explanation: str, was: bool, is_: bool) -> SampleGroup:
         chosen = [(b, a) for b, a in scored if (b.correct, a.correct) == (was, is_)]
         shown = spread(chosen, lambda pair: pair[0].problem.skill)
         samples = tuple(_sample(b.problem, (_response(b, names[0]), _response(a, names[1]))) for b, a in shown)
-        return Group(title, explanation, len(chosen), len(scored), samples)
+        return SampleGroup(title, explanation, len(chosen), len(scored), samples)
 
     first_, second_ = (name.lower() if names == ("Before", "After") else f"by {name}" for name in names)
     return (
@@ -72,7 +72,7 @@ def compare(
     )
 
 
-def right_and_wrong(attempts: Sequence[Attempt]) -> tuple[Group, ...]:
+def right_and_wrong(attempts: Sequence[Attempt]) -> tuple[SampleGroup, ...]:
     """Samples of right, wrong and failed attempts; the last only where there are any."""
     groups = []
     for title, correct in (("Wrong", False), ("Right", True), ("Failed", None)):
@@ -81,7 +81,7 @@ def right_and_wrong(attempts: Sequence[Attempt]) -> tuple[Group, ...]:
         samples = tuple(_sample(attempt.problem, (_response(attempt, "Response"),)) for attempt in shown)
         explanation = "nothing is known of these; they are in no accuracy" if correct is None else ""
         if chosen or correct is not None:
-            groups.append(Group(title, explanation, len(chosen), len(attempts), samples))
+            groups.append(SampleGroup(title, explanation, len(chosen), len(attempts), samples))
     return tuple(groups)
 
 
@@ -107,8 +107,8 @@ def spread(items: Sequence[T], kind: Callable[[T], str], most: int = SHOWN) -> l
     return sorted(taken[:most], key=kind)
 
 
-def _sample(problem: Problem, responses: tuple[Response, ...]) -> Sample:
-    question, reference = _question(problem), _cut(problem.reference)
+def _sample(problem: Problem, responses: tuple[SampleResponse, ...]) -> Sample:
+    question, reference = _question(problem), _truncate(problem.reference)
     return Sample(problem.skill, problem.subskill, question, reference, responses, _images(problem))
 
 
@@ -121,8 +121,8 @@ def _images(problem: Problem) -> tuple[str, ...]:
 
 def _question(problem: Problem) -> str:
     if len(problem.messages) == 1:
-        return _cut(_content(problem.messages[0]))
-    return _cut("\n\n".join(f"{message.role}: {_content(message)}" for message in problem.messages))
+        return _truncate(_content(problem.messages[0]))
+    return _truncate("\n\n".join(f"{message.role}: {_content(message)}" for message in problem.messages))
 
 
 def _content(message: Message) -> str:
@@ -131,12 +131,12 @@ def _content(message: Message) -> str:
     return "".join("[image]" if isinstance(part, ImagePart) else part.text for part in message.content)
 
 
-def _response(attempt: Attempt, heading: str) -> Response:
-    said = "" if attempt.completion is None else _cut(attempt.completion.text)
+def _response(attempt: Attempt, heading: str) -> SampleResponse:
+    text = "" if attempt.completion is None else _truncate(attempt.completion.text)
     if isinstance(attempt.outcome, Failure):
-        return Response(heading, said or _cut(attempt.outcome.message), f"failed: {attempt.outcome.cause}")
-    return Response(heading, said, "right" if attempt.correct else "wrong")
+        return SampleResponse(heading, text or _truncate(attempt.outcome.message), f"failed: {attempt.outcome.cause}")
+    return SampleResponse(heading, text, "right" if attempt.correct else "wrong")
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} … ({len(text) - LONGEST} more characters)"

@@ -11,12 +11,11 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from palaestra.core.statistics import Gain, Mean, mean_interval
-from palaestra.recipes.teach.delivery import Delivery, add_up
-from palaestra.recipes.teach.recipe import TeachSettings
-from palaestra.recipes.teach.study import COSTS, Pair, Row, StudyResult
-from palaestra.report.appendix import SettingRow, setting_rows
-from palaestra.report.arms import difference_axis, difference_bar, difference_scale, seed_points, series
-from palaestra.report.provenance import ProvenancePart, provenance_part
+from palaestra.recipes.teach.lesson_order import Delivery, add_up
+from palaestra.recipes.teach.settings import TeachSettings
+from palaestra.recipes.teach.study import COSTS, ArmPair, StudyArm, StudyResult
+from palaestra.report.appendix import ProvenancePart, SettingRow, read_provenance_part, setting_rows
+from palaestra.report.diagrams import difference_axis, difference_bar, difference_scale, seed_points, seed_series
 from palaestra.runs.ledger import describe_cost
 
 
@@ -24,13 +23,13 @@ from palaestra.runs.ledger import describe_cost
 class ArmRow:
     """An arm with the means over its seeds, each with its t interval, and how many of its runs have ended."""
 
-    row: Row
+    row: StudyArm
     before: Mean
     after: Mean
     ended: int
     planned: int
     money: str
-    pair: Pair | None
+    pair: ArmPair | None
     """Against the first arm."""
 
 
@@ -38,7 +37,7 @@ class ArmRow:
 class PairRow:
     """Two arms, with the picture of their difference."""
 
-    pair: Pair
+    pair: ArmPair
     picture: Markup
 
 
@@ -108,7 +107,7 @@ def study_page(result: StudyResult) -> StudyPage:
         best=_best(arms),
         arms=arms,
         figure=seed_points(result.rows, result.seeds, lambda row, seed: _address(result, row, seed)),
-        seed_series=tuple((seed, series(place)) for place, seed in enumerate(result.seeds)),
+        seed_series=tuple((seed, seed_series(place)) for place, seed in enumerate(result.seeds)),
         axis=difference_axis(scale) if scale else None,
         against_first=tuple(row for row in pairs if row.pair.first == first),
         other_pairs=tuple(row for row in pairs if row.pair.first != first),
@@ -126,11 +125,11 @@ def study_page(result: StudyResult) -> StudyPage:
         ),
         examples=sum(row.examples for row in result.rows),
         settings=setting_rows(result.settings, TeachSettings),
-        provenance=provenance_part(result.folder),
+        provenance=read_provenance_part(result.folder),
     )
 
 
-def _arm(result: StudyResult, row: Row) -> ArmRow:
+def _arm(result: StudyResult, row: StudyArm) -> ArmRow:
     ended = [run for run in row.runs.values() if run is not None]
 
     def mean(name: str) -> Mean:
@@ -140,8 +139,8 @@ def _arm(result: StudyResult, row: Row) -> ArmRow:
     pair = next((pair for pair in result.pairs if (pair.first, pair.second) == names), None)
     return ArmRow(
         row,
-        mean("test_before"),
-        mean("test_after"),
+        mean("before"),
+        mean("after"),
         len(ended),
         len(row.runs),
         describe_cost({**row.cost, "unpriced": row.unpriced}),
@@ -155,17 +154,17 @@ def _best(arms: Sequence[ArmRow]) -> ArmRow:
     return max((arm for arm in arms if arm.row.gain.count == most), key=lambda arm: arm.row.gain.value if most else 0.0)
 
 
-def _run(result: StudyResult, row: Row, seed: int) -> RunRow:
+def _run(result: StudyResult, row: StudyArm, seed: int) -> RunRow:
     summary = row.runs[seed]
     gain = None
     if summary is not None and summary["gain"] is not None:
         gain = Gain(summary["gain"], summary["gain_low"], summary["gain_high"], summary["problems"])
     failures = sum(summary["failures"].values()) if summary is not None else 0
-    started = (result.where(row, seed) / "settings.json").exists()
+    started = (result.run_folder(row, seed) / "settings.json").exists()
     return RunRow(row.name, seed, started, _address(result, row, seed), summary, gain, failures)
 
 
-def _address(result: StudyResult, row: Row, seed: int) -> str:
+def _address(result: StudyResult, row: StudyArm, seed: int) -> str:
     """Beside the study's own page, so that the folder can be moved; empty where there is no run yet."""
-    folder = result.where(row, seed)
+    folder = result.run_folder(row, seed)
     return f"{quote(folder.name)}/report.html" if (folder / "settings.json").exists() else ""

@@ -1,30 +1,214 @@
-"""What the page of a teach run shows, read from its store."""
+"""The page of a teach run."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from markupsafe import Markup
 
-from palaestra.core.records import Attempt, Report, Split
+from palaestra.core.records import Attempt, Decision, Lesson, Report, Split
 from palaestra.core.statistics import Gain, find_best, measure_gain, report_on
-from palaestra.recipes.teach.delivery import Delivery, add_up
-from palaestra.recipes.teach.lesson_summary import CALLING, count_calls, unpriced_models
-from palaestra.recipes.teach.recipe import TeachSettings
-from palaestra.report.allocation import Allocation, AllocationRow, allocation_bars, allocation_rows, examples_of
-from palaestra.report.appendix import Appendix, appendix_of
-from palaestra.report.bars import axis, dumbbell
-from palaestra.report.curves import RAW_ROUNDS, Moment, accuracy_curve, accuracy_multiple, loss_curve, series
-from palaestra.report.discovery import DiscoveryPart, discovery_part
-from palaestra.report.rewards import RewardRow, RoundDecisions, decisions_by_round, reward_rows, rewards_by_round
-from palaestra.report.samples import Group, compare
-from palaestra.report.tree import area_legend, draw_tree, grow
+from palaestra.recipes.teach.lesson_order import Delivery, add_up
+from palaestra.recipes.teach.settings import TeachSettings
+from palaestra.recipes.teach.summary import CALLING, count_calls, list_unpriced
+from palaestra.report.appendix import Appendix, make_appendix
+from palaestra.report.charts import (
+    RAW_ROUNDS,
+    Moment,
+    accuracy_curve,
+    accuracy_multiple,
+    dumbbell,
+    loss_curve,
+    rate_axis,
+    round_series,
+)
+from palaestra.report.diagrams import (
+    Allocation,
+    AllocationRow,
+    allocation_bars,
+    allocation_rows,
+    area_legend,
+    build_tree,
+    count_examples,
+    draw_tree,
+)
+from palaestra.report.formatting import NOTHING, causes, plural
+from palaestra.report.samples import SampleGroup, compare_attempts
 from palaestra.runs.ledger import describe_cost
 from palaestra.runs.run import Run
 from palaestra.tasks.group import divide_attempts
 from palaestra.teachers.quality import Inspection
+from palaestra.teachers.skills import Agreement, Overview, SkillMap, overview
+from palaestra.teachers.skills.overview import OWN, TEST
+from palaestra.teachers.tree.rewards import skill_rewards
+
+STAGE_NAMES = {
+    "names": "the skills of the problems are named",
+    "categories": "the names are clustered",
+    "assignment": "the problems are assigned",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AgreementRow:
+    """How far the categories agree with the task's own skills, on some problems."""
+
+    name: str
+    adjusted_rand: str
+    mutual_information: str
+    purity: str
+    problems: int
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryPart:
+    """The section on discovered skills.
+
+    Arguments:
+        under_way: how far the discovery is, where it is not over.
+        file: the skills file that they come from; empty where a model discovered them.
+        saw: what the model was shown of a problem.
+        has_own: the task has skills of its own to compare with.
+        troubles: what the model could not do, in words.
+    """
+
+    overview: Overview
+    under_way: str
+    file: str
+    saw: str
+    has_own: bool
+    agreements: tuple[AgreementRow, ...]
+    troubles: tuple[str, ...]
+
+
+def discovery_part(run: Run) -> DiscoveryPart | None:
+    """What the store of a run has of a skill discovery; `None` where its skills are the task's own."""
+    stages = run.store.skills(SkillMap)
+    skills = overview(stages)
+    if skills is None:
+        return None
+    pairs = (("problems that the categories come from", skills.agreement), ("test problems", skills.agreement_test))
+    return DiscoveryPart(
+        overview=skills,
+        under_way="" if skills.stage == TEST else STAGE_NAMES[skills.stage],
+        file=str(run.settings.get("skills_file") or ""),
+        saw="questions with their expected answers" if run.settings.get("references") else "questions",
+        has_own=OWN in stages,
+        agreements=tuple(_make_agreement(name, figures) for name, figures in pairs if figures is not None),
+        troubles=tuple(_list_troubles(skills)),
+    )
+
+
+def _make_agreement(name: str, figures: Agreement) -> AgreementRow:
+    def number(value: float | None) -> str:
+        return NOTHING if value is None else f"{value:.2f}".replace("-", "−")
+
+    purity = NOTHING if figures.purity is None else f"{100 * figures.purity:.0f} %"
+    rand, shared = number(figures.adjusted_rand), number(figures.mutual_information)
+    return AgreementRow(name, rand, shared, purity, figures.problems, figures.left_out)
+
+
+def _list_troubles(skills: Overview) -> list[str]:
+    unnamed, unassigned, again = (sum(part.values()) for part in (skills.unnamed, skills.unassigned, skills.reasked))
+    troubles = []
+    if unnamed:
+        troubles.append(f"{plural(unnamed, 'problem')} could not be named ({causes(dict(skills.unnamed))})")
+    if unassigned:
+        without = f"{'has' if unassigned == 1 else 'have'} no skill ({causes(dict(skills.unassigned))})"
+        troubles.append(f"{plural(unassigned, 'problem')} could not be assigned and {without}")
+    if again:
+        stages = ", ".join(f"{stage} {count}" for stage, count in skills.reasked.items())
+        troubles.append(f"asked again {plural(again, 'time')}, because an answer did not fit ({stages})")
+    return troubles + [f"repaired: {repair}" for repair in skills.repairs]
+
+
+@dataclass(frozen=True, slots=True)
+class RewardCell:
+    """A skill in a round.
+
+    Arguments:
+        reward: the change of its validation accuracy in points; `None` as long as the round is not over.
+        examples: what it was given.
+        actions: what the teacher did with it, and why.
+    """
+
+    reward: Gain | None
+    examples: int
+    actions: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RewardRow:
+    """A skill with its rounds in order."""
+
+    name: str
+    cells: tuple[RewardCell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDecisions:
+    """What a teacher decided for one lesson, and why, with what came of it.
+
+    Arguments:
+        rows: each decision, beside the first of a skill its reward.
+        idle: the skills without a decision, with their rewards.
+    """
+
+    round: int
+    examples: int
+    actions: Mapping[str, int]
+    rows: tuple[tuple[Decision, Gain | None], ...]
+    idle: tuple[tuple[str, Gain], ...]
+
+
+Rewards = Sequence[Mapping[str, Gain]]
+"""By round, from the first on, the reward of each skill. `""` is the whole: problems without a skill have none of their own."""
+
+
+def rewards_by_round(measured: Sequence[Sequence[Attempt]]) -> list[dict[str, Gain]]:
+    """The rewards of all rounds that are over.
+
+    Arguments:
+        measured: the attempts on the validation problems before the first round, and after each.
+    """
+    skills = skill_rewards(measured)
+    return [
+        {skill: gains[place] for skill, gains in skills.items()} | {"": measure_gain(before, after)}
+        for place, (before, after) in enumerate(pairwise(measured))
+    ]
+
+
+def reward_rows(
+    rewards: Rewards, lessons: Mapping[int, Lesson], allocation: Allocation, skills: Sequence[str]
+) -> tuple[RewardRow, ...]:
+    """A row for all skills together, then one for each skill."""
+    rounds = range(1, max([*lessons, len(rewards)], default=0) + 1)
+
+    def cell(skill: str, round_: int) -> RewardCell:
+        reward = rewards[round_ - 1].get(skill) if round_ <= len(rewards) else None
+        given = allocation.get(round_, {})
+        lesson = lessons.get(round_)
+        actions = [(d.action, d.reason) for d in lesson.decisions if skill and d.skill == skill] if lesson else []
+        return RewardCell(reward, sum(n for (s, _), n in given.items() if not skill or s == skill), tuple(actions))
+
+    named = [skill for skill in skills if skill]
+    return tuple(RewardRow(skill, tuple(cell(skill, round_) for round_ in rounds)) for skill in ("", *named))
+
+
+def decisions_by_round(rewards: Rewards, lessons: Mapping[int, Lesson]) -> tuple[RoundDecisions, ...]:
+    """Every round whose lesson has been written."""
+    rounds = []
+    for round_, lesson in sorted(lessons.items()):
+        earned = dict(rewards[round_ - 1]) if round_ <= len(rewards) else {}
+        earned.pop("", None)
+        rows = tuple((decision, earned.pop(decision.skill, None)) for decision in lesson.decisions)
+        actions = dict(sorted(Counter(decision.action for decision in lesson.decisions).items()))
+        rounds.append(RoundDecisions(round_, len(lesson.examples), actions, rows, tuple(earned.items())))
+    return tuple(rounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +286,7 @@ class TeachPage:
     rewards: tuple[RewardRow, ...]
     decisions: tuple[RoundDecisions, ...]
     inspections: tuple[tuple[int, Inspection], ...]
-    samples: tuple[Group, ...]
+    samples: tuple[SampleGroup, ...]
     appendix: Appendix
 
 
@@ -111,7 +295,7 @@ def teach_page(run: Run) -> TeachPage:
     # The summary is written last: asked for first, it cannot promise what the store does not hold yet.
     ended = run.summary is not None
     phases = {phase: run.store.attempts(phase) for phase in run.store.phases()}
-    whole = {phase: attempts for phase, attempts in phases.items() if len(attempts) >= _asked(phases, phase)}
+    whole = {phase: attempts for phase, attempts in phases.items() if len(attempts) >= _count_problems(phases, phase)}
     allocation = run.store.allocation()
     moments, tests = _moments(whole, allocation), _moments(whole, allocation, Split.TEST)
     tests = tests if run.settings.get("test_every_round") else ()
@@ -125,16 +309,16 @@ def teach_page(run: Run) -> TeachPage:
     lessons = {round_: lesson for round_ in run.store.lesson_rounds() if (lesson := run.store.lesson(round_))}
     rewards = rewards_by_round(measured)
     curves = run.store.curves()
-    nodes = grow(moments[-1].report if moments else None, allocation)
+    nodes = build_tree(moments[-1].report if moments else None, allocation)
     failed = Counter(
         cause for part in phases.values() for cause, n in report_on(part).failures.items() for _ in range(n)
     )
     settings = run.settings
-    unpriced = unpriced_models(settings) if count_calls(run) else []
+    unpriced = list_unpriced(settings) if count_calls(run) else []
     delivered = add_up(list(run.store.deliveries(Delivery).values()))
     return TeachPage(
         ended=ended,
-        under_way=tuple((p, len(a), _asked(phases, p)) for p, a in phases.items() if p not in whole),
+        under_way=tuple((p, len(a), _count_problems(phases, p)) for p, a in phases.items() if p not in whole),
         task=str(settings.get("task", "")),
         student=str(settings.get("student", "")),
         teacher=str(settings.get("teacher", "")),
@@ -153,19 +337,21 @@ def teach_page(run: Run) -> TeachPage:
         weights_sha256=_weights_sha256(run, done if kept is None else kept.round),
         starts_at_base=settings.get("start", "base") == "base",
         kept=kept,
-        overall=_row("all skills", before, after, sum(n for parts in allocation.values() for n in parts.values())),
-        skills=_rows(skills, before, after, allocation),
+        overall=make_skill_row(
+            "all skills", before, after, sum(n for parts in allocation.values() for n in parts.values())
+        ),
+        skills=make_skill_rows(skills, before, after, allocation),
         tasks=_task_rows(run, before, after, allocation),
         validation_tasks=_validation_tasks(run, whole, allocation),
         test_moments=tests,
         test_curve=accuracy_curve(tests, kept, "test") if tests else None,
-        axis=axis(),
+        axis=rate_axis(),
         moments=moments,
         curve=accuracy_curve(moments, kept) if moments else None,
         multiples=_multiples(skills, moments),
         losses=loss_curve(curves) if any(curves.values()) else None,
         loss_raw_rounds=RAW_ROUNDS,
-        loss_rounds=tuple((round_, series(round_)) for round_ in curves),
+        loss_rounds=tuple((round_, round_series(round_)) for round_ in curves),
         allocation=allocation_bars(allocation, skills) if allocation else None,
         allocation_rounds=tuple(sorted(allocation)),
         allocation_rows=tuple(allocation_rows(allocation)),
@@ -175,12 +361,12 @@ def teach_page(run: Run) -> TeachPage:
         rewards=reward_rows(rewards, lessons, allocation, skills) if rewards or lessons else (),
         decisions=decisions_by_round(rewards, lessons),
         inspections=tuple(run.store.inspections(Inspection).items()),
-        samples=compare(before, after),
-        appendix=appendix_of(run, TeachSettings, CALLING if unpriced else ()),
+        samples=compare_attempts(before, after),
+        appendix=make_appendix(run, TeachSettings, CALLING if unpriced else ()),
     )
 
 
-def _asked(phases: dict[str, list[Attempt]], phase: str) -> int:
+def _count_problems(phases: dict[str, list[Attempt]], phase: str) -> int:
     """How many attempts a phase will have: as many as the first of its split has, the problems being the same."""
     return len(phases.get(f"0/{phase.rpartition('/')[2]}", []))
 
@@ -198,7 +384,7 @@ def _after(phases: dict[str, list[Attempt]], kept: Moment | None, ended: bool) -
 def _weights_sha256(run: Run, round_: int) -> str:
     """The hash of the weights after a round; those of a round without training are those of the one before."""
     known = (run.store.weights_sha256(earlier) for earlier in range(round_, 0, -1))
-    return next((found for found in known if found), "")
+    return next((digest for digest in known if digest), "")
 
 
 def _moments(
@@ -216,14 +402,14 @@ def _moments(
     )
 
 
-def _row(name: str, before: Sequence[Attempt], after: Sequence[Attempt], examples: int) -> SkillRow:
+def make_skill_row(name: str, before: Sequence[Attempt], after: Sequence[Attempt], examples: int) -> SkillRow:
     first = report_on(before, name) if before else None
     second = report_on(after, name) if after else None
     gain = measure_gain(before, after) if before and after else None
     return SkillRow(name, first, second, gain, examples, dumbbell(first, second))
 
 
-def _rows(
+def make_skill_rows(
     skills: Sequence[str], before: Sequence[Attempt], after: Sequence[Attempt], allocation: Allocation
 ) -> tuple[SkillRow, ...]:
     """A row a skill, the largest gain first."""
@@ -233,7 +419,10 @@ def _rows(
 
     if not before:
         return ()
-    rows = [_row(skill, of(before, skill), of(after, skill), examples_of(allocation, skill)) for skill in skills]
+    rows = [
+        make_skill_row(skill, of(before, skill), of(after, skill), count_examples(allocation, skill))
+        for skill in skills
+    ]
     return tuple(sorted(rows, key=lambda row: (-(row.gain.points if row.gain else 0.0), row.name)))
 
 
@@ -257,9 +446,9 @@ def _task_rows(
             count
             for parts in allocation.values()
             for (skill, _), count in parts.items()
-            if next((one for one in further if skill.startswith(f"{one}/")), main) == name
+            if next((task for task in further if skill.startswith(f"{task}/")), main) == name
         )
-        rows.append(_row(name, attempts, second.get(name, []), given))
+        rows.append(make_skill_row(name, attempts, second.get(name, []), given))
     return tuple(rows)
 
 
@@ -279,9 +468,9 @@ def _validation_tasks(
 
 def _multiples(skills: Sequence[str], moments: Sequence[Moment]) -> tuple[Multiple, ...]:
     most = max((moment.examples for moment in moments), default=0)
-    found = []
+    multiples = []
     for skill in skills:
         parts = [Moment(m.round, m.examples, part) for m in moments for part in m.report.slices if part.name == skill]
         if parts:
-            found.append(Multiple(skill, parts[0].report, parts[-1].report, accuracy_multiple(parts, most)))
-    return tuple(found)
+            multiples.append(Multiple(skill, parts[0].report, parts[-1].report, accuracy_multiple(parts, most)))
+    return tuple(multiples)

@@ -1,26 +1,171 @@
-"""What the page of a train run shows, read from its store."""
+"""The page of a train run."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from markupsafe import Markup
 
 from palaestra.core.records import Attempt, Split, Trajectory
 from palaestra.core.statistics import report_on
-from palaestra.recipes.train.recipe import TrainSettings
-from palaestra.report.appendix import Appendix, appendix_of
-from palaestra.report.bars import axis
-from palaestra.report.figures import counts, interval, percent, plural, points, points_interval, shorten
-from palaestra.report.health import Health, health_panel
-from palaestra.report.lines import BARS, NOISY, Metrics, Panel, Reading, Series, averaged, chart, plain, readings, span
-from palaestra.report.phases import PhaseRow, costs_by_kind, is_phase, phase_chart, seconds_by_phase
-from palaestra.report.samples import LONGEST, Group, compare
-from palaestra.report.teach import SkillRow, _row, _rows
+from palaestra.recipes.train.settings import TrainSettings
+from palaestra.report.appendix import Appendix, CostRow, make_appendix
+from palaestra.report.charts import (
+    BARS,
+    NOISY,
+    MetricPoint,
+    Metrics,
+    Panel,
+    Series,
+    average_neighbours,
+    bar_chart,
+    line_chart,
+    metric_points,
+    rate_axis,
+    small_chart,
+    span,
+)
+from palaestra.report.formatting import (
+    counts,
+    interval,
+    percent,
+    plain,
+    plural,
+    points,
+    points_interval,
+    share,
+    shorten,
+)
+from palaestra.report.samples import LONGEST, SampleGroup, compare_attempts
+from palaestra.report.teach import SkillRow, make_skill_row, make_skill_rows
+from palaestra.runs.ledger import LedgerTotal
 from palaestra.runs.run import Run
+
+PHASES = {
+    "model": "the policy acts", "environment": "environment: steps and rewards", "reference": "log-probs of the reference",
+    "update": "learning", "evaluate": "held-out evaluation",
+}  # fmt: skip
+COSTS = {"load": "loading", "train": "collecting and learning", "test": "held-out evaluation", "rest": "the rest"}
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseRow:
+    """The seconds of a part of the work; `class_` is its colour in the chart, empty where it is not in it."""
+
+    name: str
+    class_: str
+    seconds: float
+    share: float
+
+
+def is_phase(name: str) -> bool:
+    return name.startswith("seconds_")
+
+
+def seconds_by_phase(table: Metrics, ledger: float) -> tuple[float, tuple[PhaseRow, ...]]:
+    """All seconds, and where they went, in the order in which the work is done."""
+    sums: dict[str, float] = {}
+    for row in table.values():
+        for name, value in row.items():
+            if is_phase(name):
+                sums[name.removeprefix("seconds_")] = sums.get(name.removeprefix("seconds_"), 0.0) + value
+    order = sorted(sums, key=lambda name: (list(PHASES).index(name) if name in PHASES else len(PHASES), name))
+    # The ledger of a run that goes on lacks what is booked at its end.
+    total = max(ledger, sum(sums.values()))
+    rows, colour = [], 0
+    for name in order:
+        colour += name != "evaluate"
+        class_ = "" if name == "evaluate" else f"s{(colour - 1) % 6 + 1}"
+        rows.append(PhaseRow(PHASES.get(name, name), class_, sums[name], sums[name] / total if total else 0.0))
+    rest = total - sum(sums.values())
+    if rows and rest > 0:
+        rows.append(PhaseRow("the rest: loading, checkpoints, the store", "", rest, rest / total))
+    return total, tuple(rows)
+
+
+def phase_chart(trained: Metrics, phases: Sequence[PhaseRow]) -> Markup | None:
+    keys = {words: name for name, words in PHASES.items()}
+    names = {f"seconds_{keys.get(row.name, row.name)}": row.class_ for row in phases if row.class_}
+    if not names or not trained:
+        return None
+    label = "seconds of an iteration by phase; in all " + ", ".join(
+        f"{row.name} {row.seconds:.1f}" for row in phases if row.class_
+    )
+    return bar_chart(trained, names, "seconds an iteration", label)
+
+
+def costs_by_kind(appendix: Appendix) -> Appendix:
+    """The costs of all iterations together: a row each would be hundreds."""
+    sums: dict[str, LedgerTotal] = {}
+    for row in appendix.costs:
+        kind = COSTS.get(row.phase.rpartition("/")[2], row.phase)
+        known = sums.get(kind)
+        sums[kind] = row.total if known is None else _add_totals(known, row.total)
+    seconds = appendix.total.seconds
+    costs = tuple(CostRow(kind, total, total.seconds / seconds if seconds else 0.0) for kind, total in sums.items())
+    return replace(appendix, costs=costs)
+
+
+def _add_totals(first: LedgerTotal, second: LedgerTotal) -> LedgerTotal:
+    return LedgerTotal(*(getattr(first, n) + getattr(second, n) for n in LedgerTotal.__dataclass_fields__))
+
+
+SHARES = ("clip_fraction", "groups_without_variance", "truncated")
+"""Metrics from 0 to 1 that are shown in percent."""
+
+
+@dataclass(frozen=True, slots=True)
+class HealthMetric:
+    """One figure of the health panel."""
+
+    name: str
+    last: str
+    meaning: str
+    picture: Markup
+
+
+def health_panel(trained: Metrics, settings: Mapping[str, Any]) -> tuple[HealthMetric, ...]:
+    """The metrics that there are; one that the last iteration lacks says at which iteration it was taken."""
+    language = settings.get("policy") == "lm"
+    hyperparameters: Mapping[str, Any] = settings.get("hyperparameters", {})
+    unit = "token" if language else "decision"
+    shown = [
+        ("approx_kl", "KL of the update", f"nats a {unit}, new policy from the one that collected", "target_kl"),
+        ("reference_kl", "KL to the reference", "nats a response", ""),
+        ("clip_fraction", "Clip fraction", "% of ratios outside the clipping range", ""),
+        ("entropy", "Entropy", f"nats a {unit}", ""),
+        ("explained_variance", "Explained variance", "of returns by the critic; 1 is all, below 0 worse than none", ""),
+        (
+            "groups_without_variance",
+            "Groups without variance",
+            "% whose rewards are all alike: nothing to learn from",
+            "",
+        ),
+        ("length", "Response length" if language else "Episode length", "tokens" if language else "steps", ""),
+        ("turns", "Turns", "messages of the model an episode", ""),
+        ("truncated", "Cut at the limit", f"% of {'messages' if metric_points(trained, 'turns') else 'responses'}", ""),
+        ("grad_norm", "Gradient norm", "before clipping", "max_grad_norm"),
+    ]
+    last, metrics = max(trained, default=0), []
+    for name, title, meaning, level in shown:
+        values = metric_points(trained, name)
+        if not values:
+            continue
+        shares = name in SHARES
+        limit = hyperparameters.get(level)
+        limit = float(limit) if isinstance(limit, int | float) and limit > 0 else math.nan
+        if not math.isnan(limit):
+            meaning += f"; limit {plain(limit)}"
+        drawn = [replace(r, value=100 * r.value) for r in values] if shares else values
+        written = (share if shares else plain)(values[-1].value)
+        if values[-1].iteration < last:
+            written += f" at {values[-1].iteration}"
+        metrics.append(HealthMetric(title, written, meaning, small_chart(drawn, last, title, limit)))
+    return tuple(metrics)
+
 
 LISTED = 60
 """Iterations that the table of metrics lists; of more, some at even distances."""
@@ -44,13 +189,13 @@ class IterationRow:
     decisions: float | None
     episodes: float | None
     failures: float | None
-    reward: Reading | None
-    test: Reading | None
-    gold: Reading | None
+    reward: MetricPoint | None
+    test: MetricPoint | None
+    gold: MetricPoint | None
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class EpisodeRow:
     """A kept episode of a language model: what it was asked, what it said and what that brought."""
 
     prompt: str
@@ -91,21 +236,21 @@ class TrainPage:
     accuracy: Markup | None
     path: Markup | None
     proxy_gold: Markup | None
-    gold: tuple[Reading, Reading] | None
+    gold: tuple[MetricPoint, MetricPoint] | None
     path_averaged: bool
     rows: tuple[IterationRow, ...]
-    health: tuple[Health, ...]
+    health: tuple[HealthMetric, ...]
     phases: tuple[PhaseRow, ...]
     phase_chart: Markup | None
     seconds: float
     speed: Markup | None
     speed_mean: float | None
-    episodes_to_read: tuple[tuple[int, tuple[Episode, ...]], ...]
+    episodes_to_read: tuple[tuple[int, tuple[EpisodeRow, ...]], ...]
     asked: bool
     overall: SkillRow
     skills: tuple[SkillRow, ...]
     axis: Markup
-    samples: tuple[Group, ...]
+    samples: tuple[SampleGroup, ...]
     appendix: Appendix
 
     bars: int = BARS
@@ -128,14 +273,17 @@ def train_page(run: Run) -> TrainPage:
     asked = {int(p.split("/")[0]): run.store.attempts(p) for p in run.store.phases() if p.endswith(f"/{Split.TEST}")}
     whole = {iteration: part for iteration, part in asked.items() if "seconds_evaluate" in table.get(iteration, {})}
     before, after = whole.get(0, []), whole[max(whole)] if max(whole, default=0) else []
-    overall, appendix = _row("all skills", before, after, 0), costs_by_kind(appendix_of(run, TrainSettings))
-    reward, test = readings(trained, "reward"), readings(table, "test_reward", count="test_count")
-    proxy, gold = averaged(readings(trained, "reward", along="reference_kl")), readings(table, "gold_reward")
-    recent = [] if language else readings(trained, "recent_return")
+    overall, appendix = make_skill_row("all skills", before, after, 0), costs_by_kind(make_appendix(run, TrainSettings))
+    reward, test = metric_points(trained, "reward"), metric_points(table, "test_reward", count="test_count")
+    proxy, gold = (
+        average_neighbours(metric_points(trained, "reward", along="reference_kl")),
+        metric_points(table, "gold_reward"),
+    )
+    recent = [] if language else metric_points(trained, "recent_return")
     if asked:
         boxes, verdict = _task_headline(overall, max(whole, default=0))
     else:
-        boxes, verdict = _headline(reward, test, table, _paired(summary or {}))
+        boxes, verdict = _headline(reward, test, table, _read_paired_gain(summary or {}))
     nothing = str((summary or {}).get("nothing_learned", ""))
     if nothing:
         verdict = f"{nothing[0].upper()}{nothing[1:]}."
@@ -144,7 +292,7 @@ def train_page(run: Run) -> TrainPage:
             boxes if asked or failed else (Box("Change", "none", (f"after {plural(done, 'iteration')}",), main=True),)
         )
     seconds, phases = seconds_by_phase(table, appendix.total.seconds)
-    speed = readings(trained, "tokens_per_second" if language else "steps_per_second")
+    speed = metric_points(trained, "tokens_per_second" if language else "steps_per_second")
     decisions = sum(row.get("decisions", 0.0) for row in trained.values())
     working = sum(v for row in trained.values() for n, v in row.items() if is_phase(n) and n != "seconds_evaluate")
     test_failures = sum(report_on(part).failure_count for part in whole.values())
@@ -156,7 +304,7 @@ def train_page(run: Run) -> TrainPage:
         env=str(settings.get("env", "")),
         learner=str(settings.get("model" if language else "policy", "")).rstrip("/").rsplit("/", 1)[-1],
         language=language,
-        algorithm=_algorithm(settings),
+        algorithm=_name_algorithm(settings),
         grouped=any("groups_without_variance" in row for row in trained.values()),
         seed=int(settings.get("seed", 0)),
         iterations=done,
@@ -176,7 +324,7 @@ def train_page(run: Run) -> TrainPage:
         path=_path_chart(table, proxy) if proxy else None,
         proxy_gold=_proxy_gold_chart(reward, gold) if gold else None,
         gold=(max(gold, key=lambda r: r.value), gold[-1]) if gold else None,
-        path_averaged=len(proxy) < len(readings(trained, "reward", along="reference_kl")),
+        path_averaged=len(proxy) < len(metric_points(trained, "reward", along="reference_kl")),
         rows=_iteration_rows(table),
         health=health_panel(trained, settings),
         phases=phases,
@@ -184,12 +332,12 @@ def train_page(run: Run) -> TrainPage:
         seconds=seconds,
         speed=_speed_chart(speed, "tokens a second" if language else "steps a second"),
         speed_mean=decisions / working if working else None,
-        episodes_to_read=_episodes(run, done) if language else (),
+        episodes_to_read=_read_episodes(run, done) if language else (),
         asked=bool(asked),
         overall=overall,
-        skills=_rows(sorted({attempt.problem.skill for attempt in before} - {""}), before, after, {}),
-        axis=axis(),
-        samples=compare(before, after) if after else (),
+        skills=make_skill_rows(sorted({attempt.problem.skill for attempt in before} - {""}), before, after, {}),
+        axis=rate_axis(),
+        samples=compare_attempts(before, after) if after else (),
         appendix=appendix,
     )
 
@@ -201,7 +349,7 @@ def _task_headline(overall: SkillRow, last: int) -> tuple[tuple[Box, ...], str]:
     before, after, gain = overall.before, overall.after, overall.gain
     boxes = (
         Box("Held-out before", percent(before), (interval(before), counts(before))),
-        Box("Held-out after", percent(after), (interval(after), counts(after), *_when(last))),
+        Box("Held-out after", percent(after), (interval(after), counts(after), *_describe_iteration(last))),
         Box(
             "Gain in points",
             points(gain),
@@ -215,19 +363,24 @@ def _task_headline(overall: SkillRow, last: int) -> tuple[tuple[Box, ...], str]:
 
 
 def _headline(
-    reward: Sequence[Reading], test: Sequence[Reading], table: Metrics, paired: Reading | None
+    reward: Sequence[MetricPoint], test: Sequence[MetricPoint], table: Metrics, paired: MetricPoint | None
 ) -> tuple[tuple[Box, ...], str]:
     """The held-out reward before and after; of a run without evaluations, the reward of its first and last iteration.
 
     Arguments:
         paired: the change over the same episodes, where the run has measured it.
     """
-    made = [iteration for iteration, row in sorted(table.items()) if "test_reward" in row or "test_failures" in row]
-    before, after = (made[0] if made and made[0] == 0 else None), (made[-1] if made and made[-1] > 0 else None)
+    evaluations = [
+        iteration for iteration, row in sorted(table.items()) if "test_reward" in row or "test_failures" in row
+    ]
+    before, after = (
+        (evaluations[0] if evaluations and evaluations[0] == 0 else None),
+        (evaluations[-1] if evaluations and evaluations[-1] > 0 else None),
+    )
     known = {reading.iteration: reading for reading in test}
     first, last = known.get(0), known.get(after) if after else None
     names = ("Held-out reward before", "Held-out reward after")
-    if not made:
+    if not evaluations:
         first, last = (reward[0], reward[-1]) if reward else (None, None)
         names = ("Reward, first iteration", "Reward, last iteration")
     change, how = paired, f"paired over {plural(paired.count or 0, 'episode')}" if paired else ""
@@ -237,23 +390,27 @@ def _headline(
         why = "not measured yet" if before is None or after is None else "not known"
         moved = Box("Change", plain(None), (why,), main=True)
     else:
-        moved = Box("Change", _signed(change), (span(change), *([] if change.low is None else [how])), main=True)
-    boxes = (_box(names[0], first, _why(table, before)), _box(names[1], last, _why(table, after)), moved)
+        moved = Box("Change", _format_change(change), (span(change), *([] if change.low is None else [how])), main=True)
+    boxes = (
+        _box(names[0], first, _explain_missing(table, before)),
+        _box(names[1], last, _explain_missing(table, after)),
+        moved,
+    )
     if change is None or change.low is None or change.high is None:
         return boxes, ""
     return boxes, _verdict(change.low, change.high)
 
 
-def _paired(summary: Mapping[str, Any]) -> Reading | None:
+def _read_paired_gain(summary: Mapping[str, Any]) -> MetricPoint | None:
     """The change over the same held-out episodes, which only a whole run of turns has."""
     if summary.get("test_gain") is None:
         return None
     low, high = summary["test_gain_low"], summary["test_gain_high"]
     last = int(summary["iterations"])
-    return Reading(last, last, summary["test_gain"], low, high, int(summary["test_gain_episodes"]))
+    return MetricPoint(last, last, summary["test_gain"], low, high, int(summary["test_gain_episodes"]))
 
 
-def _why(table: Metrics, evaluation: int | None) -> str:
+def _explain_missing(table: Metrics, evaluation: int | None) -> str:
     """Why there is no reward of an evaluation; `None` where it has not been made."""
     if evaluation is None:
         return "not measured yet"
@@ -261,14 +418,14 @@ def _why(table: Metrics, evaluation: int | None) -> str:
     return f"not known: {plural(failed, 'episode')} failed, and no other was played" if failed else "not known"
 
 
-def _box(name: str, reading: Reading | None, why: str) -> Box:
+def _box(name: str, reading: MetricPoint | None, why: str) -> Box:
     if reading is None:
         return Box(name, plain(None), (why,))
     count = () if reading.count is None else (f"mean of {plural(reading.count, 'episode')}",)
-    return Box(name, plain(reading.value), (span(reading), *count, *_when(reading.iteration)))
+    return Box(name, plain(reading.value), (span(reading), *count, *_describe_iteration(reading.iteration)))
 
 
-def _signed(change: Reading) -> str:
+def _format_change(change: MetricPoint) -> str:
     """A change with its sign, and with no more decimals than its interval gives a meaning to."""
     written = plain(change.value, max(abs(change.low or 0.0), abs(change.high or 0.0)))
     return f"+{written}" if change.value > 0 else written
@@ -282,21 +439,21 @@ def _verdict(low: float, high: float) -> str:
     return "The interval contains 0: this run by itself does not show a change."
 
 
-def _difference(first: Reading, last: Reading) -> Reading:
+def _difference(first: MetricPoint, last: MetricPoint) -> MetricPoint:
     """How far the mean has moved, where the reward of a single held-out episode is not known: nothing is paired."""
     moved = last.value - first.value
     if first.low is None or first.high is None or last.low is None or last.high is None:
-        return Reading(last.iteration, last.x, moved)
+        return MetricPoint(last.iteration, last.x, moved)
     half = math.hypot((first.high - first.low) / 2, (last.high - last.low) / 2)
-    return Reading(last.iteration, last.x, moved, moved - half, moved + half)
+    return MetricPoint(last.iteration, last.x, moved, moved - half, moved + half)
 
 
-def _when(iteration: int) -> tuple[str, ...]:
+def _describe_iteration(iteration: int) -> tuple[str, ...]:
     return (f"after iteration {iteration}",) if iteration else ()
 
 
-def _algorithm(settings: Mapping[str, Any]) -> str:
-    name, variant = str(settings.get("algorithm", "")), str(settings.get("variant", ""))
+def _name_algorithm(settings: Mapping[str, Any]) -> str:
+    name, variant = str(settings.get("algorithm", "")), str(settings.get("hyperparameters", {}).get("variant", ""))
     name = variant if name == "grpo" and variant else name
     return {"dr_grpo": "Dr. GRPO"}.get(name, name.upper())
 
@@ -309,7 +466,9 @@ def _test_episodes(table: Metrics) -> int:
 # Charts
 
 
-def _reward_chart(reward: Sequence[Reading], test: Sequence[Reading], recent: Sequence[Reading]) -> Markup | None:
+def _reward_chart(
+    reward: Sequence[MetricPoint], test: Sequence[MetricPoint], recent: Sequence[MetricPoint]
+) -> Markup | None:
     if not reward and not test:
         return None
     series = [
@@ -317,27 +476,29 @@ def _reward_chart(reward: Sequence[Reading], test: Sequence[Reading], recent: Se
         Series("mean of the last 100 episodes", recent, "s6", "dashed"),
         Series("held-out", test, "s2", "marks"),
     ]
-    return chart([Panel("reward of an episode", series)], "iteration", "reward by iteration")
+    return line_chart([Panel("reward of an episode", series)], "iteration", "reward by iteration")
 
 
 def _accuracy_chart(whole: Mapping[int, Sequence[Attempt]]) -> Markup | None:
-    found = []
+    points = []
     for iteration, attempts in sorted(whole.items()):
         report = report_on(attempts)
         if report.accuracy is not None:
-            found.append(
-                Reading(iteration, iteration, 100 * report.accuracy, 100 * report.low, 100 * report.high, report.count)
+            points.append(
+                MetricPoint(
+                    iteration, iteration, 100 * report.accuracy, 100 * report.low, 100 * report.high, report.count
+                )
             )
-    if not found:
+    if not points:
         return None
-    panel = Panel("held-out accuracy (%)", [Series("held-out accuracy", found, "s2", "marks")])
-    return chart([panel], "iteration", "held-out accuracy by iteration")
+    panel = Panel("held-out accuracy (%)", [Series("held-out accuracy", points, "s2", "marks")])
+    return line_chart([panel], "iteration", "held-out accuracy by iteration")
 
 
-def _path_chart(table: Metrics, proxy: Sequence[Reading]) -> Markup:
+def _path_chart(table: Metrics, proxy: Sequence[MetricPoint]) -> Markup:
     """Training and held-out reward over the divergence that they were bought with; below it the gold reward."""
-    test = readings(table, "test_reward", along="test_reference_kl", count="test_count")
-    gold = averaged(readings(table, "gold_reward", along="reference_kl"))
+    test = metric_points(table, "test_reward", along="test_reference_kl", count="test_count")
+    gold = average_neighbours(metric_points(table, "gold_reward", along="reference_kl"))
     panels = [
         Panel(
             "reward" if not gold else "proxy reward",
@@ -346,18 +507,20 @@ def _path_chart(table: Metrics, proxy: Sequence[Reading]) -> Markup:
     ]
     if gold:
         panels.append(Panel("gold reward", [Series("gold", gold, "s3", "path")]))
-    return chart(panels, "KL to the reference (nats a response)", "reward against the divergence from the reference")
+    return line_chart(
+        panels, "KL to the reference (nats a response)", "reward against the divergence from the reference"
+    )
 
 
-def _proxy_gold_chart(reward: Sequence[Reading], gold: Sequence[Reading]) -> Markup:
+def _proxy_gold_chart(reward: Sequence[MetricPoint], gold: Sequence[MetricPoint]) -> Markup:
     panels = [Panel("proxy reward", [Series("proxy", reward, "s1")])] if reward else []
     panels.append(Panel("gold reward", [Series("gold", gold, "s3")]))
-    return chart(panels, "iteration", "proxy and gold reward by iteration")
+    return line_chart(panels, "iteration", "proxy and gold reward by iteration")
 
 
-def _speed_chart(speed: Sequence[Reading], y_label: str) -> Markup | None:
+def _speed_chart(speed: Sequence[MetricPoint], y_label: str) -> Markup | None:
     return (
-        chart([Panel(y_label, [Series(y_label, speed, "s6")], from_zero=True)], "iteration", "speed by iteration")
+        line_chart([Panel(y_label, [Series(y_label, speed, "s6")], from_zero=True)], "iteration", "speed by iteration")
         if speed
         else None
     )
@@ -367,8 +530,8 @@ def _speed_chart(speed: Sequence[Reading], y_label: str) -> Markup | None:
 
 
 def _iteration_rows(table: Metrics) -> tuple[IterationRow, ...]:
-    def by_iteration(name: str, count: str = "") -> dict[int, Reading]:
-        return {reading.iteration: reading for reading in readings(table, name, count=count)}
+    def by_iteration(name: str, count: str = "") -> dict[int, MetricPoint]:
+        return {reading.iteration: reading for reading in metric_points(table, name, count=count)}
 
     reward, gold = by_iteration("reward"), by_iteration("gold_reward")
     test = by_iteration("test_reward", "test_count") | by_iteration("test_accuracy", "test_count")
@@ -387,14 +550,14 @@ def _iteration_rows(table: Metrics) -> tuple[IterationRow, ...]:
     )  # fmt: skip
 
 
-def _episodes(run: Run, done: int) -> tuple[tuple[int, tuple[Episode, ...]], ...]:
+def _read_episodes(run: Run, done: int) -> tuple[tuple[int, tuple[EpisodeRow, ...]], ...]:
     """The episodes that were kept of the first, a middle and the last iteration."""
     chosen = sorted({1, (1 + done) // 2, done}) if done else []
-    found = [(iteration, tuple(map(_episode, run.store.trajectories(iteration)))) for iteration in chosen]
-    return tuple((iteration, episodes) for iteration, episodes in found if episodes)
+    kept = [(iteration, tuple(map(_read_episode, run.store.trajectories(iteration)))) for iteration in chosen]
+    return tuple((iteration, episodes) for iteration, episodes in kept if episodes)
 
 
-def _episode(trajectory: Trajectory) -> Episode:
+def _read_episode(trajectory: Trajectory) -> EpisodeRow:
     info: Mapping[str, Any] = trajectory.infos[0] if trajectory.infos else {}
     chosen = [
         logprob
@@ -402,7 +565,7 @@ def _episode(trajectory: Trajectory) -> Episode:
         for logprob, own in zip(segment.logprobs, segment.chosen, strict=True)
         if own
     ]
-    return Episode(
+    return EpisodeRow(
         prompt=shorten(str(info.get("prompt", "")), LONGEST),
         response=shorten(str(info.get("response", "")), LONGEST),
         reward=trajectory.total_reward,

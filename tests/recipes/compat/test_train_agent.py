@@ -21,7 +21,7 @@ from palaestra.recipes.compat.train_agent import load_ppo_agent, train_agent
 def cartpole(folder: Path, **more: Any) -> tuple[list[float], MLPActorNetwork]:
     actor, critic = MLPActorNetwork(4, 64, 2), MLPCriticNetwork(4, 64)
     given = {
-        "ppo_config": PPOConfig(lr_actor=3e-3),
+        "ppo_config": PPOConfig(learning_rate=3e-3),
         "max_episodes": 120,
         "update_interval": 20,
         "save_interval": 40,
@@ -66,7 +66,7 @@ def test_language_models_train_in_the_seeds_environments(tmp_path: Path, env: st
     before = [p.clone() for p in actor.parameters()]
     told = []
     means = train_agent(
-        env_name=env, actor=actor, critic=critic, ppo_config=PPOConfig(lr_actor=1e-4, update_epochs=2), max_episodes=6,
+        env_name=env, actor=actor, critic=critic, ppo_config=PPOConfig(learning_rate=1e-4, n_epochs=2), max_episodes=6,
         max_timesteps=12, update_interval=3, save_interval=6, save_path=tmp_path, callback=lambda n, f: told.append((n, f)),
     )  # fmt: skip
     assert len(means) == 6
@@ -95,10 +95,10 @@ def test_the_networks_read_padding_on_either_side() -> None:
     [
         (lambda: train_agent("CartPole-v1", MLPActorNetwork(3, 8, 2)), EnvError, "the actor reads 3 numbers; .*CartPole-v1 has 4"),
         (lambda: train_agent("CartPole-v1", MLPActorNetwork(4, 8, 3)), EnvError, r"the actor gives 3 numbers; .*Discrete\(2\) needs 2"),
-        (lambda: train_agent("CoTEnv-v0", MLPActorNetwork(4, 8, 2)), EnvError, "are tokens; MLPActorNetwork chooses none"),
+        (lambda: train_agent("CoTEnv-v0", MLPActorNetwork(4, 8, 2)), EnvError, "are tokens, which MLPActorNetwork cannot choose"),
         (lambda: train_agent("CartPole-v1", LMActorNetwork()), EnvError, "LMActorNetwork chooses tokens; the actions of CartPole-v1"),
         (lambda: train_agent("CartPole-v1", MLPActorNetwork(4, 8, 2), max_episodes=0), SettingsError, "max_episodes of at least 1"),
-        (lambda: train_agent("CartPole-v1", MLPActorNetwork(4, 8, 2), ppo_config={}), SettingsError, "expected the settings of an algorithm .*PPOConfig.*got dict"),  # type: ignore[arg-type]
+        (lambda: train_agent("CartPole-v1", MLPActorNetwork(4, 8, 2), ppo_config={}), SettingsError, "expected a PPOConfig or the config of an algorithm; got dict"),  # type: ignore[arg-type]
         (lambda: load_ppo_agent("nowhere", MLPActorNetwork(4, 8, 2)), ModelError, "there is no saved agent in nowhere"),
     ],
 )  # fmt: skip
@@ -118,3 +118,13 @@ def test_seeds_decide_the_networks() -> None:
     a, b, c = MLPActorNetwork(4, 8, 2), MLPActorNetwork(4, 8, 2), MLPActorNetwork(4, 8, 2, seed=1)
     assert torch.equal(a.network[0].weight, b.network[0].weight)
     assert not torch.equal(a.network[0].weight, c.network[0].weight)
+
+
+def test_ppo_config_accepts_the_names_of_gymformer() -> None:
+    seed: dict[str, Any] = {"lr_actor": 1e-4, "lr_critic": 2e-3, "gamma": 0.9, "update_epochs": 3, "eps_clip": 0.1,
+                            "minibatch_size": 8, "pad_obs": True, "int_obs": False}  # fmt: skip
+    ours = PPOConfig(learning_rate=1e-4, critic_learning_rate=2e-3, gamma=0.9, n_epochs=3, clip_range=0.1, batch_size=8)
+    assert PPOConfig(**seed) == ours
+    assert PPOConfig(K_epochs=3) == PPOConfig(n_epochs=3)  # type: ignore[call-arg]
+    with pytest.raises(SettingsError, match="setting 'clip_range': expected 0 to 1; got 2"):
+        PPOConfig(eps_clip=2)  # type: ignore[call-arg]

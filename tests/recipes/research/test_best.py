@@ -15,7 +15,7 @@ from palaestra.core.events import Event
 from palaestra.core.statistics import measure_gain
 from palaestra.learn.students import STUDENTS
 from palaestra.recipes.teach import recipe as teach
-from palaestra.recipes.teach.journal import RunJournal
+from palaestra.recipes.teach.run_folder import RunJournal
 from palaestra.report import write_report
 from palaestra.runs.run import Run
 
@@ -49,7 +49,7 @@ def test_the_best_round_is_kept_tested_and_hashed_and_no_other_is_tested(plan: A
     last = teach.teach(out=tmp_path / "last", start=start, **SMALL).summary
     best = teach.teach(out=tmp_path / "best", start=start, keep="best", **SMALL).summary
     assert (last["kept_round"], best["kept_round"], best["rounds"], best["examples"]) == (3, 1, 3, 18)
-    assert best["test_after"] > last["test_after"] > last["test_before"] == best["test_before"]
+    assert best["after"] > last["after"] > last["before"] == best["before"]
     assert (last["weights_sha256"], best["weights_sha256"]) == (weights_of(18), weights_of(6))
     assert (checkpoints(tmp_path / "last"), checkpoints(tmp_path / "best")) == (["round-3"], ["round-1"])
     with Run.open(tmp_path / "best") as run:
@@ -65,7 +65,7 @@ def test_of_equal_rounds_the_earlier_is_kept_and_the_untaught_student_is_one_of_
     plan(0.9, 0.3, 0.9, 0.1)
     base = teach.teach(out=tmp_path / "base", keep="best", **SMALL).summary
     assert (base["kept_round"], base["gain"], base["weights_sha256"]) == (0, 0.0, weights_of(0))
-    assert base["test_before"] == base["test_after"]
+    assert base["before"] == base["after"]
     assert checkpoints(tmp_path / "base") == []
     with Run.open(tmp_path / "base") as run:
         assert [phase for phase in run.store.phases() if phase.endswith("test")] == ["0/test"]
@@ -85,8 +85,8 @@ def test_stopped_at_any_event_and_resumed_it_keeps_the_same_student(plan: Any, s
     events: list[Event] = []
     alone = teach.teach(out=tmp_path / "alone", listener=events.append, **values).summary
     assert alone["kept_round"] == 2
-    assert events[0].phase == "load"  # Before there is a run to resume.
-    for stop in range(2, len(events), 4):
+    assert [event.phase for event in events[:2]] == ["notice", "load"]  # Before there is a run to resume.
+    for stop in range(3, len(events), 4):
         folder, seen = tmp_path / f"stop-{stop}", list[Event]()
 
         def listener(event: Event, seen: list[Event] = seen, stop: int = stop) -> None:

@@ -253,7 +253,7 @@ def test_other_categories_name_nothing_again_as_long_as_nothing_was_taught(tmp_p
     ("values", "expected"),
     [
         ({"writer": "task"}, "the generators of task 'math-skills' know its own skills only"),
-        ({"discover": ""}, "setting 'categories' is about skills that a model discovers"),
+        ({"discover": ""}, "setting 'categories' needs a model that discovers skills"),
         ({"discover": "", "categories": 0, "discover_train": 3}, "setting 'discover_train'"),
         ({"discover": "openai:gpt-4o-mini"}, "OPENAI_API_KEY"),
         ({"discover": "nanoo"}, "did you mean 'nano'"),

@@ -13,8 +13,8 @@ from palaestra.core.errors import ModelError
 from palaestra.engines import models
 from palaestra.learn.students import STUDENTS
 from palaestra.recipes.compat.run_episode import run_episode
-from palaestra.recipes.evaluate import compare
 from palaestra.recipes.evaluate import recipe as evaluate
+from palaestra.recipes.evaluate.compare import compare
 from palaestra.recipes.teach import recipe as teach
 from palaestra.report import write_report
 from palaestra.runs.records import to_json
@@ -55,7 +55,7 @@ def test_what_the_teacher_sees_and_the_writer_is_asked_is_the_same_with_and_with
     monkeypatch.setitem(TEACHERS._entries, "seeing", Seeing)
     prompts = tmp_path / "prompts" / "seeing"
     prompts.mkdir(parents=True)
-    ours = Path(teach.__file__).parents[1] / "teachers" / "prompts" / "open_ended"
+    ours = Path(teach.__file__).parents[2] / "teachers" / "prompts" / "open_ended"
     for path in ours.iterdir():
         (prompts / path.name).write_text(path.read_text())
     seen = {}
@@ -90,8 +90,8 @@ def test_the_test_of_every_round_is_in_summary_and_report_and_every_checkpoint_s
     assert [(row["round"], row["examples"], row["problems"]) for row in rounds] == [
         (0, 0, 20), (1, 6, 20), (2, 12, 20), (3, 18, 20)
     ]  # fmt: skip
-    assert rounds[0]["accuracy"] == plain["test_before"]
-    assert rounds[plain["kept_round"]]["accuracy"] == plain["test_after"]
+    assert rounds[0]["accuracy"] == plain["before"]
+    assert rounds[plain["kept_round"]]["accuracy"] == plain["after"]
     assert all(row["low"] <= row["accuracy"] <= row["high"] for row in rounds)
     folders = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert folders == ["round-1", "round-2", "round-3"]
@@ -99,7 +99,7 @@ def test_the_test_of_every_round_is_in_summary_and_report_and_every_checkpoint_s
     assert (compared.gain.points, compared.gain.count, compared.first.accuracy) == (
         0.0, 20, compared.second.accuracy,
     )  # fmt: skip
-    assert 100 * (compared.second.accuracy or 0) == pytest.approx(plain["test_after"], abs=0.01)
+    assert 100 * (compared.second.accuracy or 0) == pytest.approx(plain["after"], abs=0.01)
     page = write_report(tmp_path / "run").read_text()
     assert 'id="test-rounds"' in page
     assert "The test accuracy as figures" in page

@@ -11,7 +11,7 @@ from chat_server import Call, Reply, Server, error
 
 from palaestra.core.errors import WriterError
 from palaestra.recipes.teach import recipe as teach
-from palaestra.recipes.teach.recipe import TeachSettings
+from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.teach.study import study
 from palaestra.report import write_report
 from palaestra.runs.run import Run
@@ -57,7 +57,7 @@ def test_a_writer_that_brings_nothing_ends_the_run_with_its_cause_and_without_a_
     with Run.open(tmp_path / "run", read_only=True) as run:
         summary = run.summary or {}
         assert run.store.lesson(1) is None
-    assert (summary["gain"], summary["gain_low"], summary["test_after"]) == (None, None, None)
+    assert (summary["gain"], summary["gain_low"], summary["after"]) == (None, None, None)
     assert (summary["failed"], summary["error"]) == ("the writer failed", str(caught.value))
     assert (summary["ordered"], summary["delivered"]) == (12, 0)
     assert summary["calls"] == calls > 0

@@ -44,7 +44,7 @@ def failed(folder: Path, run: Callable[[], Any]) -> dict[str, Any]:
     with Run.open(folder, read_only=True) as opened:
         assert (opened.store.curves(), opened.store.lesson_rounds()) == ({}, [])
         summary = opened.summary or {}
-    assert (summary["examples"], summary["gain"], summary["test_after"]) == (0, None, None)
+    assert (summary["examples"], summary["gain"], summary["after"]) == (0, None, None)
     return summary
 
 
@@ -112,7 +112,7 @@ def test_the_budget_ends_a_run_of_many_rounds_in_the_middle_of_a_lesson(accumula
     settings = SMALL | {"rounds": 9, "budget": 13}
     found = teach.teach(out=tmp_path / "run", **settings, accumulate=accumulate)
     assert (found.summary["examples"], found.summary["rounds"]) == (13, 2)
-    assert found.summary["test_after"] is not None
+    assert found.summary["after"] is not None
     assert found.trajectory.terminated
     assert not found.trajectory.truncated
     with Run.open(found.folder, read_only=True) as run:

@@ -20,7 +20,7 @@ from palaestra.engines.mock import MockEngine
 from palaestra.learn.students import STUDENTS
 from palaestra.recipes.evaluate import recipe as evaluate
 from palaestra.recipes.teach import recipe as teach
-from palaestra.recipes.teach.recipe import TeachSettings
+from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.teach.study import study
 from palaestra.recipes.teach.task_groups import parse_entries
 from palaestra.report import write_report
@@ -111,7 +111,7 @@ def test_a_test_task_alone_is_measured_as_by_an_evaluation_of_it(tmp_path: Path)
     alone = evaluate.evaluate(out=tmp_path / "alone", skills=("geometry",), problems=6)
     label = "math-skills skills=geometry problems=6"
     assert list(found.summary["test_tasks"]) == [label]
-    assert found.summary["test_before"] == pytest.approx(100 * (alone.report.accuracy or 0), abs=0.01)
+    assert found.summary["before"] == pytest.approx(100 * (alone.report.accuracy or 0), abs=0.01)
     assert set(found.summary["by_skill"]) == {f"{label}/geometry"}
 
 
@@ -157,7 +157,7 @@ def test_stopped_at_any_event_and_resumed_a_run_with_several_tasks_ends_the_same
     class Stop(Exception):
         """The process ends here."""
 
-    for stop in range(2, len(events), 7):
+    for stop in range(3, len(events), 7):
         seen: list[Event] = []
 
         def listener(event: Event, seen: list[Event] = seen, stop: int = stop) -> None:

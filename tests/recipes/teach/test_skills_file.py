@@ -14,7 +14,7 @@ from palaestra.core.errors import SettingsError
 from palaestra.core.records import Split
 from palaestra.learn.students import STUDENTS
 from palaestra.recipes.teach import recipe as teach
-from palaestra.recipes.teach.recipe import TeachSettings
+from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.teach.study import study
 from palaestra.report import write_report
 from palaestra.runs.run import Run
@@ -85,7 +85,7 @@ def test_what_does_not_fit_the_run_is_refused_in_one_line_before_anything_is_wri
         ({"validation": 5}, r"has no entry for 2 of 10 validation problems of 'math-skills', \S+ for one"),
         ({"test": 5}, "has no entry for 6 of 10 test problems"),
         ({"discover": "openai:any"}, "'discover' and 'skills_file' both say"),
-        ({"categories": 3}, "setting 'categories' is about skills that a model discovers"),
+        ({"categories": 3}, "setting 'categories' needs a model that discovers skills"),
         ({"skills_file": str(tmp_path / "none.json")}, "there is no skills file"),
         ({"skills_file": gold_file(tmp_path / "own.json", geometry="shapes")}, "cannot write for 'shapes'"),
         (

@@ -10,7 +10,7 @@ import pytest
 from palaestra.core.errors import RunError, SettingsError, UnknownNameError
 from palaestra.core.events import Event
 from palaestra.recipes.teach import recipe as teach
-from palaestra.recipes.teach.recipe import TeachSettings
+from palaestra.recipes.teach.settings import TeachSettings
 from palaestra.recipes.teach.study import read_study, study
 
 SMALL: dict[str, Any] = {
@@ -64,7 +64,7 @@ def test_a_study_runs_every_combination_and_goes_on_where_it_was_stopped(
         (one.name, other.name) for one, other in combinations(result.rows, 2)
     }
     equal = summary["pairs"][0]
-    assert (equal["difference"]["value"], equal["p_value"], equal["adjusted"], equal["exact"]) == (0.0, 1.0, 1.0, 1.0)
+    assert (equal["difference"], equal["p_value"], equal["adjusted"], equal["exact"]) == (0.0, 1.0, 1.0, 1.0)
     with pytest.raises(RunError, match="holds a run and no study"):
         study(TeachSettings(**SMALL, seed=3), GRID, 2, out=tmp_path / "study" / f"{result.rows[0].name}-seed3")
 

@@ -32,8 +32,8 @@ def test_the_summary_has_the_promised_figures(result: teach.TeachResult) -> None
     summary = json.loads((result.folder / "summary.json").read_text())
     assert summary == result.summary
     for name in (
-        "test_before",
-        "test_after",
+        "before",
+        "after",
         "gain",
         "gain_low",
         "gain_high",
@@ -106,7 +106,7 @@ def test_resuming_a_finished_run_changes_nothing(result: teach.TeachResult) -> N
 def test_the_taught_student_evaluates_as_the_run_said(result: teach.TeachResult, tmp_path: Path) -> None:
     weights = str(result.folder / "checkpoints" / "round-2")
     found = evaluate.evaluate(model=weights, skills=SMALL["skills"], problems=8, out=tmp_path / "e")
-    assert 100 * found.report.accuracy == pytest.approx(result.summary["test_after"], abs=0.01)  # type: ignore[operator]
+    assert 100 * found.report.accuracy == pytest.approx(result.summary["after"], abs=0.01)  # type: ignore[operator]
     with Run.open(tmp_path / "e") as run:
         assert evaluate.resume(run).summary == found.summary
         assert run.store.phases() == [f"0/{Split.TEST}"]

@@ -20,14 +20,19 @@ from palaestra.core.errors import (
     UnknownNameError,
 )
 from palaestra.envs.token import TokenVectorEnv
+from palaestra.learn.grpo import GRPOConfig
+from palaestra.learn.ppo import PPOConfig
+from palaestra.learn.reinforce import REINFORCEConfig
+from palaestra.learn.rloo import RLOOConfig
 from palaestra.recipes.settings import build, list_settings, to_plain
-from palaestra.recipes.train.recipe import Iteration, TrainResult, TrainSettings, filled, resume, train
+from palaestra.recipes.train.recipe import Iteration, TrainResult, resume, train
+from palaestra.recipes.train.settings import TrainSettings, fill_presets, make_settings
 from palaestra.report import write_report
 from palaestra.runs.run import Run
 
 TOKEN = {"env": "CoTEnv-v0", "env_options": ("problems=10", 'skills=["clock", "percent"]'), "iterations": 4, "episodes": 16,
              "slots": 16, "group_size": 4, "evaluation": 4, "checkpoint_every": 2, "threads": 1, "max_tokens": 32}  # fmt: skip
-CONTROL = {"env": "CartPole-v1", "iterations": 5, "slots": 4, "steps": 16, "minibatch": 32, "epochs": 2, "evaluation": 3, "checkpoint_every": 2, "threads": 1}  # fmt: skip
+CONTROL = {"env": "CartPole-v1", "iterations": 5, "slots": 4, "steps": 16, "batch_size": 32, "n_epochs": 2, "evaluation": 3, "checkpoint_every": 2, "threads": 1}  # fmt: skip
 
 
 class Stop(Exception):
@@ -63,7 +68,7 @@ def test_a_run_leaves_metrics_trajectories_attempts_checkpoints_and_a_model(toke
     assert (summary["iterations"], summary["episodes"], summary["problems"]) == (4, 64, 8)
     with Run.open(token_run.folder, read_only=True) as opened:
         metrics = opened.store.metrics()
-        assert {"reward", "reward_low", "kl", "clip_fraction", "entropy", "length", "groups_without_variance",
+        assert {"reward", "reward_low", "approx_kl", "clip_fraction", "entropy", "length", "groups_without_variance",
                 "seconds_model", "seconds_environment", "seconds_update", "tokens_per_second"} <= set(metrics[1])  # fmt: skip
         assert {"test_accuracy", "test_accuracy_low"} <= set(metrics[0])
         kept = opened.store.trajectories(4)
@@ -76,7 +81,10 @@ def test_a_run_leaves_metrics_trajectories_attempts_checkpoints_and_a_model(toke
     from palaestra.engines import models
 
     assert models.load(str(token_run.folder / "model"), device="cpu").tokenizer.eos_token == "<|end|>"
-    assert json.loads((token_run.folder / "settings.json").read_text())["settings"]["learning_rate"] == 1e-4
+    assert (
+        json.loads((token_run.folder / "settings.json").read_text())["settings"]["hyperparameters"]["learning_rate"]
+        == 1e-4
+    )
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(token_run: TrainResult, tmp_path: Path) -> None:
@@ -112,6 +120,8 @@ def test_a_stopped_language_model_goes_on_to_the_same_weights(
 )
 def test_a_stopped_control_policy_goes_on_in_the_middle_of_its_episodes(tmp_path: Path, more: dict[str, Any]) -> None:
     settings = {**CONTROL, **more}
+    if "algorithm" in more:
+        del settings["batch_size"]
     whole = run(tmp_path / "whole", **settings)
     with pytest.raises(Stop):
         train(out=tmp_path / "run", callbacks=[stop_after(3)], **settings)
@@ -138,14 +148,16 @@ def test_an_environment_that_cannot_be_pickled_still_resumes_to_the_same_weights
 
 @pytest.mark.parametrize("algorithm", ["ppo", "rloo", "reinforce"])
 def test_every_algorithm_trains_a_language_model(tmp_path: Path, algorithm: str) -> None:
-    settings = {**TOKEN, "algorithm": algorithm, "iterations": 1, "evaluation": 0, "minibatch": 8}
+    settings = {**TOKEN, "algorithm": algorithm, "iterations": 1, "evaluation": 0}
+    if algorithm != "rloo":
+        del settings["group_size"]
     summary = run(tmp_path / "run", **settings).summary
     assert (summary["algorithm"], summary["episodes"]) == (algorithm, 16)
 
 
 def test_ppo_trains_a_separate_critic_and_a_lora_adapter_near_its_reference(tmp_path: Path) -> None:
     settings = {"env": "RLHFEnv-v0", "algorithm": "ppo", "critic": "separate", "method": "lora", "rank": 2, "iterations": 2, "episodes": 8,
-                    "slots": 8, "max_tokens": 12, "evaluation": 4, "minibatch": 4, "epochs": 1, "threads": 1}  # fmt: skip
+                    "slots": 8, "max_tokens": 12, "evaluation": 4, "batch_size": 4, "n_epochs": 1, "threads": 1}  # fmt: skip
     result = run(tmp_path / "run", **settings)
     with Run.open(result.folder, read_only=True) as opened:
         metrics = opened.store.metrics()
@@ -153,7 +165,7 @@ def test_ppo_trains_a_separate_critic_and_a_lora_adapter_near_its_reference(tmp_
         assert metrics[2]["reference_kl"] != metrics[1]["reference_kl"]
         assert {"test_reward", "test_reference_kl"} <= set(metrics[2])
     assert (result.folder / "model" / "adapter_config.json").exists()
-    assert opened.settings["kl"] == 0.05
+    assert opened.settings["hyperparameters"]["kl_coef"] == 0.05
 
 
 def test_callbacks_add_metrics_and_stop_the_run(tmp_path: Path) -> None:
@@ -201,11 +213,11 @@ def test_a_tracker_that_is_not_installed_is_answered_with_the_command() -> None:
         ({"env_options": ("problems",)}, SettingsError, "expected name=value; got 'problems'"),
         ({"env_options": ("nonsense=1",)}, SettingsError, "CoTEnv-v0 has no option 'nonsense'"),
         ({"env": "CartPole-v1", "env_options": ("nonsense=1",)}, EnvError, "CartPole-v1 does not take these options"),
-        ({"episodes": 12, "group_size": 8}, SettingsError, "expected whole groups of 8; got 12"),
+        ({"episodes": 12, "group_size": 8}, SettingsError, "expected a multiple of the group size 8; got 12"),
         ({"model": "nanoo"}, UnknownNameError, "did you mean 'nano'"),
         ({"temperature": 0.0}, SettingsError, "setting 'temperature': expected above 0"),
         ({"iterations": 0}, SettingsError, "setting 'iterations': expected at least 1; got 0"),
-        ({"learning_rate": -3.0}, SettingsError, "setting 'learning_rate': expected at least 0, or -1"),
+        ({"learning_rate": -3.0}, SettingsError, "setting 'learning_rate': expected at least 0; got -3"),
     ],
 )
 def test_bad_settings_are_refused_in_one_line_before_anything_is_written(
@@ -331,14 +343,15 @@ def test_a_model_without_a_tokenizer_is_named(tmp_path: Path, nano: Any) -> None
 
 
 def test_settings_are_documented_and_survive_a_file() -> None:
-    assert all(text.endswith(".") for _, _, text in list_settings(TrainSettings))
-    settings = filled(build(TrainSettings, {"env": "CartPole-v1", "seed": 4}))
+    for kind in (TrainSettings, PPOConfig, GRPOConfig, RLOOConfig, REINFORCEConfig):
+        assert all(text.endswith(".") for _, _, text in list_settings(kind))
+    settings = fill_presets(make_settings({"env": "CartPole-v1", "seed": 4}))
     assert build(TrainSettings, json.loads(json.dumps(to_plain(settings)))) == settings
-    assert filled(settings) == settings
-    assert (settings.algorithm, settings.policy, settings.gamma) == ("ppo", "mlp", 0.98)
+    assert fill_presets(settings) == settings
+    assert (settings.algorithm, settings.policy, settings.hyperparameters["gamma"]) == ("ppo", "mlp", 0.98)
     acrobot = {"env": "Acrobot-v1"}
-    assert filled(build(TrainSettings, acrobot)).normalise_observations is True
-    assert filled(build(TrainSettings, {**acrobot, "normalise_observations": False})).normalise_observations is False
+    assert fill_presets(make_settings(acrobot)).normalise_observations is True
+    assert fill_presets(make_settings({**acrobot, "normalise_observations": False})).normalise_observations is False
 
 
 def test_training_ends_responses_where_the_engine_would(tmp_path: Path, fresh_nano: Any) -> None:
@@ -351,6 +364,6 @@ def test_training_ends_responses_where_the_engine_would(tmp_path: Path, fresh_na
     fresh_nano.tokenizer.save_pretrained(tmp_path / "model")
     from palaestra.recipes.train.build import build_loop
 
-    loop = build_loop(filled(build(TrainSettings, {**TOKEN, "model": str(tmp_path / "model")})), lambda event: None)
+    loop = build_loop(fill_presets(make_settings({**TOKEN, "model": str(tmp_path / "model")})), lambda event: None)
     assert set(loop.env.end_ids) == models.load(str(tmp_path / "model"), device="cpu").engine().end_ids
     assert other in loop.env.end_ids

@@ -25,9 +25,9 @@ from palaestra.envs.factory import detect_kind, turn_options
 from palaestra.envs.turn import Reply, TurnEnv, TurnStopReason
 from palaestra.envs.turn.games import CalculatorEnv
 from palaestra.recipes.progress import describe_iteration
-from palaestra.recipes.settings import build
 from palaestra.recipes.train.build import build_loop
-from palaestra.recipes.train.recipe import Iteration, TrainResult, TrainSettings, filled, resume, train
+from palaestra.recipes.train.recipe import Iteration, TrainResult, resume, train
+from palaestra.recipes.train.settings import fill_presets, make_settings
 from palaestra.runs.run import Run
 
 SMALL: dict[str, Any] = {
@@ -107,7 +107,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(whole: TrainResult, tmp_path:
 @pytest.mark.parametrize(
     "more",
     [{"algorithm": "ppo"}, {"algorithm": "ppo", "critic": "separate"}, {"algorithm": "rloo"}, {"algorithm": "reinforce"},
-     {"algorithm": "grpo", "kl": 0.1, "variant": "dr_grpo"}, {"algorithm": "ppo", "kl": 0.1}],
+     {"algorithm": "grpo", "kl_coef": 0.1, "variant": "dr_grpo"}, {"algorithm": "ppo", "kl_coef": 0.1}],
     ids=["ppo", "critic of its own", "rloo", "reinforce", "grpo with a reference", "ppo with a reference"],
 )  # fmt: skip
 def test_every_algorithm_learns_from_turns(talk_env: str, tmp_path: Path, more: dict[str, Any]) -> None:
@@ -118,14 +118,15 @@ def test_every_algorithm_learns_from_turns(talk_env: str, tmp_path: Path, more: 
         "env_options": ("turns=3",),
         "iterations": 1,
         "evaluation": 0,
-        "minibatch": 4,
         **more,
     }
+    if more["algorithm"] in ("ppo", "reinforce"):
+        del settings["group_size"]
     result = train(out=tmp_path / "run", callbacks=[told.append], **settings)
     assert result.summary["decisions"] > 8
     assert told[0].metrics["turns"] > 1
     assert {episode.turns for episode in told[0].responses} > {1}  # type: ignore[attr-defined]
-    if "kl" in more:
+    if "kl_coef" in more:
         assert told[0].metrics["reference_kl"] == pytest.approx(0.0, abs=1e-3)
 
 
@@ -145,6 +146,7 @@ def test_the_messages_that_the_token_limit_cut_are_counted(whole: TrainResult) -
 
 def test_a_failed_episode_teaches_nothing_and_many_stop_the_run(talk_env: str, tmp_path: Path) -> None:
     settings = {**SMALL, "env": talk_env, "algorithm": "reinforce", "iterations": 1, "episodes": 40, "evaluation": 0}
+    del settings["group_size"]
     told: list[Iteration] = []
     train(out=tmp_path / "some", callbacks=[told.append], **{**settings, "env_options": ("failing=0.03",)})
     failed = [episode for episode in told[0].responses if episode.failure]
@@ -170,9 +172,9 @@ def test_what_cannot_be_trained_on_isdescribe_iteration(tmp_path: Path) -> None:
     for settings, said in (
         ({"env_options": ("hihg=3",)}, "has no option 'hihg'; did you mean 'high'"),
         ({"env_options": ('high="a"',)}, "high is a whole number from 1 to .*; got 'a'"),
-        ({"env": "palaestra/Task-v0", "env_options": ("task=vision-skills", "problems=1")}, "holds an image"),
+        ({"env": "palaestra/Task-v0", "env_options": ("task=vision-skills", "problems=1")}, "has an image"),
         ({"policy": "mlp"}, "whose actions are messages; use lm"),
-        ({"episodes": 6}, "expected whole groups of 4"),
+        ({"episodes": 6}, "expected a multiple of the group size 4"),
     ):
         with pytest.raises(Exception, match=said) as caught:
             train(out=tmp_path / "run", **{**SMALL, "iterations": 1, **settings})
@@ -189,7 +191,7 @@ def test_an_environment_that_changes_what_was_said_is_refused(tmp_path: Path) ->
 
     gymnasium.register("Rewriting-v0", entry_point=lambda **options: Rewriting(**options))
     try:
-        with pytest.raises(EnvError, match="a conversation may only grow at its end"):
+        with pytest.raises(EnvError, match="it may only append to the conversation"):
             train(
                 out=tmp_path / "run", **{**SMALL, "env": "Rewriting-v0", "env_options": ("turns=9",), "evaluation": 0}
             )
@@ -198,9 +200,9 @@ def test_an_environment_that_changes_what_was_said_is_refused(tmp_path: Path) ->
 
 
 def test_turn_environments_have_settings_of_their_own(talk_env: str) -> None:
-    settings = filled(build(TrainSettings, {"env": "palaestra/Guess-v0"}))
+    settings = fill_presets(make_settings({"env": "palaestra/Guess-v0"}))
     assert (settings.policy, settings.algorithm, settings.slots, settings.episodes) == ("lm", "grpo", 32, 128)
-    assert (settings.evaluation, settings.learning_rate) == (64, 1e-4)
+    assert (settings.evaluation, settings.hyperparameters["learning_rate"]) == (64, 1e-4)
     assert detect_kind("palaestra/Guess-v0", {}) == detect_kind(talk_env, {}) == "turn"
     assert (detect_kind("CoTEnv-v0", {}), detect_kind("CartPole-v1", {})) == ("token", "control")
 
@@ -249,6 +251,8 @@ def test_episodes_that_are_paid_alike_teach_nothing(
         "evaluation": 0,
         "algorithm": algorithm,
     }
+    if algorithm == "reinforce":
+        del settings["group_size"]
     result = train(out=tmp_path / "run", callbacks=[told.append], **settings)
     weights = nano.weights.state_dict()
     assert all((tensor == weights[name]).all() for name, tensor in result.policy.model.state_dict().items())
@@ -325,13 +329,11 @@ def test_all_that_the_model_read_is_counted(whole: TrainResult) -> None:
 def test_nobody_learns_from_what_is_held_out() -> None:
     def build_with(env: str, *options: str) -> Any:
         return build_loop(
-            filled(build(TrainSettings, {**SMALL, "env": env, "env_options": options})), lambda event: None
+            fill_presets(make_settings({**SMALL, "env": env, "env_options": options})), lambda event: None
         )
 
     for env in ("palaestra/Calculator-v0", "palaestra/Task-v0", "palaestra/Research-v0"):
-        with pytest.raises(
-            SettingsError, match="split=test has the episodes that its results are measured on"
-        ) as caught:
+        with pytest.raises(SettingsError, match="split=test has the held-out episodes for evaluation") as caught:
             build_with(env, 'split="test"')
         assert "\n" not in str(caught.value)
     loop = build_with("palaestra/Research-v0")
@@ -414,7 +416,7 @@ def test_a_module_that_misses_something_says_what(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(sys, "path", copy.copy(sys.path))
     (tmp_path / "needy.py").write_text("import a_package_that_nobody_has")
     with pytest.raises(
-        EnvError, match=r"cannot import 'needy', which is to register X-v0: .*a_package_that_nobody_has"
+        EnvError, match=r"cannot import 'needy', which should register X-v0: .*a_package_that_nobody_has"
     ):
         detect_kind("needy:X-v0", {})
     with pytest.raises(EnvError, match="cannot import 'nowhere_at_all'"):

@@ -107,11 +107,11 @@ def test_nano_learns_from_one_example_without_a_failure_and_the_score_counts_wha
         ({"learning_rate": "fast"}, "learning_rate must be a number"),
         ({"temperature": True}, "temperature must be a number"),
         ({"gamma": 10**400}, "gamma must be a number"),
-        ({"epochs": 4.0}, "epochs must be a whole number"),
+        ({"n_epochs": 4.0}, "n_epochs must be a whole number"),
         ({"episodes": 100_000}, "episodes must be a whole number from 16 to 512"),
-        ({"minibatch": 0}, "minibatch must be a whole number"),
-        ({"anneal": 1}, "anneal must be true or false"),
-        ({"epochs": 16, "minibatch": 8}, "4096 steps of the optimiser"),
+        ({"batch_size": 0}, "batch_size must be a whole number"),
+        ({"anneal_lr": 1}, "anneal_lr must be true or false"),
+        ({"n_epochs": 16, "batch_size": 8}, "4096 steps of the optimiser"),
         ({"reward": 1.0}, "knows the settings"),
         ({"seed": 3}, "knows the settings"),
     ],
@@ -124,7 +124,12 @@ def test_settings_beyond_their_bounds_are_unusable(change: dict[str, Any], said:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("", "one object of JSON"), ("[]", "got list"), ("{}", "missing: anneal"), ("[" * 100_000, "one object of JSON")],
+    [
+        ("", "one object of JSON"),
+        ("[]", "got list"),
+        ("{}", "missing: anneal_lr"),
+        ("[" * 100_000, "one object of JSON"),
+    ],
 )
 def test_settings_of_another_form_are_unusable(text: str, said: str) -> None:
     outcome = judged("tune_ppo", text)
@@ -144,7 +149,7 @@ def test_the_judge_trains_with_its_own_copy_of_the_practice_and_knows_its_length
 def test_a_training_is_the_same_again_and_its_reward_is_that_of_the_right_signs() -> None:
     train = part_of("tune_ppo", "train", "starter/practice.py")
     train.__globals__["EPISODES"] = 128
-    settings = {**SETTINGS, "epochs": 1}
+    settings = {**SETTINGS, "n_epochs": 1}
     one, again, other = train(settings, 5), train(settings, 5), train(settings, 6)
     assert one == again
     assert one != other

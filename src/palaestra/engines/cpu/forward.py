@@ -266,9 +266,9 @@ class _Layout:
         self.source_B = torch.tensor(source)
         self._prompt_last_U = torch.from_numpy(np.cumsum(prompt_lengths) - 1)
         max_prompt, max_response = max(prompt_lengths), max(response_lengths)
-        self._prompt_shape, self._prompt_rows = (len(unique), max_prompt), _padded_rows(prompt_lengths, max_prompt)
+        self._prompt_shape, self._prompt_rows = (len(unique), max_prompt), _rows_in_table(prompt_lengths, max_prompt)
         self._response_shape = (len(responses), max_response)
-        self._response_rows = _padded_rows(response_lengths, max_response)
+        self._response_rows = _rows_in_table(response_lengths, max_response)
         starts = np.arange(len(responses)) * width
         following = [start + 1 + np.arange(n) for start, n in zip(starts, response_lengths, strict=True)]
         self.rows_N = torch.from_numpy(np.concatenate([starts, *following]))
@@ -349,7 +349,7 @@ def _unpad(x_BL: torch.Tensor, rows_N: torch.Tensor | None) -> torch.Tensor:
     return result
 
 
-def _padded_rows(lengths: list[int], width: int) -> torch.Tensor | None:
+def _rows_in_table(lengths: list[int], width: int) -> torch.Tensor | None:
     """The rows of a padded table, flattened, that hold tokens; `None` if nothing is padded."""
     if min(lengths) == width:
         return None

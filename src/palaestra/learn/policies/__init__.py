@@ -1,1 +1,1 @@
-"""Policies: how decisions are made, judged again, and changed."""
+"""Policies: they sample actions, evaluate actions again with gradients, and offer their parameters to an optimizer."""

@@ -1,4 +1,4 @@
-"""What every policy offers to the algorithms."""
+"""The interface between policies and algorithms."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from palaestra.learn.rollouts import Rollout, Selection
 
 @dataclass(slots=True)
 class ActionEvaluation:
-    """A policy's view of decisions that were made before, with gradients.
+    """Actions of a rollout, evaluated under the current weights with gradients.
 
     Arguments:
-        logprobs: of each decision now; the shape is that of the selection.
-        entropy: of each decision's distribution; `None` where nobody asked.
-        values: what the critic expects from each decision's state; `None` without a critic.
+        logprobs: the log-prob of each action, in the shape of the selection.
+        entropy: the entropy of each action's distribution; `None` if it was not asked for.
+        values: the critic's value of the state before each action; `None` without a critic.
     """
 
     logprobs: torch.Tensor
@@ -26,26 +26,26 @@ class ActionEvaluation:
 
 
 class Policy(Protocol):
-    """An actor and, where an algorithm needs one, its critic."""
+    """An actor and, if the algorithm needs one, its critic."""
 
     by_sequence: bool
-    """Whether decisions are judged by whole sequences (language models) or one by one."""
+    """Whether minibatches are whole sequences (language models) or single decisions."""
     has_critic: bool
 
     def evaluate_actions(
         self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True
     ) -> ActionEvaluation:
-        """Judge decisions of a rollout again, under the weights of now."""
+        """Evaluate the selected actions of a rollout under the current weights."""
         ...
 
     def max_microbatch_size(self, rollout: Rollout) -> int:
-        """The most sequences that one pass with gradients can take."""
+        """How many sequences one pass with gradients can take."""
         ...
 
     def values_BT(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
-        """The values of all states, and of the states that the decisions led to; without gradients."""
+        """The values of all states, and of the states after them; without gradients."""
         ...
 
-    def parameter_groups(self, actor_rate: float, critic_rate: float) -> list[dict[str, object]]:
-        """What an optimizer is to change, and how fast."""
+    def parameter_groups(self, learning_rate: float, critic_learning_rate: float) -> list[dict[str, object]]:
+        """Parameter groups for an optimizer."""
         ...

@@ -1,7 +1,6 @@
-"""Policies of classic environments: a perceptron on the observation, a transformer on its history.
+"""Policies of classic environments: an MLP over the observation, or a transformer over the history of observations.
 
-Both share everything but the body that turns what was observed into features, so both work with every
-algorithm and every kind of action.
+Both are a `ControlPolicy` with different networks, so both work with every algorithm and every action space.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from torch import nn
 from palaestra.core.errors import EnvError
 from palaestra.core.seeding import Seeds
 from palaestra.learn.policies.base import ActionEvaluation
-from palaestra.learn.policies.distributions import features_of, head_for, to_features
-from palaestra.learn.randomness import seeded_torch
+from palaestra.learn.policies.distributions import count_features, make_action_head, to_features
+from palaestra.learn.randomness import fork_torch_rng
 from palaestra.learn.rollouts import ControlInputs, Rollout, Selection
 
 
@@ -29,8 +28,8 @@ class ControlPolicy(nn.Module):
     Arguments:
         observation_space, action_space: of a single environment.
         actor, critic: networks from the policy's inputs to the head's outputs and to one value.
-        window: how many observations the networks see; 0 means just the present one, without an axis for time.
-        normalise: scale observations by their running mean and deviation.
+        window: observations that the networks see; 0 means only the current one, without a time axis.
+        normalise: normalise observations by their running mean and standard deviation.
     """
 
     by_sequence = False
@@ -49,29 +48,27 @@ class ControlPolicy(nn.Module):
         normalise: bool = False,
     ) -> None:
         super().__init__()
-        self.observation_space, self.head = observation_space, head_for(action_space)
+        self.observation_space, self.head = observation_space, make_action_head(action_space)
         self.actor, self.critic = actor, critic
         self.has_critic = critic is not None
         self.window, self.normalise = window, normalise
-        self.features = features_of(observation_space)
+        self.features = count_features(observation_space)
         self.log_std_O = nn.Parameter(torch.zeros(self.head.outputs)) if self.head.continuous else None
         self.register_buffer("seen", torch.zeros((), dtype=torch.float64))
         self.register_buffer("mean_F", torch.zeros(self.features, dtype=torch.float64))
         self.register_buffer("square_F", torch.ones(self.features, dtype=torch.float64))
         self._memory: torch.Tensor | None = None
 
-    # Acting
-
-    def perceive(
+    def encode_observation(
         self, observations: np.ndarray, fresh_N: np.ndarray, last_actions: torch.Tensor | None
     ) -> torch.Tensor:
-        """What the networks are to see now: features, or the window of features and actions so far.
+        """The networks' input: features of the observation, or the window of features and actions so far.
 
         Arguments:
-            fresh_N: slots whose episode has just begun, and whose memory is empty.
-            last_actions: what was done in the step before, `None` at the start.
+            fresh_N: slots whose episode has just begun; their window is cleared.
+            last_actions: the actions of the previous step; `None` at the start.
         """
-        row_NF = self._row(observations, fresh_N, last_actions, note=self.training)
+        row_NF = self._row(observations, fresh_N, last_actions, update=self.training)
         if not self.window:
             return row_NF
         if self._memory is None or self._memory.shape[0] != len(row_NF):
@@ -81,37 +78,37 @@ class ControlPolicy(nn.Module):
         self._memory = memory_NWF
         return memory_NWF
 
-    def perceive_final(self, observation: Any, slot: int, last_actions: torch.Tensor) -> torch.Tensor:
-        """What the networks would see of an episode's last observation, whose slot has moved on already."""
-        going_on = np.zeros(1, dtype=bool)
-        row_1F = self._row(np.asarray(observation)[None], going_on, last_actions[slot : slot + 1], note=False)
+    def encode_final_observation(self, observation: Any, slot: int, last_actions: torch.Tensor) -> torch.Tensor:
+        """The networks' input for the last observation of an episode whose slot has already been reset."""
+        fresh = np.zeros(1, dtype=bool)
+        row_1F = self._row(np.asarray(observation)[None], fresh, last_actions[slot : slot + 1], update=False)
         if not self.window:
             return row_1F[0]
         assert self._memory is not None
         return torch.cat([self._memory[slot, 1:], row_1F])
 
     def _row(
-        self, observations: np.ndarray, fresh_N: np.ndarray, last_actions: torch.Tensor | None, note: bool
+        self, observations: np.ndarray, fresh_N: np.ndarray, last_actions: torch.Tensor | None, update: bool
     ) -> torch.Tensor:
         features_NF = to_features(self.observation_space, observations)
         if self.normalise:
-            if note:
-                self._note(features_NF)
-            features_NF = self._scaled(features_NF)
+            if update:
+                self._update_statistics(features_NF)
+            features_NF = self._normalise_features(features_NF)
         if not self.window:
             return features_NF
         action_NA = self._action_features(last_actions, len(features_NF))
         action_NA[torch.from_numpy(fresh_N)] = 0.0
         return torch.cat([features_NF, action_NA, torch.ones(len(features_NF), 1)], -1)
 
-    def forget(self) -> None:
+    def clear_memory(self) -> None:
         self._memory = None
 
     def memory(self) -> torch.Tensor | None:
         """The windows of all slots, for a checkpoint."""
         return self._memory
 
-    def remember(self, memory: torch.Tensor | None) -> None:
+    def set_memory(self, memory: torch.Tensor | None) -> None:
         self._memory = memory
 
     @torch.no_grad()
@@ -120,17 +117,15 @@ class ControlPolicy(nn.Module):
         return self.head.sample(self.actor(inputs_NF), self.log_std_O, generator)
 
     @torch.no_grad()
-    def likeliest(self, inputs_NF: torch.Tensor) -> torch.Tensor:
+    def act_greedily(self, inputs_NF: torch.Tensor) -> torch.Tensor:
         return self.head.mode(self.actor(inputs_NF))
-
-    # Learning
 
     def evaluate_actions(
         self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True
     ) -> ActionEvaluation:
         inputs: ControlInputs = rollout.inputs
-        seen = selection.of(inputs.observations_BTF)
-        actions = selection.of(inputs.actions_BT)
+        seen = selection.take(inputs.observations_BTF)
+        actions = selection.take(inputs.actions_BT)
         shape = actions.shape[:-1]
         if selection.by_sequence:
             seen, actions = seen.flatten(0, 1), actions.flatten(0, 1)
@@ -146,7 +141,7 @@ class ControlPolicy(nn.Module):
     @torch.no_grad()
     def values_BT(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
         if self.critic is None:
-            raise EnvError("this algorithm needs a critic; the policy has none")
+            raise EnvError("this algorithm needs a critic; the policy has no critic")
         inputs: ControlInputs = rollout.inputs
         seen = inputs.observations_BTF
         values_BT = self.critic(seen.flatten(0, 1))[:, 0].view(seen.shape[:2])
@@ -154,30 +149,28 @@ class ControlPolicy(nn.Module):
         next_BT[:, :-1] = values_BT[:, 1:]
         if rollout.last_inputs is not None:
             next_BT[:, -1] = self.critic(rollout.last_inputs)[:, 0]
-        if rollout.final_inputs:  # Environments that have reset already: the episode's own last state.
+        if rollout.final_inputs:  # The slot was reset in the same step; use the last state of the old episode.
             places = list(rollout.final_inputs)
             finals = self.critic(torch.stack([rollout.final_inputs[place] for place in places]))[:, 0]
             for (sequence, t), value in zip(places, finals, strict=True):
                 next_BT[sequence, t] = value
         return values_BT, next_BT
 
-    def parameter_groups(self, actor_rate: float, critic_rate: float) -> list[dict[str, object]]:
+    def parameter_groups(self, learning_rate: float, critic_learning_rate: float) -> list[dict[str, object]]:
         acting = [*self.actor.parameters(), *([self.log_std_O] if self.log_std_O is not None else [])]
-        groups: list[dict[str, object]] = [{"params": acting, "lr": actor_rate}]
+        groups: list[dict[str, object]] = [{"params": acting, "lr": learning_rate}]
         if self.critic is not None:
-            groups.append({"params": list(self.critic.parameters()), "lr": critic_rate})
+            groups.append({"params": list(self.critic.parameters()), "lr": critic_learning_rate})
         return groups
 
-    # Inside
-
-    def _note(self, features_NF: torch.Tensor) -> None:
+    def _update_statistics(self, features_NF: torch.Tensor) -> None:
         batch = features_NF.double()
         self.seen += len(batch)
-        share = len(batch) / float(self.seen)
-        self.mean_F += share * (batch.mean(0) - self.mean_F)
-        self.square_F += share * (batch.square().mean(0) - self.square_F)
+        fraction = len(batch) / float(self.seen)
+        self.mean_F += fraction * (batch.mean(0) - self.mean_F)
+        self.square_F += fraction * (batch.square().mean(0) - self.square_F)
 
-    def _scaled(self, features_NF: torch.Tensor) -> torch.Tensor:
+    def _normalise_features(self, features_NF: torch.Tensor) -> torch.Tensor:
         deviation_F = (self.square_F - self.mean_F.square()).clamp(min=1e-8).sqrt()
         return ((features_NF - self.mean_F) / deviation_F).clamp(-10, 10).float()
 
@@ -193,7 +186,7 @@ ACTIVATIONS: Mapping[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 
 def mlp(sizes: Sequence[int], last_gain: float, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
-    """Linear layers with an activation between; orthogonal weights, as PPO is known to like them."""
+    """Linear layers with activations between them and orthogonal initial weights, which PPO needs."""
     layers: list[nn.Module] = []
     for k, (a, b) in enumerate(pairwise(sizes)):
         linear = nn.Linear(a, b)
@@ -212,19 +205,19 @@ def mlp_policy(
     normalise: bool = False,
     activation: str = "relu",
 ) -> ControlPolicy:
-    """A perceptron for the actor and one for the critic.
+    """An MLP for the actor and one for the critic.
 
     Arguments:
         hidden: widths of the hidden layers.
-        normalise: scale observations by their running mean and deviation.
-        activation: `"relu"`, or `"tanh"`, whose values do not run away in states that were never seen: where
-            rewards are rare, a critic that extrapolates drives the policy away from everything new.
+        normalise: normalise observations by their running mean and standard deviation.
+        activation: `"relu"`, or `"tanh"`, which is bounded in unseen states. With rare rewards a critic that
+            extrapolates drives the policy away from everything new.
     """
-    features, head = features_of(observation_space), head_for(action_space)
-    between = ACTIVATIONS[activation]
-    with seeded_torch(seeds.derive("policy")):
-        actor = mlp([features, *hidden, head.outputs], 0.01, between)
-        critic = mlp([features, *hidden, 1], 1.0, between)
+    features, head = count_features(observation_space), make_action_head(action_space)
+    layer_class = ACTIVATIONS[activation]
+    with fork_torch_rng(seeds.derive("policy")):
+        actor = mlp([features, *hidden, head.outputs], 0.01, layer_class)
+        critic = mlp([features, *hidden, 1], 1.0, layer_class)
     return ControlPolicy(observation_space, action_space, actor, critic, normalise=normalise)
 
 
@@ -238,19 +231,19 @@ def history_policy(
     seeds: Seeds = Seeds(0),
     normalise: bool = False,
 ) -> ControlPolicy:
-    """A transformer over the last `window` observations and actions of the episode, one each for actor and critic."""
-    features, head = features_of(observation_space), head_for(action_space)
+    """A transformer over the last `window` observations and actions for the actor, and one for the critic."""
+    features, head = count_features(observation_space), make_action_head(action_space)
     inputs = features + head.outputs + 1
-    with seeded_torch(seeds.derive("policy")):
+    with fork_torch_rng(seeds.derive("policy")):
         actor = HistoryTransformer(inputs, window, width, layers, heads, head.outputs, 0.01)
         critic = HistoryTransformer(inputs, window, width, layers, heads, 1, 1.0)
     return ControlPolicy(observation_space, action_space, actor, critic, window=window, normalise=normalise)
 
 
 class HistoryTransformer(nn.Module):
-    """A causal transformer over a window of steps, read at its last step.
+    """A causal transformer over a window of steps; its output is that of the last step.
 
-    The last number of each step says whether it belongs to the episode; steps before its start are hidden.
+    The last feature of a step is 1 if the step belongs to the episode. All other steps are masked.
     """
 
     def __init__(
@@ -266,11 +259,11 @@ class HistoryTransformer(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, steps_BWF: torch.Tensor) -> torch.Tensor:
-        there_BW = steps_BWF[..., -1] > 0
+        is_step_BW = steps_BWF[..., -1] > 0
         hidden_BWD = self.embed(steps_BWF) + self.place_WD
         for k, block in enumerate(self.blocks):
-            # Only the last step is read: the last block computes nothing else.
-            hidden_BWD = block(hidden_BWD, there_BW, last_only=k == len(self.blocks) - 1)
+            # The last block computes only the last step.
+            hidden_BWD = block(hidden_BWD, is_step_BW, last_only=k == len(self.blocks) - 1)
         result: torch.Tensor = self.out(self.norm(hidden_BWD[:, -1]))
         return result
 
@@ -285,9 +278,9 @@ class _Block(nn.Module):
         )  # fmt: skip
         self.feed = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
 
-    def forward(self, hidden_BWD: torch.Tensor, there_BW: torch.Tensor, last_only: bool) -> torch.Tensor:
+    def forward(self, hidden_BWD: torch.Tensor, is_step_BW: torch.Tensor, last_only: bool) -> torch.Tensor:
         count, window, width = hidden_BWD.shape
-        asking = hidden_BWD[:, -1:] if last_only else hidden_BWD
+        queried = hidden_BWD[:, -1:] if last_only else hidden_BWD
         normed_BWD = self.norm1(hidden_BWD)
 
         def split(x: torch.Tensor) -> torch.Tensor:
@@ -295,13 +288,13 @@ class _Block(nn.Module):
 
         key, value = self.key_value(normed_BWD).chunk(2, -1)
         query = self.query(normed_BWD[:, -1:] if last_only else normed_BWD)
-        mask = there_BW[:, None, None].expand(-1, 1, asking.shape[1], -1)
+        mask = is_step_BW[:, None, None].expand(-1, 1, queried.shape[1], -1)
         if not last_only:
             causal_WW = torch.ones(window, window, dtype=torch.bool, device=mask.device).tril()
-            # A step before the episode may look at itself: an empty row would be no distribution.
+            # A step before the episode attends to itself: a row without keys would give NaN.
             itself_WW = torch.eye(window, dtype=torch.bool, device=mask.device)
             mask = (mask & causal_WW) | itself_WW
         mixed = nn.functional.scaled_dot_product_attention(split(query), split(key), split(value), attn_mask=mask)
-        asking = asking + self.merge(mixed.transpose(1, 2).reshape(count, -1, width))
-        result: torch.Tensor = asking + self.feed(self.norm2(asking))
+        queried = queried + self.merge(mixed.transpose(1, 2).reshape(count, -1, width))
+        result: torch.Tensor = queried + self.feed(self.norm2(queried))
         return result

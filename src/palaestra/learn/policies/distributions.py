@@ -1,7 +1,6 @@
-"""Distributions over actions as plain functions of a network's output: what classic environments need.
+"""Action distributions of classic environments as plain functions of a network's output.
 
-`torch.distributions` says the same; at the size of a control policy its bookkeeping would cost more
-than the networks.
+`torch.distributions` would give the same results, but its overhead is larger than the time of small networks.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from palaestra.core.errors import EnvError
 
 @dataclass(frozen=True, slots=True)
 class ActionHead:
-    """How a network's output becomes actions of a space.
+    """Maps a network's output to actions of a space.
 
     Arguments:
-        outputs: how many numbers the network gives.
+        outputs: size of the network's output.
         parts: sizes of the discrete parts; empty for continuous actions.
         shape: of one action of the space.
     """
@@ -56,7 +55,7 @@ class ActionHead:
         return torch.stack(chosen, -1), logprobs
 
     def mode(self, output_BO: torch.Tensor) -> torch.Tensor:
-        """The likeliest actions."""
+        """The most likely actions."""
         if self.continuous:
             return output_BO
         return torch.stack([logits.argmax(-1) for logits in torch.split(output_BO, list(self.parts), -1)], -1)
@@ -64,7 +63,7 @@ class ActionHead:
     def evaluate_actions(
         self, output_BO: torch.Tensor, log_std_O: torch.Tensor | None, actions_BA: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probs of given actions, and entropies."""
+        """Log-probs of actions, and entropies."""
         if self.continuous:
             assert log_std_O is not None
             noise_BO = (actions_BA - output_BO) * (-log_std_O).exp()
@@ -80,11 +79,11 @@ class ActionHead:
         return logprobs, entropies
 
     def to_environment(self, actions_BA: torch.Tensor) -> np.ndarray:
-        """Actions as the vector environment takes them: continuous ones held to the bounds of the space."""
+        """Actions for the vector environment. Continuous ones are clipped to the bounds of the space."""
         values: np.ndarray = actions_BA.cpu().numpy()
         if isinstance(self.space, gymnasium.spaces.Box):
-            held = np.clip(values.reshape(-1, *self.shape), self.space.low, self.space.high)
-            return np.asarray(held, dtype=self.space.dtype)
+            clipped = np.clip(values.reshape(-1, *self.shape), self.space.low, self.space.high)
+            return np.asarray(clipped, dtype=self.space.dtype)
         if isinstance(self.space, gymnasium.spaces.Discrete):
             return np.asarray(values[:, 0] + self.space.start)
         if isinstance(self.space, gymnasium.spaces.MultiDiscrete):
@@ -92,11 +91,11 @@ class ActionHead:
         return values.reshape(-1, *self.shape).astype(self.space.dtype)
 
 
-def head_for(space: gymnasium.Space[Any]) -> ActionHead:
-    """The head for an action space.
+def make_action_head(space: gymnasium.Space[Any]) -> ActionHead:
+    """Make the head for an action space.
 
     Raises:
-        EnvError: the space is none of Discrete, MultiDiscrete, MultiBinary and Box.
+        EnvError: the space is not Discrete, MultiDiscrete, MultiBinary or Box.
     """
     if isinstance(space, gymnasium.spaces.Discrete):
         return ActionHead(space, int(space.n), (int(space.n),))
@@ -108,24 +107,22 @@ def head_for(space: gymnasium.Space[Any]) -> ActionHead:
         return ActionHead(space, 2 * count, (2,) * count, space.shape)
     if isinstance(space, gymnasium.spaces.Box):
         return ActionHead(space, int(np.prod(space.shape)), (), space.shape)
-    raise EnvError(
-        f"this policy acts in Discrete, MultiDiscrete, MultiBinary and Box spaces; the environment has {space}"
-    )
+    raise EnvError(f"expected a Discrete, MultiDiscrete, MultiBinary or Box action space; got {space}")
 
 
-def features_of(space: gymnasium.Space[Any]) -> int:
-    """How many numbers an observation becomes.
+def count_features(space: gymnasium.Space[Any]) -> int:
+    """The number of features of an observation.
 
     Raises:
-        EnvError: the space is none that the control policies read.
+        EnvError: the space is not Box, MultiBinary or Discrete.
     """
     if isinstance(space, (gymnasium.spaces.Box, gymnasium.spaces.MultiBinary)):
         return int(np.prod(space.shape))
     if isinstance(space, gymnasium.spaces.Discrete):
         return int(space.n)
     raise EnvError(
-        f"this policy reads Box, MultiBinary and Discrete observations; the environment has {space}; "
-        f"wrap it, for example in gymnasium.wrappers.FlattenObservation"
+        f"expected a Box, MultiBinary or Discrete observation space; got {space}; "
+        f"wrap the environment, for example in gymnasium.wrappers.FlattenObservation"
     )
 
 

@@ -22,8 +22,8 @@ from palaestra.engines.sequence_forward import SequenceForward, SequenceOutputs,
 from palaestra.engines.sequences import SequenceStepper
 from palaestra.engines.slots import SlotStepper, make_stepper
 from palaestra.learn.policies.base import ActionEvaluation
-from palaestra.learn.randomness import seeded_torch
-from palaestra.learn.rollouts import Rollout, Selection, TokenInputs, everything
+from palaestra.learn.randomness import fork_torch_rng
+from palaestra.learn.rollouts import Rollout, Selection, TokenInputs, select_all
 
 MICROBATCH_LOGITS = 1 << 25
 """Logits that one microbatch may hold: 128 MB in float32, and a few times that with gradients."""
@@ -89,8 +89,6 @@ class LanguageModelPolicy(nn.Module):
     def device(self) -> torch.device:
         device: torch.device = self.model.device
         return device
-
-    # Acting
 
     def begin(self, slots: int) -> None:
         """Drop all sequences. The next `act` starts `slots` new ones."""
@@ -158,7 +156,7 @@ class LanguageModelPolicy(nn.Module):
             waiting_S: slots that sample nothing in this call and keep their sequence.
         """
         logits_SV = self.logits_SV(tokens_SL, length_S, fresh_S, active_S, waiting_S)
-        chosen_S, logprobs_S, entropy_S = choose(
+        chosen_S, logprobs_S, entropy_S = sample_tokens(
             logits_SV,
             torch.from_numpy(uniform_S).to(logits_SV.device),
             self.temperature,
@@ -169,8 +167,6 @@ class LanguageModelPolicy(nn.Module):
             raise ModelError("the policy's log-probs are not finite; lower the learning rate")
         return chosen_S.cpu().numpy(), logprobs_S.cpu().numpy(), entropy_S.cpu().numpy()
 
-    # Learning
-
     def evaluate_actions(
         self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True
     ) -> ActionEvaluation:
@@ -180,8 +176,9 @@ class LanguageModelPolicy(nn.Module):
         use_value_head = values and self.value_head is not None
         # Entropies and restricted distributions need logits. Log-probs alone are computed from hidden states.
         needs_logits = entropy or bool(inputs.legal) or self.sequence_forward.fast is None
-        outputs = self._outputs_at_decisions(
-            inputs, sequences, selection.width, hidden=use_value_head or not needs_logits, logits=needs_logits
+        needs_hidden = use_value_head or not needs_logits
+        outputs = outputs_at_decisions(
+            self.sequence_forward, inputs, sequences, selection.width, needs_hidden, needs_logits
         )
         shape = (len(sequences), selection.width)
         tokens_N = pad_or_cut([inputs.decisions(sequence) for sequence in sequences], selection.width).flatten()
@@ -224,11 +221,11 @@ class LanguageModelPolicy(nn.Module):
         inputs: TokenInputs = rollout.inputs
         values_BT = torch.zeros_like(rollout.rewards_BT)
         next_BT = torch.zeros_like(rollout.rewards_BT)
-        for selection in everything(rollout, True, self.max_microbatch_size(rollout)):
+        for selection in select_all(rollout, True, self.max_microbatch_size(rollout)):
             sequences, width = selection.index.tolist(), selection.width
             if self.value_head is not None:
-                outputs = self._outputs_at_decisions(
-                    inputs, sequences, width, hidden=True, logits=False, include_end=True
+                outputs = outputs_at_decisions(
+                    self.sequence_forward, inputs, sequences, width, hidden=True, logits=False, include_end=True
                 )
                 assert outputs.hidden_ND is not None
                 values_N = self.value_head(outputs.hidden_ND.float())[..., 0]
@@ -248,7 +245,7 @@ class LanguageModelPolicy(nn.Module):
         logprobs_BT = torch.zeros_like(rollout.rewards_BT)
         self.model.eval()
         with select_matmul_kernels():
-            for selection in everything(rollout, True, self.max_microbatch_size(rollout)):
+            for selection in select_all(rollout, True, self.max_microbatch_size(rollout)):
                 evaluation = self.evaluate_actions(rollout, selection, values=False)
                 logprobs_BT[selection.index, : selection.width] = evaluation.logprobs.to(logprobs_BT.device)
         return logprobs_BT * rollout.mask_BT
@@ -269,29 +266,14 @@ class LanguageModelPolicy(nn.Module):
         longest = inputs.reach(range(rollout.num_sequences), int(rollout.mask_BT.sum(-1).max()))
         return max(1, MICROBATCH_LOGITS // ((longest + 1) * self.rows))
 
-    def parameter_groups(self, actor_rate: float, critic_rate: float) -> list[dict[str, object]]:
+    def parameter_groups(self, learning_rate: float, critic_learning_rate: float) -> list[dict[str, object]]:
         groups: list[dict[str, object]] = [
-            {"params": [p for p in self.model.parameters() if p.requires_grad], "lr": actor_rate}
+            {"params": [p for p in self.model.parameters() if p.requires_grad], "lr": learning_rate}
         ]
         critic: nn.Module | None = self.value_head if self.value_head is not None else self.critic
         if critic is not None:
-            groups.append({"params": [p for p in critic.parameters() if p.requires_grad], "lr": critic_rate})
+            groups.append({"params": [p for p in critic.parameters() if p.requires_grad], "lr": critic_learning_rate})
         return groups
-
-    def _outputs_at_decisions(
-        self,
-        inputs: TokenInputs,
-        sequences: list[int],
-        width: int,
-        hidden: bool,
-        logits: bool,
-        include_end: bool = False,
-    ) -> SequenceOutputs:
-        limit = inputs.reach(sequences, width) - (not include_end)
-        longest = max(len(inputs.prompts[s]) + min(len(inputs.responses[s]), limit) for s in sequences)
-        if longest > self.context:
-            raise ModelError(f"a sequence has {longest} tokens; the model reads {self.context}")
-        return outputs_at_decisions(self.sequence_forward, inputs, sequences, width, hidden, logits, include_end)
 
 
 def outputs_at_decisions(
@@ -339,14 +321,14 @@ class LanguageModelCritic(nn.Module):
 
 def value_head(width: int, seeds: Seeds) -> nn.Linear:
     """A linear value head that starts near 0, so that it does not dominate the first advantages."""
-    with seeded_torch(seeds.derive("value-head")):
+    with fork_torch_rng(seeds.derive("value-head")):
         head = nn.Linear(width, 1)
         nn.init.normal_(head.weight, std=0.01 * width**-0.5)
         nn.init.zeros_(head.bias)
     return head
 
 
-def choose(
+def sample_tokens(
     logits_SV: torch.Tensor, uniform_S: torch.Tensor, temperature: float = 1.0, legal_SV: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Sample by inverting the cumulative distribution; returns tokens, log-probs and entropies.

@@ -1,7 +1,4 @@
-"""The networks that Gymformer's users know, by the names and arguments that they know.
-
-`train_agent` takes them; everything else in Palaestra is built from policies.
-"""
+"""The networks of Gymformer, with its names and arguments, for `train_agent`. The rest of Palaestra uses policies."""
 
 from __future__ import annotations
 
@@ -16,21 +13,21 @@ from palaestra.core.seeding import Seeds
 from palaestra.engines import models
 from palaestra.learn.policies.control import mlp
 from palaestra.learn.policies.language_model import LanguageModelCritic
-from palaestra.learn.randomness import seeded_torch
+from palaestra.learn.randomness import fork_torch_rng
 
 
 class MLPActorNetwork(nn.Module):
-    """A perceptron from observations to actions.
+    """An MLP from observations to actions.
 
     Arguments:
-        inputs: numbers of an observation.
+        inputs: size of an observation.
         hidden: width of the two hidden layers.
-        outputs: actions of a discrete space, or numbers of a continuous action.
+        outputs: number of discrete actions, or size of a continuous action.
     """
 
     def __init__(self, inputs: int, hidden: int, outputs: int, seed: int = 0) -> None:
         super().__init__()
-        with seeded_torch(Seeds(seed).derive("actor")):
+        with fork_torch_rng(Seeds(seed).derive("actor")):
             self.network = mlp([inputs, hidden, hidden, outputs], 0.01)
         self.inputs, self.outputs = inputs, outputs
 
@@ -40,16 +37,16 @@ class MLPActorNetwork(nn.Module):
 
 
 class MLPCriticNetwork(nn.Module):
-    """A perceptron from observations to a value.
+    """An MLP from observations to a value.
 
     Arguments:
-        inputs: numbers of an observation.
+        inputs: size of an observation.
         hidden: width of the two hidden layers.
     """
 
     def __init__(self, inputs: int, hidden: int, seed: int = 0) -> None:
         super().__init__()
-        with seeded_torch(Seeds(seed).derive("critic")):
+        with fork_torch_rng(Seeds(seed).derive("critic")):
             self.network = mlp([inputs, hidden, hidden, 1], 1.0)
         self.inputs = inputs
 
@@ -63,8 +60,8 @@ class LMActorNetwork(nn.Module):
 
     Arguments:
         model_name: a registered name, a folder with a transformers checkpoint, or a hub id.
-        pad_token_id: of the tokenizer; only `forward` on padded ids needs it.
-        device: where to compute; empty means a GPU where there is one.
+        pad_token_id: of the tokenizer; only needed by `forward` without a mask.
+        device: for example `"cuda"`; empty means a GPU if there is one.
     """
 
     def __init__(self, model_name: str = "nano", pad_token_id: int | None = None, device: str = "") -> None:
@@ -74,12 +71,12 @@ class LMActorNetwork(nn.Module):
         self.pad_token_id = pad_token_id if pad_token_id is not None else loaded.tokenizer.pad_token_id
 
     def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor | None = None) -> torch.Tensor:
-        """The logits of the next token, `[batch, vocabulary]`; positions follow from the mask, on any side.
+        """The logits of the next token, `[batch, vocabulary]`. Padding may be on either side.
 
-        Without a mask, leading and trailing pads count as padding: give one where pads are tokens too.
+        Without a mask, leading and trailing pad tokens count as padding. Pass a mask if they are tokens of the text.
         """
         if mask_BL is None:
-            mask_BL = _mask_of(ids_BL, self.pad_token_id)
+            mask_BL = _attention_mask(ids_BL, self.pad_token_id)
         positions_BL = (mask_BL.cumsum(-1) - 1).clamp(min=0)
         logits_BLV = self.model(input_ids=ids_BL, attention_mask=mask_BL, position_ids=positions_BL).logits
         last_B = mask_BL.shape[1] - 1 - mask_BL.flip(-1).argmax(-1)
@@ -92,8 +89,8 @@ class LMCriticNetwork(LanguageModelCritic):
 
     Arguments:
         model_name: a registered name, a folder with a transformers checkpoint, or a hub id.
-        pad_token_id: of the tokenizer; only `forward` on padded ids needs it.
-        device: where to compute; empty means a GPU where there is one.
+        pad_token_id: of the tokenizer; only needed by `forward` without a mask.
+        device: for example `"cuda"`; empty means a GPU if there is one.
     """
 
     def __init__(
@@ -106,9 +103,9 @@ class LMCriticNetwork(LanguageModelCritic):
         self.pad_token_id = pad_token_id if pad_token_id is not None else loaded.tokenizer.pad_token_id
 
     def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor | None = None) -> torch.Tensor:
-        """The value behind the last token of each row, `[batch]`."""
+        """The value after the last token of each row, `[batch]`."""
         if mask_BL is None:
-            mask_BL = _mask_of(ids_BL, self.pad_token_id)
+            mask_BL = _attention_mask(ids_BL, self.pad_token_id)
         positions_BL = (mask_BL.cumsum(-1) - 1).clamp(min=0)
         hidden_BLD = self.body(
             input_ids=ids_BL, attention_mask=mask_BL, position_ids=positions_BL, use_cache=False
@@ -123,25 +120,23 @@ def load_into(module: nn.Module, weights: Mapping[str, torch.Tensor], what: str)
     """Copy saved weights into a network.
 
     Raises:
-        ModelError: they are of a network of another shape; names the first that differs.
+        ModelError: the weights belong to a different network. The message names the first that differs.
     """
     own = module.state_dict()
     missing = sorted(set(own) - set(weights))
     if missing:
-        raise ModelError(
-            f"the saved {what} lacks {missing[0]}; it is of another kind than this {type(module).__name__}"
-        )
+        raise ModelError(f"the saved {what} has no {missing[0]}; it does not belong to this {type(module).__name__}")
     for name, tensor in own.items():
         if tensor.shape != weights[name].shape:
             raise ModelError(
-                f"the saved {what} is of another shape: {name} is {tuple(weights[name].shape)} there and "
-                f"{tuple(tensor.shape)} in this {type(module).__name__}"
+                f"the saved {what} does not fit: expected {name} of shape {tuple(tensor.shape)} for this "
+                f"{type(module).__name__}; got {tuple(weights[name].shape)}"
             )
     module.load_state_dict({name: weights[name] for name in own})
 
 
-def _mask_of(ids_BL: torch.Tensor, pad: Any) -> torch.Tensor:
-    """1 where a token is; pads at the start and the end of a row are padding, pads between tokens are not."""
+def _attention_mask(ids_BL: torch.Tensor, pad: Any) -> torch.Tensor:
+    """1 for tokens, 0 for padding: pad tokens at the start and the end of a row."""
     if pad is None:
         return torch.ones_like(ids_BL)
     token_BL: torch.Tensor = (ids_BL != pad).long()

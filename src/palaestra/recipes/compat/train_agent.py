@@ -1,4 +1,4 @@
-"""`train_agent`: Gymformer's call, for any environment and any of its networks."""
+"""`train_agent`: Gymformer's training call, for every environment and all of its networks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from palaestra.core.errors import EnvError, ModelError, RewardError, SettingsError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.seeding import Seeds
-from palaestra.learn.algorithms import make_algorithm
+from palaestra.learn.algorithms import AlgorithmConfig, make_algorithm
 from palaestra.runs.files import write_folder
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def train_agent(
     env_name: str,
     actor: nn.Module,
     critic: nn.Module | None = None,
-    ppo_config: Any = None,
+    ppo_config: AlgorithmConfig | None = None,
     max_episodes: int = 1000,
     max_timesteps: int = 1000,
     update_interval: int = 100,
@@ -38,26 +38,29 @@ def train_agent(
     seed: int = 0,
     listener: Listener = ignore,
 ) -> list[float]:
-    """Train an actor in an environment; returns the running mean of the episodes' returns.
+    """Train an actor in an environment. Returns the running mean of the returns, by episode.
 
     Arguments:
-        env_name: any Gymnasium id: classic, `RLHFEnv-v0`, `CoTEnv-v0`, or one of your own.
-        actor, critic: `MLPActorNetwork` and `MLPCriticNetwork` (or any modules of those shapes) for classic
-            environments; `LMActorNetwork` and `LMCriticNetwork` for language. A critic of `None` puts a value
-            head on the language model itself.
-        ppo_config: how to learn: `PPOConfig`, or the `Config` of any other algorithm (`GRPOConfig`, `RLOOConfig`, ...).
-        max_episodes: how many episodes in all.
-        max_timesteps: the most steps of an episode; one that goes on is cut there, and bootstrapped.
+        env_name: a Gymnasium id: a classic environment, `RLHFEnv-v0`, `CoTEnv-v0`, or one of your own.
+        actor, critic: `MLPActorNetwork` and `MLPCriticNetwork` (or modules with the same inputs and outputs) for
+            classic environments; `LMActorNetwork` and `LMCriticNetwork` for language. Without a critic, a language
+            model gets a value head.
+        ppo_config: a `PPOConfig`, or the config of another algorithm (`GRPOConfig`, `RLOOConfig`, ...). `PPOConfig`
+            accepts Gymformer's names: `lr_actor` for `learning_rate`, `lr_critic` for `critic_learning_rate`,
+            `update_epochs` or `K_epochs` for `n_epochs`, `eps_clip` for `clip_range`, `minibatch_size` for
+            `batch_size`; `pad_obs` and `int_obs` have no effect.
+        max_episodes: the number of episodes.
+        max_timesteps: the maximum steps of an episode; a longer episode is truncated and bootstrapped.
         update_interval: episodes between two updates. A group method rounds it up to whole groups.
-        save_interval: episodes between two saves; 0 never saves.
-        save_path: folder of the saves, `episode-N` each; `load_ppo_agent` reads them.
-        callback: is told the episodes so far and the metrics of each update; `True` stops.
-        log_interval: episodes between two events to the listener.
+        save_interval: episodes between two saves; 0 disables saving.
+        save_path: the folder of the saves, `episode-N` each; `load_ppo_agent` reads them.
+        callback: called with the number of episodes and the metrics of each update; `True` stops the training.
+        log_interval: episodes between two events for the listener.
         env_options: keyword arguments of the environment.
-        seed: of everything random.
+        seed: the seed of all randomness.
 
     Raises:
-        EnvError: the networks do not fit the environment's spaces; names both sides.
+        EnvError: the networks do not fit the environment's spaces.
     """
     from palaestra.learn.policies.networks import LMActorNetwork
     from palaestra.learn.ppo import PPOConfig
@@ -70,20 +73,23 @@ def train_agent(
         if value < 1:
             raise SettingsError(f"train_agent needs {name} of at least 1; got {value}")
     config = ppo_config if ppo_config is not None else PPOConfig()
-    group = int(getattr(config, "group_size", 1))
-    count = -(-min(update_interval, max_episodes) // group) * group
+    if not isinstance(config, AlgorithmConfig):
+        raise SettingsError(
+            f"ppo_config: expected a PPOConfig or the config of an algorithm; got {type(config).__name__}"
+        )
+    count = -(-min(update_interval, max_episodes) // config.group_size) * config.group_size
     if device:
         actor.to(device)
         if critic is not None:
             critic.to(device)
-    play: Any = (_LanguagePlay if isinstance(actor, LMActorNetwork) else _ControlPlay)(
+    trainer: Any = (_LanguageTrainer if isinstance(actor, LMActorNetwork) else _ControlTrainer)(
         env_name, dict(env_options or {}), actor, critic, config, count, max_timesteps, seed
     )
     means: list[float] = []
     total, done, saved, shown, iteration = 0.0, 0, 0, 0, 0
     while done < max_episodes:
         iteration += 1
-        rollout, metrics = play.iterate(iteration, max(0.0, 1.0 - done / max_episodes))
+        rollout, metrics = trainer.iterate(iteration, max(0.0, 1.0 - done / max_episodes))
         for value in rollout.episode_returns:
             done += 1
             total += value
@@ -96,7 +102,7 @@ def train_agent(
             listener(Event("iteration", done, max_episodes, iteration, metrics))
         if save_interval and done - saved >= save_interval:
             saved = done
-            _save(Path(save_path) / f"episode-{done}", actor, critic, config, play.algorithm, done)
+            _save(Path(save_path) / f"episode-{done}", actor, critic, config, trainer.algorithm, done)
         if callback is not None and callback(done, metrics):
             break
     return means[:max_episodes]
@@ -105,10 +111,10 @@ def train_agent(
 def load_ppo_agent(
     path: str | Path, actor: nn.Module, critic: nn.Module | None = None, device: str = ""
 ) -> dict[str, Any]:
-    """Bring networks to the weights of a save of `train_agent`; returns its settings and counters.
+    """Load a save of `train_agent` into networks. Returns its config and counters.
 
     Raises:
-        ModelError: there is no save, or it is of networks of another shape.
+        ModelError: there is no save, or it does not fit the networks.
     """
     from safetensors.torch import load_file
 
@@ -148,8 +154,8 @@ def _save(folder: Path, actor: nn.Module, critic: nn.Module | None, config: Any,
     write_folder(folder, write)
 
 
-class _LanguagePlay:
-    """Responses of a language model, `count` episodes an iteration."""
+class _LanguageTrainer:
+    """Trains a language model on `count` responses per iteration."""
 
     def __init__(
         self,
@@ -157,57 +163,58 @@ class _LanguagePlay:
         options: dict[str, Any],
         actor: Any,
         critic: Any,
-        config: Any,
+        config: AlgorithmConfig,
         count: int,
-        longest: int,
+        max_steps: int,
         seed: int,
     ) -> None:
         from palaestra.engines.chat import end_ids
         from palaestra.engines.families import context_length
         from palaestra.envs.factory import is_token_env, make_token_env
         from palaestra.learn.policies.language_model import LanguageModelPolicy
-        from palaestra.learn.reference import Reference
+        from palaestra.learn.reference import ReferencePolicy
 
         if not is_token_env(env_name, options):
             raise EnvError(
-                f"LMActorNetwork chooses tokens; the actions of {env_name} are none: use MLPActorNetwork, or, for an "
-                f"environment of turns, palaestra.train(env={env_name!r}, model=...)"
+                f"LMActorNetwork chooses tokens; the actions of {env_name} are not tokens: use MLPActorNetwork, or, for a "
+                f"turn environment, palaestra.train(env={env_name!r}, model=...)"
             )
         context = context_length(actor.model.config)
         self.seeds, self.count = Seeds(seed), count
         self.env = make_token_env(
-            env_name, min(count, 64), options, tokenizer=actor.tokenizer, max_tokens=min(longest, context or longest),
-            context=context, failures="mark", end_ids=end_ids(actor.model, actor.tokenizer), group_size=int(getattr(config, "group_size", 1)),
+            env_name, min(count, 64), options, tokenizer=actor.tokenizer, max_tokens=min(max_steps, context or max_steps),
+            context=context, failures="mark", end_ids=end_ids(actor.model, actor.tokenizer), group_size=config.group_size,
         )  # fmt: skip
         self.env.reset(seed=self.seeds.derive("environment").integer(), options={"episodes": 0})
-        needs = hasattr(config, "lr_critic") and getattr(config, "baseline", "critic") == "critic"
-        judge: Any = critic if critic is not None else ("head" if needs else None)
-        self.policy = LanguageModelPolicy(actor.model, judge, vocabulary=self.env.vocabulary, seeds=self.seeds)
-        self.kl = self.env.kl_coefficient or 0.0
+        if critic is None and config.needs_critic:
+            critic = "head"
+        self.policy = LanguageModelPolicy(actor.model, critic, vocabulary=self.env.vocabulary, seeds=self.seeds)
+        if config.kl_coef is None:
+            config = dataclasses.replace(config, kl_coef=self.env.kl_coefficient or 0.0)
         self.reference = None
-        if self.kl:
+        if config.kl_coef:
             from palaestra.engines import models
 
             name = self.env.reference
-            self.reference = Reference(self.policy, models.load(name).weights if name else None)
-            if hasattr(config, "kl_coefficient") and not config.kl_coefficient:
-                config = dataclasses.replace(config, kl_coefficient=self.kl)
+            self.reference = ReferencePolicy(self.policy, models.load(name).weights if name else None)
         self.algorithm = make_algorithm(config, self.policy, self.seeds)
-        self.in_reward = 0.0 if self.algorithm.kl_in_loss else self.kl
+        self.reward_kl_coef = 0.0 if self.algorithm.kl_in_loss else config.kl_coef or 0.0
 
     def iterate(self, iteration: int, progress_remaining: float) -> Any:
         from palaestra.learn.collect import collect_responses
-        from palaestra.learn.reference import penalise
+        from palaestra.learn.reference import apply_kl_penalty
 
         rollout = collect_responses(self.env, self.policy, self.count, self.seeds, first=(iteration - 1) * self.count)
         metrics = {"reward": _mean(rollout.episode_returns), "length": _mean(rollout.episode_lengths)}
         if self.reference is not None:
-            metrics["reference_kl"] = penalise(rollout, self.reference.logprobs_BT(rollout), self.in_reward)
+            metrics["reference_kl"] = apply_kl_penalty(
+                rollout, self.reference.logprobs_BT(rollout), self.reward_kl_coef
+            )
         return rollout, metrics | self.algorithm.update(rollout, iteration, progress_remaining)
 
 
-class _ControlPlay:
-    """Whole episodes of a classic environment, `count` side by side."""
+class _ControlTrainer:
+    """Trains a control policy on `count` whole, parallel episodes per iteration."""
 
     def __init__(
         self,
@@ -215,9 +222,9 @@ class _ControlPlay:
         options: dict[str, Any],
         actor: Any,
         critic: Any,
-        config: Any,
+        config: AlgorithmConfig,
         count: int,
-        longest: int,
+        max_steps: int,
         seed: int,
     ) -> None:
         from palaestra.envs.factory import is_token_env, make_control_env
@@ -226,12 +233,12 @@ class _ControlPlay:
 
         if is_token_env(env_name, options):
             raise EnvError(
-                f"the actions of {env_name} are tokens; {type(actor).__name__} chooses none: use LMActorNetwork"
+                f"the actions of {env_name} are tokens, which {type(actor).__name__} cannot choose: use LMActorNetwork"
             )
         self.env = make_control_env(env_name, count, options, own_seeds=True)
         self.policy = ControlPolicy(self.env.single_observation_space, self.env.single_action_space, actor, critic)
         _check_fit(env_name, self.policy, actor, critic)
-        self.seeds, self.longest, self.group = Seeds(seed), longest, int(getattr(config, "group_size", 1))
+        self.seeds, self.max_steps, self.group_size = Seeds(seed), max_steps, config.group_size
         self.algorithm = make_algorithm(config, self.policy, self.seeds)
         self.collector = ControlCollector(self.env, self.policy)
 
@@ -243,8 +250,8 @@ class _ControlPlay:
         generator = torch.Generator().manual_seed(self.seeds.derive("act", iteration).integer())
         seed = self.seeds.derive("episodes", iteration).integer()
         with select_matmul_kernels(small=True):
-            rollout = self.collector.collect_episodes(self.group, seed, generator, self.longest)
-            # An episode that was cut at `max_timesteps` is as long as it got.
+            rollout = self.collector.collect_episodes(self.group_size, seed, generator, self.max_steps)
+            # Include the episodes that were truncated at `max_timesteps`.
             rollout.episode_returns = rollout.sequence_returns()
             metrics = {
                 "reward": _mean(rollout.episode_returns),
@@ -254,7 +261,7 @@ class _ControlPlay:
 
 
 def _check_fit(env_name: str, policy: Any, actor: Any, critic: Any) -> None:
-    """Raise in one line if the networks do not fit the spaces."""
+    """Raise `EnvError` if the networks do not fit the spaces."""
     import torch
 
     example = torch.zeros(2, policy.features)
@@ -265,10 +272,10 @@ def _check_fit(env_name: str, policy: Any, actor: Any, critic: Any) -> None:
         if inside is not None and inside != policy.features:
             raise EnvError(f"the {what} reads {inside} numbers; an observation of {env_name} has {policy.features}")
         with torch.no_grad():
-            found = tuple(network(example).shape)
-        if found != (2, outputs):
+            shape = tuple(network(example).shape)
+        if shape != (2, outputs):
             raise EnvError(
-                f"the {what} gives {found[-1] if len(found) > 1 else found} numbers; {env_name} with "
+                f"the {what} gives {shape[-1] if len(shape) > 1 else shape} numbers; {env_name} with "
                 f"{policy.head.space} needs {outputs}"
             )
 

@@ -1,4 +1,4 @@
-"""`palaestra compare`: of two runs, whose model is better on the same problems?"""
+"""`palaestra compare`: compare the models of two runs on the same problems."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from palaestra.core.errors import RunError
 from palaestra.core.records import Attempt, Split
 from palaestra.core.statistics import Comparison
 from palaestra.core.statistics import compare as compare_attempts
+from palaestra.recipes.summary import PERCENT, to_percent
 from palaestra.runs.run import Run
 
-QUIET = ("device", "engine_batch", "model", "problems", "limit", "skills", "threads")
-"""Settings that may differ between two evaluations without their problems being asked in another way."""
+IGNORED = ("device", "engine_batch", "model", "problems", "limit", "skills", "threads")
+"""Settings of two evaluations that may differ without changing how a problem is asked."""
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """One of the two runs: whose answers are compared, and whether there will be more of them."""
+class ComparedRun:
+    """One of the two runs, with the attempts that are compared."""
 
     folder: Path
     recipe: str
@@ -34,69 +35,88 @@ class CompareResult:
     """The comparison of two runs.
 
     Arguments:
-        notes: what a reader must know: settings that differ, problems that were asked differently or of one only.
+        notes: caveats: settings that differ, problems that were asked differently or in one run only.
     """
 
-    first: Side
-    second: Side
+    first: ComparedRun
+    second: ComparedRun
     comparison: Comparison
     notes: tuple[str, ...]
 
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The comparison with the keys of a run's summary: accuracies in percent, the gain in percentage points."""
+        before, after, gain = self.comparison.first, self.comparison.second, self.comparison.gain
+        return {
+            "recipe": "compare",
+            "before": to_percent(before.accuracy),
+            "after": to_percent(after.accuracy),
+            "gain": round(gain.points, 2),
+            "gain_low": round(gain.low, 2),
+            "gain_high": round(gain.high, 2),
+            "unit": PERCENT,
+            "seconds": None,
+            "problems": gain.count,
+            "notes": list(self.notes),
+        }
+
 
 def compare(first: str | Path, second: str | Path) -> CompareResult:
-    """Compare the answers of two runs, problem by problem.
+    """Compare the stored answers of two runs, problem by problem. No model is called.
 
-    An evaluation gives all of its answers; a run that trained gives those of its last test. Nothing is asked again.
+    All answers of an evaluation are compared; of a training run, those of its last test.
 
     Raises:
-        RunError: a folder holds no run or no answers, or the two share no problem.
+        RunError: a folder holds no run or no answers, or the runs share no problem.
 
     Example:
         >>> from palaestra import compare                                   # doctest: +SKIP
         >>> compare("runs/base", "runs/tuned").comparison.gain.points       # doctest: +SKIP
     """
-    one, other = _side(Path(first)), _side(Path(second))
-    if one.task and other.task and one.task != other.task:
-        raise RunError(f"the runs are of different tasks: {one.folder} of {one.task}, {other.folder} of {other.task}")
-    comparison = compare_attempts(one.attempts, other.attempts)
+    before, after = _read(Path(first)), _read(Path(second))
+    if before.task and after.task and before.task != after.task:
+        raise RunError(
+            f"the runs are of different tasks: {before.folder} of {before.task}, {after.folder} of {after.task}"
+        )
+    comparison = compare_attempts(before.attempts, after.attempts)
     if not comparison.gain.count:
         raise RunError(
-            f"{one.folder} and {other.folder} share no problem with a score; were split, seed and skills the same?"
+            f"{before.folder} and {after.folder} share no problem with a score; were split, seed and skills the same?"
         )
-    return CompareResult(one, other, comparison, tuple(_notes(one, other, comparison)))
+    return CompareResult(before, after, comparison, tuple(_list_notes(before, after, comparison)))
 
 
-def _side(folder: Path) -> Side:
+def _read(folder: Path) -> ComparedRun:
     with Run.open(folder, read_only=True) as run:
         ended = run.summary is not None
         phases = run.store.phases()
-        tested = [phase for phase in phases if phase.rpartition("/")[2] == Split.TEST]
-        chosen = phases if run.recipe == "evaluate" else tested[-1:]
-        if ended and run.recipe == "teach":  # Every round may have been tested; the one that is kept counts.
-            chosen = [f"{(run.summary or {})['kept_round']}/{Split.TEST}"]
-        attempts = tuple(attempt for phase in chosen for attempt in run.store.attempts(phase))
+        tests = [phase for phase in phases if phase.rpartition("/")[2] == Split.TEST]
+        selected = phases if run.recipe == "evaluate" else tests[-1:]
+        if ended and run.recipe == "teach":  # Every round may have been tested; the kept round is compared.
+            selected = [f"{(run.summary or {})['kept_round']}/{Split.TEST}"]
+        attempts = tuple(attempt for phase in selected for attempt in run.store.attempts(phase))
         if not attempts:
             raise RunError(f"{folder} holds no answers to compare: the {run.recipe} run has not tested its model")
         settings = run.settings
         task = str(settings.get("task") or "")
         model = str(settings.get("model") or settings.get("student") or "")
-        return Side(folder, run.recipe, task, model, settings, ended, attempts)
+        return ComparedRun(folder, run.recipe, task, model, settings, ended, attempts)
 
 
-def _notes(one: Side, other: Side, comparison: Comparison) -> list[str]:
-    notes = [f"{side.folder} has not ended: its answers so far are compared" for side in (one, other) if not side.ended]
-    asked = {attempt.problem.id: attempt.problem.messages for attempt in one.attempts}
+def _list_notes(before: ComparedRun, after: ComparedRun, comparison: Comparison) -> list[str]:
+    notes = [f"{run.folder} has not ended: its answers so far are compared" for run in (before, after) if not run.ended]
+    asked = {attempt.problem.id: attempt.problem.messages for attempt in before.attempts}
     differently = {
-        a.problem.id for a in other.attempts if a.problem.id in asked and asked[a.problem.id] != a.problem.messages
+        a.problem.id for a in after.attempts if a.problem.id in asked and asked[a.problem.id] != a.problem.messages
     }
     if differently:
         notes.append(f"{len(differently)} problems were asked in other words, or with other examples before them")
-    if one.recipe == other.recipe == "evaluate":
-        names = [name for name in one.settings if name in other.settings and name not in QUIET]
+    if before.recipe == after.recipe == "evaluate":
+        names = [name for name in before.settings if name in after.settings and name not in IGNORED]
         notes += [
-            f"setting '{name}' differs: {one.settings[name]!r} and {other.settings[name]!r}"
+            f"setting '{name}' differs: {before.settings[name]!r} and {after.settings[name]!r}"
             for name in names
-            if one.settings[name] != other.settings[name]
+            if before.settings[name] != after.settings[name]
         ]
     notes += [f"left out: {count} problems ({reason})" for reason, count in comparison.unpaired.items()]
     return notes

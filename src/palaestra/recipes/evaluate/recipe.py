@@ -1,42 +1,25 @@
-"""`palaestra evaluate`: how well does a model solve a task?"""
+"""`palaestra evaluate`: the accuracy of a model on a task."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.plugins import load_plugins
 from palaestra.core.records import Attempt, Problem, Report, Split, StopReason
 from palaestra.core.statistics import first_failures, report_on, slice_by_metadata
-from palaestra.recipes.metered_engines import (
-    CALL_TIMEOUT,
-    CALL_TIMEOUT_HELP,
-    CALLS,
-    MeteredEngines,
-    check_call_timeout,
-    check_prices,
-    open_cache,
-    service_options,
-)  # fmt: skip
-from palaestra.recipes.progress import RunProgress, show_progress
+from palaestra.recipes.evaluate.settings import EvaluateSettings
+from palaestra.recipes.metered_engines import CALLS, MeteredEngines, check_prices, open_cache, service_options
+from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.provenance import record_run
-from palaestra.recipes.settings import (
-    build,
-    check_finite,
-    check_minimum,
-    load_run_settings,
-    parse_options,
-    require,
-    resolve_settings,
-    setting,
-    to_plain,
-)
+from palaestra.recipes.settings import build, load_run_settings, resolve_settings, to_plain
+from palaestra.recipes.summary import PERCENT, to_percent
 from palaestra.runs.ledger import LedgerEntry, Spending
 from palaestra.runs.records import to_data
 from palaestra.runs.run import Run, new_folder
@@ -48,63 +31,21 @@ if TYPE_CHECKING:
 RECIPE = "evaluate"
 
 
-@dataclass(frozen=True)
-class EvaluateSettings:
-    """What an evaluation asks."""
-
-    plugins: tuple[str, ...] = setting((), "Files (my_task.py) or modules of one's own that register tasks.")
-    task: str = setting("math-skills", "What is asked; `palaestra list tasks` names them.")
-    task_options: tuple[str, ...] = setting((), "Options of the task, each as name=value, for example path=FOLDER.")
-    model: str = setting(
-        "nano",
-        "The model: a registered name, a folder, a hub id, or a service such as openai:MODEL or ADDRESS#MODEL.",
-    )
-    split: Literal["train", "validation", "test"] = setting("test", "Which problems.")
-    problems: int = setting(0, "Problems a skill; 0: all of a published data set, 25 of a task that draws its own.")
-    limit: int = setting(0, "Most problems in all, of the skills in turn; 0: no limit.")
-    skills: tuple[str, ...] = setting((), "Only these skills; all if none is given.")
-    shots: int = setting(0, "Worked problems of the train split that are shown before each question.")
-    samples: int = setting(1, "Answers to each problem; with several, pass@k is reported.")
-    max_tokens: int = setting(0, "Most tokens of an answer; 0: as many as the task needs.")
-    temperature: float = setting(0.0, "0 takes the likeliest token; above, answers are sampled.")
-    top_p: float = setting(1.0, "Sample from the likeliest tokens of this probability.")
-    stop: tuple[str, ...] = setting((), "Texts that end an answer, beside the model's own end.")
-    prompt: Literal["chat", "plain"] = setting(
-        "chat", "chat: by the model's own chat template, where it has one; plain: the bare text, whatever it has."
-    )
-    max_cost: float = setting(0.0, "Most dollars for the calls of a service; 0: no limit.")
-    call_timeout: float = setting(CALL_TIMEOUT, CALL_TIMEOUT_HELP)
-    engine_batch: int = setting(128, "Answers that are generated side by side.")
-    device: str = setting("", "Where to compute, for example cuda; empty means a GPU where there is one.")
-    seed: int = setting(0, "Seed of problems and sampling.")
-
-    def __post_init__(self) -> None:
-        check_finite(self)
-        check_minimum(self, 1, "samples", "engine_batch")
-        require(0 < self.top_p <= 1, f"setting 'top_p': expected above 0 and at most 1; got {self.top_p}")
-        check_minimum(self, 0, "problems", "limit", "shots", "max_tokens", "temperature", "max_cost", "seed")
-        check_call_timeout(self.call_timeout)
-        require(all(self.stop), "setting 'stop': expected texts that are not empty")
-        require(
-            self.samples == 1 or self.temperature > 0,
-            f"setting 'samples': {self.samples} answers at temperature 0 would all be the same; set a temperature",
-        )
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The task's own options."""
-        options = parse_options(self.task_options, "task_options")
-        require("shots" not in options, "setting 'task_options': give shots as the setting 'shots'")
-        return {"shots": self.shots, **options}
-
-
 @dataclass(frozen=True, slots=True)
 class EvaluateResult:
-    """The outcome: the run folder, the report by skill, and what is in `summary.json`."""
+    """The result: the run folder, the report by skill, and the contents of `summary.json`."""
 
     folder: Path
     report: Report
     summary: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """A task and the problems to evaluate on."""
+
+    task: Task
+    problems: list[Problem]
 
 
 def evaluate(
@@ -115,11 +56,11 @@ def evaluate(
     progress: bool = True,
     **values: Any,
 ) -> EvaluateResult:
-    """Evaluate a model on a task; the attempts go to a run folder.
+    """Evaluate a model on a task. The run folder stores all attempts.
 
     Arguments:
-        settings: all of them at once, or give single ones as keywords.
-        out: the run folder; a new one below `runs/` if empty.
+        settings: all settings; or pass single ones as keywords.
+        out: the run folder; empty: a new one below `runs/`.
         listener: receives the progress events, instead of the display on stderr.
         progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
 
@@ -129,26 +70,32 @@ def evaluate(
     """
     settings = resolve_settings(EvaluateSettings, settings, values)
     folder = Path(out) if out else new_folder(RECIPE)
-    check(settings)
+    questions = check(settings)
     Run.check_new(folder)
     with show_progress(listener, progress, RunProgress) as listener:
+        listener(_announce(settings, folder))
         engine = _load(settings, listener)
         with Run.create(folder, RECIPE, to_plain(settings)) as run:
-            return _play(run, settings, lambda: engine, listener)
+            return _run(run, settings, questions, lambda: engine, listener)
 
 
 def resume(run: Run, *, listener: Listener = ignore, max_cost: float | None = None) -> EvaluateResult:
-    """Go on with an evaluation from wherever it was stopped, with another limit of dollars if one is given."""
+    """Resume an evaluation where it stopped, optionally with a new cost limit."""
     settings = load_run_settings(EvaluateSettings, run)
     if max_cost is not None:
         settings = build(EvaluateSettings, {**to_plain(settings), "max_cost": max_cost})
         run.write_settings(to_plain(settings))
-    check(settings)
-    return _play(run, settings, lambda: _load(settings, listener), listener)
+    questions = check(settings)
+    listener(_announce(settings, run.folder))
+    return _run(run, settings, questions, lambda: _load(settings, listener), listener)
 
 
-def check(settings: EvaluateSettings) -> None:
-    """Raise for every name that does not exist and a task that cannot be scored, before anything is loaded or written."""
+def check(settings: EvaluateSettings) -> Questions:
+    """Check all names, and that the model can read the problems and the task can be scored. Loads no model.
+
+    Returns:
+        The task and its problems.
+    """
     from palaestra.engines.base import is_remote
     from palaestra.engines.factory import check_model, check_reads
     from palaestra.engines.models import check_device
@@ -160,25 +107,30 @@ def check(settings: EvaluateSettings) -> None:
     check_device(settings.device)
     if is_remote(settings.model) and settings.prompt == "plain":
         raise SettingsError(f"{settings.model} applies its own chat template; leave the prompt at 'chat'")
-    task, problems = _asked(settings)
-    check_reads(settings.model, problems)
-    get_hooks(task).check_scoring()
+    questions = _make_questions(settings)
+    check_reads(settings.model, questions.problems)
+    get_hooks(questions.task).check_scoring()
+    return questions
 
 
-@lru_cache(maxsize=1)
-def _asked(settings: EvaluateSettings) -> tuple[Task, list[Problem]]:
-    """The task and its problems, kept until they have been asked: data takes time to read, and pictures to draw."""
+def _announce(settings: EvaluateSettings, folder: Path) -> Event:
+    shots = str(settings.shots) if settings.shots else ""
+    return announce_start(RECIPE, folder, model=settings.model, task=settings.task, split=settings.split, shots=shots)
+
+
+def _make_questions(settings: EvaluateSettings) -> Questions:
     from palaestra.tasks.base import check_skills, make_task, task_signature
     from palaestra.tasks.evaluate import choose
 
     options = settings.options
     if settings.split == "test" and "parts" in task_signature(settings.task).parameters:
-        # A benchmark is asked as it was published; `teach` divides it, to have something to teach on.
+        # An evaluation uses the published test split. `teach` divides it, to have problems to teach on.
         options.setdefault("parts", "published")
     task = make_task(settings.task, **options)
     check_skills(task, settings.skills)
     split = Split(settings.split)
-    return task, choose(task, split, settings.problems, settings.seed, settings.skills, settings.limit)
+    problems = choose(task, split, settings.problems, settings.seed, settings.skills, settings.limit)
+    return Questions(task, problems)
 
 
 def _load(settings: EvaluateSettings, listener: Listener) -> Engine:
@@ -193,31 +145,34 @@ def _load(settings: EvaluateSettings, listener: Listener) -> Engine:
     return model.engine(settings.engine_batch, plain=settings.prompt == "plain")
 
 
-def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], listener: Listener) -> EvaluateResult:
-    """Ask what the store does not know yet; `engine` is loaded at most once."""
+def _run(
+    run: Run,
+    settings: EvaluateSettings,
+    questions: Questions,
+    load_engine: Callable[[], Engine],
+    listener: Listener,
+) -> EvaluateResult:
+    """Ask the problems that have no stored attempt. The engine is loaded at most once."""
     from palaestra.engines.base import Sampling, is_remote
     from palaestra.tasks.base import get_hooks
     from palaestra.tasks.evaluate import evaluate as ask
-    from palaestra.tasks.evaluate import measures, outcomes
 
     record_run(run, settings.model)
-    task, problems = _asked(settings)
-    _asked.cache_clear()  # Whoever evaluates again finds the data as it is then.
     phase = f"0/{settings.split}"
-    longest = settings.max_tokens or get_hooks(task).max_tokens
-    sampling = Sampling(longest, settings.temperature, settings.top_p, stop=settings.stop, count=settings.samples)
+    max_tokens = settings.max_tokens or get_hooks(questions.task).max_tokens
+    sampling = Sampling(max_tokens, settings.temperature, settings.top_p, stop=settings.stop, count=settings.samples)
     with ExitStack() as stack:
-        calls = stack.enter_context(_calls(run, settings)) if is_remote(settings.model) else None
+        calls = stack.enter_context(_meter(run, settings)) if is_remote(settings.model) else None
 
-        def keep(made: Sequence[Attempt], cost: LedgerEntry) -> None:
-            if calls is not None:  # The cache knows of calls that brought no answer, too.
+        def keep(attempts: Sequence[Attempt], cost: LedgerEntry) -> None:
+            if calls is not None:  # The cache also counts calls without an answer.
                 cost = calls.spent().entry_since(run.store.total(), phase, settings.model, cost.seconds)
-            run.store.add_attempts(phase, made, cost)
+            run.store.add_attempts(phase, attempts, cost)
 
         attempts = ask(
-            task,
-            problems,
-            cache(engine if calls is None else lambda: calls.open(settings.model, engine())),
+            questions.task,
+            questions.problems,
+            cache(load_engine if calls is None else lambda: calls.open(settings.model, load_engine())),
             sampling=sampling,
             seed=settings.seed,
             phase=phase,
@@ -227,20 +182,47 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
         )
         spent = Spending() if calls is None else calls.spent()
     report = report_on(attempts, settings.split)
+    listener(Event(f"evaluated {settings.split}", len(attempts), len(attempts), 0, {"report": report}))
+    summary = _summarize(run, settings, questions, attempts, report, max_tokens, spent)
+    run.write_summary(summary)
+    return EvaluateResult(run.folder, report, summary)
+
+
+def _summarize(
+    run: Run,
+    settings: EvaluateSettings,
+    questions: Questions,
+    attempts: Sequence[Attempt],
+    report: Report,
+    max_tokens: int,
+    spent: Spending,
+) -> dict[str, Any]:
+    from palaestra.tasks.evaluate import measures, outcomes
+
     total = run.store.total()
-    summary = {
+    return {
         "recipe": RECIPE,
         "task": settings.task,
         "model": settings.model,
         "split": settings.split,
         "seed": settings.seed,
-        "problems": len(problems),
+        "before": None,
+        "after": to_percent(report.accuracy),
+        "after_low": to_percent(report.low),
+        "after_high": to_percent(report.high),
+        "gain": None,
+        "gain_low": None,
+        "gain_high": None,
+        "unit": PERCENT,
+        "problems": len(questions.problems),
         "samples": settings.samples,
         "shots": settings.shots,
-        "max_tokens": longest,
+        "max_tokens": max_tokens,
         "report": to_data(report),
         "cuts": {cut: [to_data(part) for part in parts] for cut, parts in slice_by_metadata(attempts).items()},
-        "measures": {name: to_data(mean) for name, mean in measures(task, attempts, settings.samples).items()},
+        "measures": {
+            name: to_data(mean) for name, mean in measures(questions.task, attempts, settings.samples).items()
+        },
         "outcomes": outcomes(attempts),
         "truncated": sum(a.completion.stop_reason is StopReason.LENGTH for a in attempts if a.completion),
         "failures": dict(report.failures),
@@ -253,13 +235,11 @@ def _play(run: Run, settings: EvaluateSettings, engine: Callable[[], Engine], li
         "cost": total.money,
         **spent.gaps(),
     }
-    run.write_summary(summary)
-    return EvaluateResult(run.folder, report, summary)
 
 
 @contextmanager
-def _calls(run: Run, settings: EvaluateSettings) -> Iterator[MeteredEngines]:
-    """The calls of an evaluation to a service, with a cache in the run folder: an answer that was paid for is kept."""
+def _meter(run: Run, settings: EvaluateSettings) -> Iterator[MeteredEngines]:
+    """Meter the calls to a service. The cache lies in the run folder, so that paid answers stay with the run."""
     from palaestra.engines.budget import Budget
 
     with open_cache(str(run.folder / CALLS)) as answers:

@@ -1,8 +1,8 @@
-"""Whose skills a `teach` run goes by: the task's own, or those that a language model discovers before the first round.
+"""The skills of a `teach` run: the task's own, those of a file, or those that a language model discovers.
 
-The model names the skills of validation problems (and of train problems, if that is wanted) and clusters the names. Test
-problems only choose among the categories, so that results can be cut by them. Each stage is in the run's store when it is
-done, with its cost; inside a stage, the cache has every answer. A run that was stopped asks nothing twice.
+The model names the skills of validation problems (and of train problems on request) and clusters the names. Test problems
+are only assigned to the categories, so that results can be reported by them. Each stage is stored with its cost when it is
+done, and the cache has every answer of a stage under way. A resumed run repeats no call.
 """
 
 from __future__ import annotations
@@ -18,41 +18,40 @@ from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.records import Split, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.recipes.metered_engines import meter_engines
+from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
+from palaestra.recipes.teach.task_groups import TeachTasks
 from palaestra.runs.ledger import LedgerEntry
 
 if TYPE_CHECKING:
     from palaestra.engines.cached import CachedEngine
-    from palaestra.recipes.teach.recipe import TeachSettings
     from palaestra.runs.run import Run
     from palaestra.tasks.base import Task
     from palaestra.teachers.skills import SkillMap
 
 DISCOVERY = "skill discovery"
-"""What the calls are booked under."""
+"""The phase of the discovery's calls in the ledger."""
 
 
-def label_tasks(
-    run: Run, settings: TeachSettings, taught: Task, tested: Task | None, listener: Listener = ignore
-) -> tuple[Task, Task | None]:
-    """The taught and the tested task under the skills that a run goes by: their own, discovered ones, or those of a file.
+def label_tasks(run: Run, settings: TeachSettings, tasks: TeachTasks, listener: Listener = ignore) -> TeachTasks:
+    """Apply the skills of a run to its tasks: the tasks' own, discovered ones, or those of a file.
 
     Discovered skills and those of a file are written to `skills.json` in the run folder, which another run can read.
 
     Raises:
-        BudgetSpentError: the calls do not fit; what was answered is stored.
-        TaskError: the model gave nothing that can be taught by; says what it said.
+        BudgetSpentError: the calls exceed the budget. Answers so far are stored.
+        TaskError: the model's answers contain no usable skill; the message quotes them.
     """
     if not settings.discover and not settings.skills_file:
-        return taught, tested
-    from palaestra.recipes.teach.lessons import OWN
+        return tasks
     from palaestra.teachers.skills import Discovered, GenerativeDiscovered
     from palaestra.teachers.skills.files import SKILLS_FILE, write_skills
 
-    found = _found(run, settings, taught, tested, listener)
+    skills = _load_skills(run, settings, tasks, listener)
     if not (run.folder / SKILLS_FILE).exists():
-        write_skills(run.folder / SKILLS_FILE, found)
-    kind = GenerativeDiscovered if settings.writer == OWN else Discovered
-    return kind(taught, found, settings.own_skills), None if tested is None else Discovered(tested, found)
+        write_skills(run.folder / SKILLS_FILE, skills)
+    kind = GenerativeDiscovered if settings.writer == TASK_WRITER else Discovered
+    tested = None if tasks.tested is None else Discovered(tasks.tested, skills)
+    return TeachTasks(kind(tasks.taught, skills, settings.own_skills), tested)
 
 
 def has_skills(run: Run) -> bool:
@@ -63,26 +62,26 @@ def has_skills(run: Run) -> bool:
     return TEST in run.store.skills(SkillMap)
 
 
-def check_discovery(settings: TeachSettings, task: Task, tested: Task | None = None) -> None:
-    """Raise for a discovery or a skills file that cannot be, before anything is loaded or written."""
+def check_discovery(settings: TeachSettings, tasks: TeachTasks) -> None:
+    """Raise for invalid settings of discovery or of the skills file. Opens no model."""
     from palaestra.engines.factory import check_model
-    from palaestra.recipes.teach.lessons import OWN
 
+    task = tasks.taught
     if settings.skills_file:
         if settings.discover:
             raise SettingsError(
                 "the settings 'discover' and 'skills_file' both say where skills come from; leave one of them out"
             )
-        read_skills_file(settings, task, tested)
+        read_skills_file(settings, tasks)
     if not settings.discover:
         for name in ("categories", "discover_train"):
             if getattr(settings, name):
                 raise SettingsError(
-                    f"setting '{name}' is about skills that a model discovers, and nobody is to; name one by the "
-                    "setting 'discover', or leave it out"
+                    f"setting '{name}' needs a model that discovers skills; name one by the setting 'discover', or leave "
+                    f"'{name}' out"
                 )
         return
-    if settings.writer == OWN:
+    if settings.writer == TASK_WRITER:
         raise SettingsError(
             f"the generators of task '{task.name}' know its own skills only, and cannot write for those that "
             f"'{settings.discover}' discovers; let a language model write, by the setting 'writer', or leave out 'discover'"
@@ -92,21 +91,19 @@ def check_discovery(settings: TeachSettings, task: Task, tested: Task | None = N
         task.problems(Split.TRAIN, settings.discover_train, settings.seed, settings.own_skills)
 
 
-def read_skills_file(settings: TeachSettings, task: Task, tested: Task | None) -> tuple[SkillMap, SkillMap]:
-    """The skills file of a run, cut to the run's problems: of the validation problems, and of all.
+def read_skills_file(settings: TeachSettings, tasks: TeachTasks) -> tuple[SkillMap, SkillMap]:
+    """Read the skills file of a run. Returns the skills of the validation problems, and those of all problems.
 
     Only skills of validation problems are taught.
 
     Raises:
-        SettingsError: the file cannot be read, a problem of the run is not in it, or the task's generators are to write and
+        SettingsError: the file cannot be read, it lacks a problem of the run, or the task's generators are the writer and
             do not know one of its skills.
     """
-    from palaestra.recipes.teach.lessons import OWN
-    from palaestra.recipes.teach.task_groups import measured_problems
     from palaestra.teachers.skills.files import read_skills
 
-    file, skills = settings.skills_file, read_skills(Path(settings.skills_file))
-    validation, test = measured_problems(settings, task, tested)
+    task, file, skills = tasks.taught, settings.skills_file, read_skills(Path(settings.skills_file))
+    validation, test = tasks.draw_problems(settings)
     for split, problems in ((Split.VALIDATION, validation), (Split.TEST, test)):
         if missing := skills.missing(problems):
             raise SettingsError(
@@ -116,30 +113,38 @@ def read_skills_file(settings: TeachSettings, task: Task, tested: Task | None) -
     seen = {skills.skill(problem.id) for problem in validation} - {""}
     if not seen:
         raise SettingsError(f"the skills file {file} gives no validation problem of '{task.name}' a skill")
-    skills = replace(skills, categories=tuple(one for one in skills.categories if one.name in seen))
-    if settings.writer == OWN:
-        own = task.skills()
-        for one in skills.categories:
-            strange = one.name if one.name not in own else next((m for m in one.members if m not in own[one.name]), "")
-            if strange:
-                raise SettingsError(
-                    f"the generators of task '{task.name}' cannot write for '{strange}' of the skills file {file}; let a "
-                    "language model write, by the setting 'writer', or name the task's own skills"
-                )
+    skills = replace(skills, categories=tuple(category for category in skills.categories if category.name in seen))
+    if settings.writer == TASK_WRITER:
+        _check_generators(task, skills, file)
     return skills.select(problem.id for problem in validation), skills.select(p.id for p in (*validation, *test))
 
 
-def regroup(run: Run, settings: TeachSettings, categories: int) -> None:
-    """Forget the categories of a run that has not taught yet, so that the names are clustered to another number.
+def _check_generators(task: Task, skills: SkillMap, file: str) -> None:
+    """Raise if the generators of `task` do not know a skill or subskill of the skills file."""
+    own = task.skills()
+    for category in skills.categories:
+        if category.name not in own:
+            unknown = category.name
+        else:
+            unknown = next((name for name in category.members if name not in own[category.name]), "")
+        if unknown:
+            raise SettingsError(
+                f"the generators of task '{task.name}' cannot write for '{unknown}' of the skills file {file}; let a "
+                "language model write, by the setting 'writer', or name the task's own skills"
+            )
 
-    The answers of the untaught student go with them, for they are stored under the skills of their problems.
+
+def regroup(run: Run, settings: TeachSettings, categories: int) -> None:
+    """Delete the categories of a run without lessons, so that the names are clustered to another number.
+
+    The answers of the untaught student are deleted too, because they are stored under the skills of their problems.
 
     Raises:
-        SettingsError: the run discovers nothing.
-        RunError: a lesson was written for the skills as they are.
+        SettingsError: the run discovers no skills.
+        RunError: lessons were written for the current skills.
     """
     if not settings.discover:
-        raise SettingsError("this run goes by the task's own skills; other categories need the setting 'discover'")
+        raise SettingsError("this run uses the task's own skills; other categories need the setting 'discover'")
     if categories == settings.categories:
         return
     if run.store.lesson_rounds():
@@ -155,69 +160,59 @@ def regroup(run: Run, settings: TeachSettings, categories: int) -> None:
     (run.folder / SKILLS_FILE).unlink(missing_ok=True)
 
 
-def discovered(run: Run) -> dict[str, Any]:
-    """What was discovered, for a summary; empty where the skills are the task's own."""
+def summarize_discovery(run: Run) -> dict[str, Any]:
+    """Summarize discovered skills; empty if the run uses the task's own skills."""
     from palaestra.teachers.skills import SkillMap, overview
 
-    found, file = overview(run.store.skills(SkillMap)), run.settings.get("skills_file")
-    return ({"file": file} if file else {}) | found.plain() if found is not None else {}
+    summary, file = overview(run.store.skills(SkillMap)), run.settings.get("skills_file")
+    return ({"file": file} if file else {}) | summary.plain() if summary is not None else {}
 
 
-def _found(run: Run, settings: TeachSettings, task: Task, tested: Task | None, listener: Listener) -> SkillMap:
-    """The skill map of a run: from the store, from its skills file, or by asking."""
+def _load_skills(run: Run, settings: TeachSettings, tasks: TeachTasks, listener: Listener) -> SkillMap:
+    """The skill map of a run: from the store, from its skills file, or from a language model."""
     from palaestra.teachers.skills import SkillMap, by_gold
     from palaestra.teachers.skills.overview import OWN, TEST, last_stage
 
     stages = run.store.skills(SkillMap)
     if TEST in stages:
-        return stages[TEST]  # From here on the student is asked: what could not be placed stays so.
+        return stages[TEST]  # The student is measured by these skills, so failed assignments are not tried again.
     if settings.skills_file:
-        from palaestra.recipes.teach.task_groups import measured_problems
-
-        shaping, found = read_skills_file(settings, task, tested)
-        if len(task.skills()) > 1:
-            run.store.add_skills(
-                OWN, by_gold(task, [p for part in measured_problems(settings, task, tested) for p in part])
-            )
+        shaping, skills = read_skills_file(settings, tasks)
+        if len(tasks.taught.skills()) > 1:
+            validation, test = tasks.draw_problems(settings)
+            run.store.add_skills(OWN, by_gold(tasks.taught, [*validation, *test]))
         run.store.add_skills("assignment", shaping)
-        run.store.add_skills(TEST, found)
-        return found
-    known = stages.get(last_stage(stages))
+        run.store.add_skills(TEST, skills)
+        return skills
+    stored = stages.get(last_stage(stages))
     with meter_engines(run, settings, listener=listener) as calls:
         engine = calls.open(settings.discover).at(DISCOVERY)
-        return _Stages(run, settings, task, tested, engine, listener).discover(known)
+        return _StoredDiscovery(run, settings, tasks, engine, listener).discover(stored)
 
 
-class _Stages:
-    """The discovery of one run, from wherever it stands."""
+class _StoredDiscovery:
+    """The discovery of one run. It stores each stage when it is done, with its cost."""
 
     def __init__(
-        self,
-        run: Run,
-        settings: TeachSettings,
-        task: Task,
-        tested: Task | None,
-        engine: CachedEngine,
-        listener: Listener,
+        self, run: Run, settings: TeachSettings, tasks: TeachTasks, engine: CachedEngine, listener: Listener
     ) -> None:
-        self.run, self.settings, self.task, self.engine, self.listener = run, settings, task, engine, listener
-        from palaestra.recipes.teach.task_groups import measured_problems
-
-        # Teachers see validation problems, and lessons may hold train problems: these may shape what is taught.
-        self.shaping, self.test = measured_problems(settings, task, tested)
+        self.run, self.settings, self.engine, self.listener = run, settings, engine, listener
+        self.task = tasks.taught
+        # Teachers see validation problems and lessons may hold train problems, so both may shape the skills.
+        self.shaping, self.test = tasks.draw_problems(settings)
         if settings.discover_train:
-            self.shaping += task.problems(Split.TRAIN, settings.discover_train, settings.seed, settings.own_skills)
+            self.shaping += self.task.problems(Split.TRAIN, settings.discover_train, settings.seed, settings.own_skills)
         self.started = time.perf_counter()
 
-    def discover(self, known: SkillMap | None) -> SkillMap:
-        """What is found in the end; each stage is stored when it is done, and what was spent in any case."""
+    def discover(self, stored: SkillMap | None) -> SkillMap:
+        """Run the stages that are left. After an error, the cost so far is stored."""
         try:
-            return self._discover(known)
+            return self._discover(stored)
         except PalaestraError:
             self.run.store.add_cost(self._cost())
             raise
 
-    def _discover(self, known: SkillMap | None) -> SkillMap:
+    def _discover(self, stored: SkillMap | None) -> SkillMap:
         from palaestra.teachers.prompts import Prompts
         from palaestra.teachers.skills import Discovery
         from palaestra.teachers.skills.overview import TEST
@@ -229,32 +224,32 @@ class _Stages:
             show_references=settings.references,
             seed=Seeds(settings.seed).derive("discovery").integer(),
         )
-        self._tell("names", 0, len(self.shaping))
-        found = discovery.discover(self.shaping, categories=settings.categories, known=known, keep=self._keep)
-        if not found.categories:
-            raise TaskError(self._nothing(found))
-        self._tell(TEST, 0, len(self.test))
-        found = discovery.assign_more(found, self.test)
-        self._store(TEST, found)
-        self._tell(TEST, len(self.test), len(self.test))
-        return found
+        self._notify("names", 0, len(self.shaping))
+        skills = discovery.discover(self.shaping, categories=settings.categories, known=stored, keep=self._keep)
+        if not skills.categories:
+            raise TaskError(self._explain_failure(skills))
+        self._notify(TEST, 0, len(self.test))
+        skills = discovery.assign_more(skills, self.test)
+        self._store(TEST, skills)
+        self._notify(TEST, len(self.test), len(self.test))
+        return skills
 
-    def _keep(self, stage: str, found: SkillMap) -> None:
+    def _keep(self, stage: str, skills: SkillMap) -> None:
         from palaestra.teachers.skills import by_gold
         from palaestra.teachers.skills.overview import OWN
 
-        if not found.names:
-            return  # With nothing named there is nothing to go on from; the cache has what was said.
+        if not skills.names:
+            return  # A resumed run starts with the names again; the cache has the answers.
         if stage == "names" and len(self.task.skills()) > 1:
             self.run.store.add_skills(OWN, by_gold(self.task, [*self.shaping, *self.test]))
-        self._store(stage, found)
-        self._tell(stage, len(self.shaping), len(self.shaping))
+        self._store(stage, skills)
+        self._notify(stage, len(self.shaping), len(self.shaping))
 
-    def _store(self, stage: str, found: SkillMap) -> None:
-        self.run.store.add_skills(stage, found, self._cost())
+    def _store(self, stage: str, skills: SkillMap) -> None:
+        self.run.store.add_skills(stage, skills, self._cost())
 
     def _cost(self) -> LedgerEntry:
-        """What the ledger does not have yet: the time since it was last asked, and calls, killed processes' included."""
+        """The cost that is not yet in the ledger: seconds since the last call, and calls, including killed processes'."""
         spent, booked, start = self.engine.spent(DISCOVERY), self.run.store.total(DISCOVERY), self.started
         self.started = time.perf_counter()
         usage = Usage(
@@ -263,23 +258,23 @@ class _Stages:
         calls, money = spent.calls - booked.calls, spent.money - booked.money
         return LedgerEntry(DISCOVERY, self.engine.name, calls, usage, self.started - start, money)
 
-    def _tell(self, stage: str, done: int, total: int) -> None:
+    def _notify(self, stage: str, done: int, total: int) -> None:
         self.listener(Event(f"{DISCOVERY}: {stage}", done, total))
 
-    def _nothing(self, found: SkillMap) -> str:
-        """Why there are no categories, and what to do about it."""
+    def _explain_failure(self, skills: SkillMap) -> str:
+        """Explain why there are no categories, and what the user can do."""
         from palaestra.teachers.skills.llm_queries import may_pass
 
-        model, count, failures = self.settings.discover, len(self.shaping), list(found.unassigned.values())
+        model, count, failures = self.settings.discover, len(self.shaping), list(skills.unassigned.values())
         causes = ", ".join(f"{cause} {n}" for cause, n in sorted(Counter(str(f.cause) for f in failures).items()))
-        done = (
-            f"'{model}' named the skills of {len(found.names)} of {count} problems and made no categories of them"
-            if found.names
+        result = (
+            f"'{model}' named the skills of {len(skills.names)} of {count} problems and made no categories of them"
+            if skills.names
             else f"'{model}' named the skill of none of {count} problems ({causes})"
         )
         if any(may_pass(failure) for failure in failures):
-            advice = f"go on when it answers again: palaestra resume {self.run.folder}"
+            advice = f"resume the run when it answers again: palaestra resume {self.run.folder}"
         else:
             advice = "start a run with another model as the setting 'discover', or with none"
-            advice += ", or resume this one with another number of 'categories'" if found.names else ""
-        return " ".join(f"no skills were discovered: {done}: {failures[0].message}; {advice}".split())
+            advice += ", or resume this one with another number of 'categories'" if skills.names else ""
+        return " ".join(f"no skills were discovered: {result}: {failures[0].message}; {advice}".split())

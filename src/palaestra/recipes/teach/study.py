@@ -1,12 +1,12 @@
-"""Many `teach` runs in one command: several seeds, several teachers, the state shown and hidden; then one table.
+"""A study: `teach` runs over several seeds and several values of settings, compared in one table.
 
-Every run has its own folder below the study's, and is an ordinary run. A study that was stopped goes on where it was:
-finished runs are read, one that was under way is resumed.
+Every run has its own folder below the study's folder and is an ordinary run. A study that was stopped resumes with the
+same command: finished runs are read, an unfinished one is resumed.
 
-study.json        the arms (the combinations of settings), the seeds, and what all runs have in common
+study.json        the arms (combinations of settings), the seeds, and the settings that all runs share
 ARM-seedN/        a run
 summary.json      the table, once all runs have ended
-report.html       the same to look at
+report.html       the same as a page
 """
 
 from __future__ import annotations
@@ -21,39 +21,40 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.core.errors import EngineError, LessonError, RunError, SettingsError
-from palaestra.core.events import Listener, ignore
+from palaestra.core.events import Listener
 from palaestra.core.statistics import Mean, holm, mean_interval, sign_flip_test, t_test
+from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.settings import build, to_plain
+from palaestra.recipes.summary import PERCENT
 from palaestra.recipes.teach import recipe as teach
-from palaestra.recipes.teach.delivery import Delivery, add_up
-from palaestra.recipes.teach.recipe import TeachSettings
+from palaestra.recipes.teach.lesson_order import Delivery, add_up
+from palaestra.recipes.teach.settings import STUDY_SETTINGS, TeachSettings
 from palaestra.runs.files import read_json, write_json
 from palaestra.runs.guard import storage_errors
 from palaestra.runs.provenance import record_provenance
 from palaestra.runs.run import Run, new_folder
 
-SEVERAL = ("teacher", "state", "writer", "learning", "start", "keep")
-"""Settings that a study may have several values of."""
+RECIPE = "study"
 PLAN = "study.json"
 COSTS = ("cost", "calls", "unmeasured_calls", "prompt_tokens", "completion_tokens", "seconds")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One arm: its settings, and what came of it over the seeds.
+class StudyArm:
+    """One combination of settings, with the results of its runs.
 
     Arguments:
-        runs: by seed what each run's summary says; `None` for a run that has not ended.
-        gains: of the runs that have ended and measured one.
-        gain: the mean of the runs' gains in points, with a t interval over the seeds.
-        without_gain: the runs that have ended without one, counted by cause.
-        ahead: how much that is above the first row's, paired by seed; none for the first row.
-        failures: attempts without a score in all its runs, by cause.
-        cost: dollars, calls, those without a token count, tokens in and out, and seconds of all its runs.
-        tasks: the mean gain on each test task, where the runs have several.
-        lessons: what was ordered, delivered, dropped and failed in all its runs.
-        unpriced: the models whose calls are missing from the dollars.
+        runs: the summary of each run by seed; `None` for a run that has not ended.
+        gains: the gains by seed of the runs that measured one.
+        gain: the mean of `gains` in points, with a t interval over the seeds.
+        ahead: the difference to the first arm's gain, paired by seed; `None` for the first arm.
+        failures: attempts without a score in all runs, by cause.
+        cost: dollars, calls, calls without a token count, tokens and seconds of all runs.
+        lessons: ordered, delivered, dropped and failed examples of all runs.
+        unpriced: models whose calls are not part of the dollars.
+        without_gain: the runs that ended without a gain, counted by cause.
+        tasks: the mean gain on each test task, if there are several.
     """
 
     name: str
@@ -70,17 +71,21 @@ class Row:
     without_gain: Mapping[str, int]
     tasks: Mapping[str, Mean] = field(default_factory=dict)
 
+    def mean(self, name: str) -> Mean:
+        """The mean of a number in the summaries of the runs, with a t interval over the seeds."""
+        return mean_interval([float(run[name]) for run in self.runs.values() if run and run[name] is not None])
+
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Two arms, over the seeds that both have a gain for.
+class ArmPair:
+    """The comparison of two arms over the seeds that both have a gain for.
 
     Arguments:
-        first, second: their names.
-        difference: the gain of the second less that of the first, in points, with a t interval.
+        first, second: the names of the arms.
+        difference: the second arm's gain minus the first's, in points, with a t interval.
         p_value: of the paired t-test; `None` with fewer than two seeds.
-        adjusted: the same, adjusted for the number of pairs in the study (Holm).
-        exact: of the sign-flip test, which assumes nothing of how gains are spread; cannot be below 2 / 2^seeds.
+        adjusted: the p-value adjusted for the number of pairs in the study (Holm).
+        exact: the p-value of the sign-flip test, which assumes no distribution; at least 2 / 2^seeds.
     """
 
     first: str
@@ -93,32 +98,32 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class StudyResult:
-    """A study: its folder, its table, and its arms compared in pairs.
+    """A study: its folder, its arms, and its arms compared in pairs.
 
     Arguments:
-        settings: what all runs have in common.
-        several: the settings that its arms differ in.
+        settings: the settings that all runs share.
+        several: the settings that the arms differ in.
     """
 
     folder: Path
     seeds: tuple[int, ...]
-    rows: tuple[Row, ...]
-    pairs: tuple[Pair, ...]
+    rows: tuple[StudyArm, ...]
+    pairs: tuple[ArmPair, ...]
     settings: Mapping[str, Any]
     several: tuple[str, ...] = ()
 
     @property
     def notes(self) -> list[str]:
-        """What a reader must know before arms are compared: runs without a gain, and unequal amounts of data."""
+        """Caveats for a comparison of the arms: runs without a gain, and unequal amounts of data."""
         notes = []
         for row in self.rows:
             for cause, count in row.without_gain.items():
                 notes.append(f"{row.name}: no gain: {cause} ({count} of {len(row.runs)} runs)")
             if row.lessons.delivered < row.lessons.ordered:
-                why = row.lessons.explain()
+                reason = row.lessons.explain()
                 notes.append(
                     f"{row.name}: {row.lessons.delivered} of {row.lessons.ordered} ordered examples were delivered"
-                    + (f"; {why}" if why else "")
+                    + (f"; {reason}" if reason else "")
                 )
         for seed in self.seeds:
             taught = {
@@ -133,14 +138,36 @@ class StudyResult:
 
     @property
     def failed(self) -> int:
-        """How many runs ended with an error."""
+        """The number of runs that ended with an error."""
         return sum(bool(run and run.get("error")) for row in self.rows for run in row.runs.values())
 
     @property
     def ended(self) -> bool:
         return all(run is not None for row in self.rows for run in row.runs.values())
 
-    def where(self, row: Row, seed: int) -> Path:
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The contents of `summary.json`. A study of several arms has its gains in `rows`."""
+        rows = [_summarize_arm(row) for row in self.rows]
+        names = ("before", "after", "gain", "gain_low", "gain_high")
+        return {
+            "recipe": RECIPE,
+            **{name: rows[0][name] if len(rows) == 1 else None for name in names},
+            "unit": PERCENT,
+            "seconds": sum(row["seconds"] for row in rows),
+            "seeds": len(self.seeds),
+            "rows": rows,
+            "pairs": [
+                {
+                    "first": pair.first, "second": pair.second, **_name_interval("difference", pair.difference),
+                    "p_value": pair.p_value, "adjusted": pair.adjusted, "exact": pair.exact,
+                }
+                for pair in self.pairs
+            ],
+            "notes": self.notes,
+        }  # fmt: skip
+
+    def run_folder(self, row: StudyArm, seed: int) -> Path:
         """The folder of a run."""
         return self.folder / f"{row.name}-seed{seed}"
 
@@ -151,60 +178,71 @@ def study(
     seeds: int,
     *,
     out: str | Path = "",
-    listener: Listener = ignore,
+    listener: Listener | None = None,
+    progress: bool = True,
 ) -> StudyResult:
-    """Run `settings` with every combination of `grid` and with `seeds` seeds from its own on, and compare.
+    """Run `settings` with every combination of `grid` and with `seeds` seeds, and compare the arms.
+
+    Arguments:
+        grid: values by the name of a setting; see `STUDY_SETTINGS`.
+        seeds: the number of seeds, from `settings.seed` on.
+        out: the folder of the study; empty: a new one below `runs/`.
+        listener: receives the progress events, instead of the display on stderr.
+        progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
 
     Raises:
-        SettingsError: a value cannot be, or `grid` names a setting that a study has one value of.
+        SettingsError: a value is invalid, or `grid` names a setting that cannot have several values.
         RunError: the folder holds something else.
     """
     if seeds < 1:
         raise SettingsError(f"a study needs at least 1 seed; got {seeds}")
     for name in grid:
-        if name not in SEVERAL:
-            raise SettingsError(f"a study has one value of '{name}'; several may be given of {', '.join(SEVERAL)}")
-    cells = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-    made = [build(TeachSettings, {**to_plain(settings), **cell}) for cell in cells]
-    for one in made:  # Before the first of them costs anything.
-        teach.check(one)
-        for seed in range(settings.seed + 1, settings.seed + seeds) if one.skills_file else ():
-            teach.check(replace(one, seed=seed))  # Other seeds may draw other problems.
-    folder = Path(out) if out else new_folder("study")
-    names = [_name(cell) or one.teacher for cell, one in zip(cells, made, strict=True)]
+        if name not in STUDY_SETTINGS:
+            raise SettingsError(
+                f"a study has one value of '{name}'; several may be given of {', '.join(STUDY_SETTINGS)}"
+            )
     every = range(settings.seed, settings.seed + seeds)
-    common = {name: value for name, value in to_plain(settings).items() if name != "seed" and name not in grid}
-    arms = [{"name": name, "values": cell} for name, cell in zip(names, cells, strict=True)]
+    cells = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    arms = [build(TeachSettings, {**to_plain(settings), **cell}) for cell in cells]
+    for arm in arms:  # Before the first run costs anything.
+        teach.check(arm)
+        for seed in every[1:] if arm.skills_file else ():
+            teach.check(replace(arm, seed=seed))  # Another seed may draw problems that the file lacks.
+    folder = Path(out) if out else new_folder(RECIPE)
+    names = [_name_arm(cell) or arm.teacher for cell, arm in zip(cells, arms, strict=True)]
+    runs = {
+        folder / f"{name}-seed{seed}": replace(arm, seed=seed)
+        for seed in every
+        for name, arm in zip(names, arms, strict=True)
+    }
     if (folder / "settings.json").exists():
         raise RunError(f"{folder} holds a run and no study; choose another --out")
-    for name, one in zip(names, made, strict=True):
-        for seed in every:
-            _check(replace(one, seed=seed), folder / f"{name}-seed{seed}")
+    for run_folder, run_settings in runs.items():
+        _check_same(run_settings, run_folder)
     with storage_errors(folder, "making the study's folder"):
         folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / PLAN, {"recipe": "study", "seeds": list(every), "arms": arms, "settings": common})
+    common = {name: value for name, value in to_plain(settings).items() if name != "seed" and name not in grid}
+    planned = [{"name": name, "values": cell} for name, cell in zip(names, cells, strict=True)]
+    write_json(folder / PLAN, {"recipe": RECIPE, "seeds": list(every), "arms": planned, "settings": common})
     record_provenance(folder, hash_models(settings.student), ended=(folder / "summary.json").exists())
-    for seed in every:
-        for name, one in zip(names, made, strict=True):
-            # A run that ends with an error has written why to its summary; the others go on.
+    rounds = settings.rounds
+    with show_progress(listener, progress, lambda console: RunProgress(console, rounds)) as listener:
+        listener(
+            announce_start(
+                RECIPE, folder, student=settings.student, arms=" ".join(names), seeds=str(seeds), task=settings.task
+            )
+        )
+        for run_folder, run_settings in runs.items():
+            # A run that ends with an error writes it to its summary. The other runs go on.
             with suppress(LessonError, EngineError):
-                _run(replace(one, seed=seed), folder / f"{name}-seed{seed}", listener)
+                _run(run_settings, run_folder, listener)
     result = read_study(folder)
-    write_json(
-        folder / "summary.json",
-        {
-            "recipe": "study",
-            "seeds": seeds,
-            "rows": [_plain(row) for row in result.rows],
-            "pairs": [_plain_pair(pair) for pair in result.pairs],
-            "notes": result.notes,
-        },
-    )
+    write_json(folder / "summary.json", result.summary)
     return result
 
 
 def read_study(folder: Path) -> StudyResult:
-    """What there is of a study so far, whether all of its runs have ended or not.
+    """Read a study, finished or not.
 
     Raises:
         RunError: the folder holds no study, or is damaged.
@@ -212,16 +250,16 @@ def read_study(folder: Path) -> StudyResult:
     plan = read_json(folder / PLAN)
     if not isinstance(plan, dict) or not {"seeds", "arms", "settings"} <= set(plan):
         raise RunError(f"the study is damaged: {folder / PLAN} lacks seeds, arms or settings")
-    rows: list[Row] = []
+    rows: list[StudyArm] = []
     for arm in plan["arms"]:
-        runs = {seed: _summary(folder / f"{arm['name']}-seed{seed}") for seed in plan["seeds"]}
-        rows.append(_row(arm["name"], arm["values"], runs, rows[0] if rows else None))
+        runs = {seed: _read_summary(folder / f"{arm['name']}-seed{seed}") for seed in plan["seeds"]}
+        rows.append(_make_arm(arm["name"], arm["values"], runs, rows[0] if rows else None))
     several = tuple(plan["arms"][0]["values"])
-    return StudyResult(folder, tuple(plan["seeds"]), tuple(rows), tuple(_pairs(rows)), plan["settings"], several)
+    return StudyResult(folder, tuple(plan["seeds"]), tuple(rows), tuple(_compare(rows)), plan["settings"], several)
 
 
-def _check(settings: TeachSettings, folder: Path) -> None:
-    """Raise if the folder holds a run with other settings, its limits apart: those may be raised to go on."""
+def _check_same(settings: TeachSettings, folder: Path) -> None:
+    """Raise if the folder holds a run with other settings. Limits of calls may differ, because they may be raised."""
     if (folder / "settings.json").exists():
         with Run.open(folder, read_only=True) as run:
             if {**run.settings, **_limits(settings)} != to_plain(settings):
@@ -241,7 +279,7 @@ def _limits(settings: TeachSettings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in ("max_cost", "max_calls", "max_tokens")}
 
 
-def _summary(folder: Path) -> dict[str, Any] | None:
+def _read_summary(folder: Path) -> dict[str, Any] | None:
     if not (folder / "summary.json").exists():
         return None
     summary = read_json(folder / "summary.json")
@@ -250,70 +288,84 @@ def _summary(folder: Path) -> dict[str, Any] | None:
     return summary
 
 
-def _row(name: str, values: Mapping[str, str], runs: Mapping[int, dict[str, Any] | None], first: Row | None) -> Row:
+def _make_arm(
+    name: str, values: Mapping[str, str], runs: Mapping[int, dict[str, Any] | None], first: StudyArm | None
+) -> StudyArm:
     ended = {seed: summary for seed, summary in runs.items() if summary is not None}
     gains = {seed: float(summary["gain"]) for seed, summary in ended.items() if summary["gain"] is not None}
-    ahead = None if first is None else mean_interval(_differences(first.gains, gains))
     failures: Counter[str] = Counter()
-    for summary in ended.values():
-        failures.update(summary["failures"])
-    examples = sum(summary["examples"] for summary in ended.values())
-    cost = {name: float(sum(summary.get(name, 0) for summary in ended.values())) for name in COSTS}
-    gain = mean_interval(list(gains.values()))
     by_task: dict[str, list[float]] = {}
     for summary in ended.values():
-        for task, figures in summary.get("test_tasks", {}).items():
-            by_task.setdefault(task, []).extend([] if figures["gain"] is None else [float(figures["gain"])])
-    tasks = {task: mean_interval(several) for task, several in by_task.items()}
-    lessons = add_up([_lessons(summary) for summary in ended.values()])
-    unpriced = tuple(sorted({model for summary in ended.values() for model in summary.get("unpriced", ())}))
-    none = Counter(
+        failures.update(summary["failures"])
+        for task, row in summary.get("test_tasks", {}).items():
+            by_task.setdefault(task, []).extend([] if row["gain"] is None else [float(row["gain"])])
+    without_gain = Counter(
         summary.get("failed") or "no problem was scored both before and after"
         for summary in ended.values()
         if summary["gain"] is None
     )
-    counts = dict(sorted(failures.items()))
-    return Row(name, values, runs, gains, gain, ahead, examples, counts, cost, lessons, unpriced, dict(none), tasks)
+    return StudyArm(
+        name,
+        values,
+        runs,
+        gains,
+        gain=mean_interval(list(gains.values())),
+        ahead=None if first is None else mean_interval(_subtract(first.gains, gains)),
+        examples=sum(summary["examples"] for summary in ended.values()),
+        failures=dict(sorted(failures.items())),
+        cost={name: float(sum(summary[name] for summary in ended.values())) for name in COSTS},
+        lessons=add_up([_read_delivery(summary) for summary in ended.values()]),
+        unpriced=tuple(sorted({model for summary in ended.values() for model in summary["unpriced"]})),
+        without_gain=dict(without_gain),
+        tasks={task: mean_interval(gains) for task, gains in by_task.items()},
+    )
 
 
-def _lessons(summary: Mapping[str, Any]) -> Delivery:
-    """What a summary says of its lessons; those of older versions only know what was taught."""
-    taught = summary["examples"]
+def _read_delivery(summary: Mapping[str, Any]) -> Delivery:
     return Delivery(
-        summary.get("ordered", taught), summary.get("delivered", taught), summary.get("dropped", {}),
-        summary.get("withheld", 0), summary.get("writer_failures", {}), {}, summary.get("ordered_again", 0),
+        summary["ordered"], summary["delivered"], summary["dropped"], summary["withheld"], summary["writer_failures"],
+        asked_again=summary["ordered_again"],
     )  # fmt: skip
 
 
-def _differences(first: Mapping[int, float], second: Mapping[int, float]) -> list[float]:
-    """Seed by seed, free of the dust that binary fractions leave behind a gain's two decimals."""
+def _subtract(first: Mapping[int, float], second: Mapping[int, float]) -> list[float]:
+    """The differences by seed. Rounding removes binary dust: gains have two decimals."""
     return [round(gain - first[seed], 6) for seed, gain in second.items() if seed in first]
 
 
-def _pairs(rows: Sequence[Row]) -> list[Pair]:
-    """Every arm against each one before it, as far as they share a seed."""
-    every = [(one.name, other.name, _differences(one.gains, other.gains)) for one, other in combinations(rows, 2)]
-    every = [(first, second, paired) for first, second, paired in every if paired]
-    tested = [t_test(paired) for _, _, paired in every]
-    adjusted = iter(holm([p_value for p_value in tested if p_value is not None]))
-    found = []
-    for (first, second, paired), p_value in zip(every, tested, strict=True):
-        exact = sign_flip_test([Fraction(value).limit_denominator(100) for value in paired])
-        holms = None if p_value is None else next(adjusted)
-        found.append(Pair(first, second, mean_interval(paired), p_value, holms, exact))
-    return found
+def _compare(rows: Sequence[StudyArm]) -> list[ArmPair]:
+    """Compare every arm with each one before it, over the seeds that they share."""
+    pairs = [(first, second, _subtract(first.gains, second.gains)) for first, second in combinations(rows, 2)]
+    pairs = [pair for pair in pairs if pair[2]]
+    p_values = [t_test(differences) for _, _, differences in pairs]
+    adjusted = iter(holm([p_value for p_value in p_values if p_value is not None]))
+    return [
+        ArmPair(
+            first.name,
+            second.name,
+            mean_interval(differences),
+            p_value,
+            None if p_value is None else next(adjusted),
+            sign_flip_test([Fraction(value).limit_denominator(100) for value in differences]),
+        )
+        for (first, second, differences), p_value in zip(pairs, p_values, strict=True)
+    ]
 
 
-def _name(cell: Mapping[str, str]) -> str:
-    plain = (f"{name}_{value}" if name in ("state", "keep") else value for name, value in cell.items())
-    return "-".join("".join(sign if sign.isalnum() or sign in "_." else "_" for sign in value) for value in plain)
+def _name_arm(cell: Mapping[str, str]) -> str:
+    words = (f"{name}_{value}" if name in ("state", "keep") else value for name, value in cell.items())
+    return "-".join("".join(sign if sign.isalnum() or sign in "_." else "_" for sign in word) for word in words)
 
 
-def _plain(row: Row) -> dict[str, Any]:
+def _summarize_arm(row: StudyArm) -> dict[str, Any]:
+    before, after = row.mean("before"), row.mean("after")
     return {
-        "name": row.name, "values": dict(row.values), "gains": {str(seed): gain for seed, gain in row.gains.items()},
-        "gain": _plain_mean(row.gain), "ahead": _plain_mean(row.ahead), "examples": row.examples,
-        **({"tasks": {task: _plain_mean(gain) for task, gain in row.tasks.items()}} if row.tasks else {}),
+        "name": row.name, "values": dict(row.values),
+        "before": before.value if before.count else None, "after": after.value if after.count else None,
+        **_name_interval("gain", row.gain), "unit": PERCENT,
+        "gains": {str(seed): gain for seed, gain in row.gains.items()}, **_name_interval("ahead", row.ahead),
+        "examples": row.examples,
+        **({"tasks": {task: _name_interval("gain", gain) for task, gain in row.tasks.items()}} if row.tasks else {}),
         "failures": dict(row.failures), **row.cost, "ordered": row.lessons.ordered, "delivered": row.lessons.delivered,
         "dropped": dict(row.lessons.dropped), "withheld": row.lessons.withheld,
         "writer_failures": dict(row.lessons.failures), "ordered_again": row.lessons.asked_again,
@@ -321,16 +373,9 @@ def _plain(row: Row) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _plain_pair(pair: Pair) -> dict[str, Any]:
-    return {
-        "first": pair.first, "second": pair.second, "difference": _plain_mean(pair.difference), "p_value": pair.p_value,
-        "adjusted": pair.adjusted, "exact": pair.exact,
-    }  # fmt: skip
-
-
-def _plain_mean(found: Mean | None) -> dict[str, Any] | None:
-    if found is None or not found.count:
-        return None
-    known = found.count > 1
-    low, high = (found.low, found.high) if known else (None, None)
-    return {"value": found.value, "low": low, "high": high, "count": found.count}
+def _name_interval(name: str, mean: Mean | None) -> dict[str, Any]:
+    """A mean and its interval as `name`, `name_low`, `name_high`; `null` if unknown."""
+    if mean is None or not mean.count:
+        return {name: None, f"{name}_low": None, f"{name}_high": None}
+    low, high = (mean.low, mean.high) if mean.count > 1 else (None, None)
+    return {name: mean.value, f"{name}_low": low, f"{name}_high": high}

@@ -1,21 +1,25 @@
-"""What a `teach` run came to: accuracies, gain, lessons, failures and costs, as in its `summary.json`."""
+"""The `summary.json` of a `teach` run: accuracies, gain, rewards, lessons, failures and costs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
 
-from palaestra.core.errors import PalaestraError
+from palaestra.core.errors import EngineError, PalaestraError, WriterError
 from palaestra.core.records import Attempt, Split
-from palaestra.core.statistics import first_failures, measure_gain, report_on
-from palaestra.recipes.teach.lesson_summary import name_failure, summarize_lessons
-from palaestra.recipes.teach.rewards import plain_rewards, rewards_of
-from palaestra.recipes.teach.skills import discovered
-from palaestra.runs.records import to_data
+from palaestra.core.statistics import Gain, first_failures, measure_gain, report_on
+from palaestra.recipes.summary import summarize_gain, to_percent
+from palaestra.recipes.teach.lesson_order import Delivery, add_up, describe_counts
+from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
+from palaestra.recipes.teach.skills import DISCOVERY, summarize_discovery
+from palaestra.runs.ledger import describe_cost
 from palaestra.runs.run import Run
 
-if TYPE_CHECKING:
-    from palaestra.recipes.teach.recipe import TeachSettings
+CALLING = ("/lesson", DISCOVERY)
+"""Endings of the phases whose model calls may cost money."""
+MODELS = ("writer", "planner", "discover")
+"""Settings that name a model whose calls may cost money."""
 
 
 def summarize_run(
@@ -27,7 +31,12 @@ def summarize_run(
     weights_sha256: str,
     error: PalaestraError | None = None,
 ) -> dict[str, Any]:
-    """The figures of a run that has ended; one that ended with an error has no accuracy after it, and no gain."""
+    """Summarize a finished run. A run that ended with an error has `null` for the accuracy after it and the gain.
+
+    Arguments:
+        kept: the round whose student is kept.
+        weights_sha256: the hash of its weights.
+    """
     before = run.store.attempts(f"0/{Split.TEST}")
     after = run.store.attempts(f"{kept}/{Split.TEST}") if error is None else []
     failures: dict[str, int] = {}
@@ -37,44 +46,55 @@ def summarize_run(
         for cause, count in report_on(attempts).failures.items():
             failures[cause] = failures.get(cause, 0) + count
         messages = first_failures(attempts) | messages
-    total, discovery = run.store.total(), discovered(run)
-    by_skill, rewards = {}, rewards_of(run, 0, rounds)
+    total, discovery = run.store.total(), summarize_discovery(run)
+    by_skill, rewards = {}, measure_rewards(run, 0, rounds)
     for skill in sorted({*(attempt.problem.skill for attempt in before), *discovery.get("categories", ())}):
-        by_skill[skill] = _figures(_of(before, skill), _of(after, skill)) | {
+        by_skill[skill] = summarize_gain(_select(before, skill), _select(after, skill)) | {
             "examples": sum(
                 n for parts in run.store.allocation().values() for (s, _), n in parts.items() if s == skill
             ),
-            "rewards": plain_rewards(rewards.get(skill, ()) if skill else ()),
+            "rewards": _list_rewards(rewards.get(skill, ()) if skill else ()),
         }
     return {
         "recipe": "teach",
-        **({} if error is None else {"failed": name_failure(error), "error": str(error)}),
+        **({} if error is None else {"failed": _name_failure(error), "error": str(error)}),
         "task": settings.task,
         "student": settings.student,
         "teacher": settings.teacher,
         "seed": settings.seed,
-        **_figures(before, after),
+        **summarize_gain(before, after),
         "rounds": rounds,
         "kept_round": kept,
         "examples": examples,
-        "rewards": plain_rewards(rewards[""]),
+        "rewards": _list_rewards(rewards[""]),
         "failures": failures,
         "first_failures": messages,
         "seconds": round(total.seconds, 1),
         "prompt_tokens": total.prompt_tokens,
         "completion_tokens": total.completion_tokens,
         "cost": total.money,
-        **summarize_lessons(run),
+        **_summarize_lessons(run),
         **({"discovery": discovery} if discovery else {}),
-        **_by_task(run, settings, before, after),
-        **({"test_rounds": measured_rounds(run, Split.TEST)} if settings.test_every_round else {}),
+        **_summarize_tasks(run, settings, before, after),
+        **({"test_rounds": _list_rounds(run, Split.TEST)} if settings.test_every_round else {}),
         "weights_sha256": weights_sha256,
         "by_skill": by_skill,
     }
 
 
-def _by_task(run: Run, settings: TeachSettings, before: Sequence[Attempt], after: Sequence[Attempt]) -> dict[str, Any]:
-    """Test figures and validation accuracies by task, where a run has several."""
+def _select(attempts: Sequence[Attempt], skill: str) -> list[Attempt]:
+    return [attempt for attempt in attempts if attempt.problem.skill == skill]
+
+
+def _name_failure(error: PalaestraError) -> str:
+    """Why a run has no gain, in the same words for all errors of a kind."""
+    return "the writer failed" if isinstance(error, WriterError | EngineError) else "the lesson could not be taught"
+
+
+def _summarize_tasks(
+    run: Run, settings: TeachSettings, before: Sequence[Attempt], after: Sequence[Attempt]
+) -> dict[str, Any]:
+    """Test results and validation accuracies by task, for a run with several tasks."""
     from palaestra.tasks.group import divide_attempts
 
     if not settings.validation_tasks and not settings.test_tasks:
@@ -82,13 +102,13 @@ def _by_task(run: Run, settings: TeachSettings, before: Sequence[Attempt], after
     first, second = divide_attempts(before, settings.task), divide_attempts(after, settings.task)
     validation = divide_attempts(run.store.attempts(f"0/{Split.VALIDATION}"), settings.task)
     return {
-        "test_tasks": {name: _figures(attempts, second.get(name, ())) for name, attempts in first.items()},
-        "validation_tasks": {name: measured_rounds(run, Split.VALIDATION, name) for name in validation},
+        "test_tasks": {name: summarize_gain(attempts, second.get(name, ())) for name, attempts in first.items()},
+        "validation_tasks": {name: _list_rounds(run, Split.VALIDATION, name) for name in validation},
     }
 
 
-def measured_rounds(run: Run, split: Split, task: str = "") -> list[dict[str, Any]]:
-    """Accuracy with interval, counts and failures after each round that was measured; of one task only, if given."""
+def _list_rounds(run: Run, split: Split, task: str = "") -> list[dict[str, Any]]:
+    """Accuracy with interval, counts and failures after each evaluated round, optionally of one task only."""
     from palaestra.tasks.group import divide_attempts
 
     rows = []
@@ -98,14 +118,14 @@ def measured_rounds(run: Run, split: Split, task: str = "") -> list[dict[str, An
         attempts: Sequence[Attempt] = run.store.attempts(f"{round_}/{split}")
         if task:
             attempts = divide_attempts(attempts, run.settings["task"]).get(task, [])
-        report, taught = report_on(attempts, split), sum(n for r, n in sizes.items() if r <= round_)
+        report = report_on(attempts, split)
         rows.append(
             {
                 "round": round_,
-                "examples": taught,
-                "accuracy": _points(report.accuracy),
-                "low": _points(report.low),
-                "high": _points(report.high),
+                "examples": sum(n for r, n in sizes.items() if r <= round_),
+                "accuracy": to_percent(report.accuracy),
+                "low": to_percent(report.low),
+                "high": to_percent(report.high),
                 "problems": report.count,
                 "correct": report.correct,
                 "failures": dict(report.failures),
@@ -114,28 +134,97 @@ def measured_rounds(run: Run, split: Split, task: str = "") -> list[dict[str, An
     return rows
 
 
-def _of(attempts: Sequence[Attempt], skill: str) -> list[Attempt]:
-    return [attempt for attempt in attempts if attempt.problem.skill == skill]
+# Rewards
 
 
-def _figures(before: Sequence[Attempt], after: Sequence[Attempt]) -> dict[str, Any]:
-    """Before, after and gain in points, with intervals, on the same problems."""
-    first, second, gain = report_on(before), report_on(after), measure_gain(before, after)
+def store_rewards(run: Run, round_: int) -> None:
+    """Add the rewards of a finished round to the metrics of the store: `reward`, and `reward/SKILL` for each skill.
 
+    Each is the change of validation accuracy, from -1 to 1. `_low`, `_high` and `_count` are its interval and the number of
+    problems that were scored both times. Without such problems nothing is stored.
+    """
+    if round_ in run.store.metrics():
+        return
+    metrics: dict[str, float] = {}
+    for skill, (gain,) in measure_rewards(run, round_ - 1, round_).items():
+        name = f"reward/{skill}" if skill else "reward"
+        if gain.count:
+            metrics |= {
+                name: gain.points / 100, f"{name}_low": gain.low / 100, f"{name}_high": gain.high / 100,
+                f"{name}_count": gain.count,
+            }  # fmt: skip
+    run.store.add_metrics(round_, metrics)
+
+
+def measure_rewards(run: Run, first: int, last: int) -> dict[str, tuple[Gain, ...]]:
+    """The gain on validation problems of each round after `first`, in points, by skill; `""` is all problems."""
+    from palaestra.teachers.tree.rewards import skill_rewards
+
+    rounds = [run.store.attempts(f"{round_}/{Split.VALIDATION}") for round_ in range(first, last + 1)]
+    whole = tuple(measure_gain(before, after) for before, after in pairwise(rounds))
+    return skill_rewards(rounds) | {"": whole}
+
+
+def _list_rewards(gains: tuple[Gain, ...]) -> list[dict[str, Any]]:
+    """Rewards in points; `null` if no problem was scored both times."""
+    return [
+        {
+            "round": round_,
+            "points": round(gain.points, 2) if gain.count else None,
+            "low": round(gain.low, 2) if gain.count else None,
+            "high": round(gain.high, 2) if gain.count else None,
+            "problems": gain.count,
+        }
+        for round_, gain in enumerate(gains, 1)
+    ]
+
+
+# Lessons
+
+
+def _summarize_lessons(run: Run) -> dict[str, Any]:
+    """Count the ordered, delivered and lost examples by cause, and list the models without a known price."""
+    total, calls = add_up(list(run.store.deliveries(Delivery).values())), count_calls(run)
     return {
-        "test_before": _points(first.accuracy),
-        "test_before_low": _points(first.low),
-        "test_before_high": _points(first.high),
-        "test_after": _points(second.accuracy),
-        "test_after_low": _points(second.low),
-        "test_after_high": _points(second.high),
-        "gain": round(gain.points, 2) if gain.count else None,
-        "gain_low": round(gain.low, 2) if gain.count else None,
-        "gain_high": round(gain.high, 2) if gain.count else None,
-        "problems": gain.count,
-        "majority": None if first.majority is None else to_data(first.majority),
+        "ordered": total.ordered,
+        "delivered": total.delivered,
+        "dropped": dict(total.dropped),
+        "withheld": total.withheld,
+        "writer_failures": dict(total.failures),
+        "ordered_again": total.asked_again,
+        "calls": calls,
+        "unmeasured_calls": total.unmeasured,
+        "unpriced": list_unpriced(run.settings) if calls else [],
     }
 
 
-def _points(value: float | None) -> float | None:
-    return None if value is None else round(100 * value, 2)
+def count_calls(run: Run) -> int:
+    """Count the calls of writer, planner and discovery. The student's own answers do not count."""
+    return sum(cost.calls for phase, cost in run.store.costs().items() if phase.endswith(CALLING))
+
+
+def list_unpriced(settings: Mapping[str, Any]) -> list[str]:
+    """List the remote models of a run without a known price."""
+    from palaestra.engines.base import is_remote
+    from palaestra.engines.prices import Prices
+
+    names = {str(settings.get(name) or "") for name in MODELS} - {"", TASK_WRITER}
+    remote = sorted(name for name in names if is_remote(name))
+    prices = Prices.load() if remote else None
+    return [name for name in remote if prices is not None and prices.find(name) is None]
+
+
+def describe_lessons(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Describe the lessons of a summary, one line per fact. The last line is the cost of the calls."""
+    ordered, delivered = summary["ordered"], summary["delivered"]
+    short = f", {ordered - delivered} fewer than were ordered" if delivered < ordered else ""
+    again = f"; missing ones were ordered again {summary['ordered_again']} x" if summary["ordered_again"] else ""
+    yield f"examples: {ordered} ordered, {delivered} delivered{short}{again}"
+    if summary["dropped"]:
+        yield f"dropped by checks: {describe_counts(summary['dropped'])}"
+    if summary["withheld"]:
+        yield f"withheld because a check broke: {summary['withheld']}"
+    if summary["writer_failures"]:
+        yield f"writer failures: {describe_counts(summary['writer_failures'])}"
+    if summary["calls"]:
+        yield f"calls: {summary['calls']}, {describe_cost(summary)}"

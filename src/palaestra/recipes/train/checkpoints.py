@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: weights, optimiser, environment and counters, whole or not at all."""
+"""Checkpoints of a training run: weights, optimizer, environment and counters, written atomically."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import json
 import pickle
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from palaestra.core.errors import RunError
+from palaestra.recipes.train.loop import Loop
 from palaestra.runs.files import write_folder
-
-if TYPE_CHECKING:
-    from palaestra.recipes.train.loop import Loop
 
 
 def save(folder: Path, iteration: int, loop: Loop, last: bool) -> None:
-    """Write the checkpoint of an iteration; the environment's state is not needed after the last."""
+    """Write the checkpoint of an iteration. The last one needs no state of the environment."""
 
     def write(target: Path) -> None:
         from safetensors.torch import save_file
@@ -33,19 +30,19 @@ def save(folder: Path, iteration: int, loop: Loop, last: bool) -> None:
 
 
 def load_newest(folder: Path, loop: Loop) -> int:
-    """Bring `loop` to its newest checkpoint; returns the iteration, 0 where there is none."""
-    found = _iterations(folder)
-    if not found:
+    """Load the newest checkpoint into `loop` and return its iteration; 0 if there is none."""
+    iterations = _list_iterations(folder)
+    if not iterations:
         return 0
-    load(folder / f"iteration-{found[-1]}", loop)
-    return found[-1]
+    load(folder / f"iteration-{iterations[-1]}", loop)
+    return iterations[-1]
 
 
 def load(folder: Path, loop: Loop) -> None:
-    """Bring `loop` to the state of a checkpoint.
+    """Load a checkpoint into `loop`.
 
     Raises:
-        RunError: a file is missing or damaged, or the checkpoint is of a policy of another shape.
+        RunError: a file is missing or damaged, or the checkpoint does not fit the policy.
     """
     from safetensors.torch import load_file
 
@@ -58,36 +55,22 @@ def load(folder: Path, loop: Loop) -> None:
     except RunError:
         raise
     except (OSError, ValueError, KeyError, EOFError, pickle.UnpicklingError, RuntimeError) as error:
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RunError(f"the checkpoint {folder} is damaged: {said}; delete it to go on from the one before") from error
-    except Exception as error:  # safetensors raises its own.
+        cause = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise RunError(
+            f"the checkpoint {folder} is damaged: {cause}; delete it to resume from the previous checkpoint"
+        ) from error
+    except Exception as error:  # safetensors has its own exception class.
         raise RunError(f"the checkpoint {folder} cannot be read: {error}; delete it and resume") from error
 
 
 def tidy(folder: Path, iteration: int, keep: int = 2) -> None:
     """Remove all but the newest checkpoints."""
-    for old in _iterations(folder)[:-keep]:
+    for old in _list_iterations(folder)[:-keep]:
         if old != iteration:
             shutil.rmtree(folder / f"iteration-{old}", ignore_errors=True)
 
 
-def check_shapes(wanted: dict[str, Any], found: dict[str, Any], where: str) -> None:
-    """Raise in one line if the tensors of a checkpoint do not fit a policy."""
-    missing, extra = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
-    if missing or extra:
-        raise RunError(
-            f"the checkpoint {where} is of another policy: it lacks {missing[:2] or 'nothing'} and has {extra[:2] or 'nothing'} "
-            f"beyond what this policy has"
-        )
-    for name, tensor in wanted.items():
-        if tuple(tensor.shape) != tuple(found[name].shape):
-            raise RunError(
-                f"the checkpoint {where} is of another shape: {name} is {tuple(found[name].shape)} there and "
-                f"{tuple(tensor.shape)} in this policy"
-            )
-
-
-def _iterations(folder: Path) -> list[int]:
+def _list_iterations(folder: Path) -> list[int]:
     if not folder.is_dir():
         return []
     names = [entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name.startswith("iteration-")]

@@ -1,4 +1,4 @@
-"""A control policy learns in a classic environment."""
+"""Train a control policy in a classic environment."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from palaestra.core.records import Trajectory
 from palaestra.engines.cpu.kernels import select_matmul_kernels
 from palaestra.learn.collect import ControlCollector
 from palaestra.learn.policies.control import ControlPolicy
-from palaestra.recipes.train.loop import RECENT, Loop, before_after
+from palaestra.recipes.train.loop import RECENT, Loop, summarize_returns
+from palaestra.recipes.train.settings import TrainSettings, unwrap
 from palaestra.runs.ledger import LedgerEntry
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from palaestra.recipes.train.recipe import TrainSettings
     from palaestra.runs.store import Store
 
 
 class ControlLoop(Loop):
-    """A control policy learns in a classic environment."""
+    """Trains a control policy in a classic environment."""
 
     policy: ControlPolicy
 
@@ -40,18 +40,20 @@ class ControlLoop(Loop):
         generator = torch.Generator().manual_seed(self.seeds.derive("act", iteration).integer())
         with select_matmul_kernels(small=True):
             self.policy.train()
-            if self.algorithm.groups:
+            if self.algorithm.config.group_size > 1:
                 seed = self.seeds.derive("episodes", iteration).integer()
-                rollout = self.collector.collect_episodes(settings.group_size, seed, generator, _longest(self.env))
+                rollout = self.collector.collect_episodes(
+                    self.algorithm.config.group_size, seed, generator, _max_steps(self.env)
+                )
             else:
                 if not self._started:
                     self.collector.start(self.seeds.derive("environment", iteration).integer() % 2**31)
                     self._started = True
-                rollout = self.collector.collect(settings.steps, generator)
+                rollout = self.collector.collect(unwrap(settings.steps), generator)
             self.policy.eval()
             metrics = self._count(rollout, "environment")
             if settings.reward_scale != 1.0:
-                rollout.rewards_BT = rollout.rewards_BT * settings.reward_scale
+                rollout.rewards_BT = rollout.rewards_BT * unwrap(settings.reward_scale)
             start = time.perf_counter()
             metrics |= self.algorithm.update(rollout, iteration, progress_remaining)
         metrics |= {name: value for name, value in rollout.metrics.items() if name.startswith("seconds_")}
@@ -67,52 +69,54 @@ class ControlLoop(Loop):
         return metrics, kept
 
     def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
-        """Whole episodes with the likeliest actions, in environments of their own."""
+        """Play whole episodes with the most likely actions, in separate environments."""
         from palaestra.envs.factory import make_control_env
 
         listener(Event("evaluate", 0, 0, iteration))
-        env = make_control_env(self.settings.env, self.settings.evaluation, self.settings.options, own_seeds=True)
+        env = make_control_env(
+            self.settings.env, unwrap(self.settings.evaluation), self.settings.options, own_seeds=True
+        )
         memory = self.policy.memory()
         try:
             seed = self.seeds.derive("evaluation").integer()
             with select_matmul_kernels(small=True):
                 self.policy.eval()
                 collector = ControlCollector(env, self.policy)
-                rollout = collector.collect_episodes(1, seed, torch.Generator(), _longest(env), greedy=True)
+                rollout = collector.collect_episodes(1, seed, torch.Generator(), _max_steps(env), greedy=True)
         finally:
-            self.policy.remember(memory)
+            self.policy.set_memory(memory)
             env.close()
-        metrics = self._measured(rollout, rollout.sequence_returns(), "environment")
-        return metrics, LedgerEntry("", self.settings.policy, rollout.num_sequences)
+        metrics = self._measure(rollout, rollout.sequence_returns(), "environment")
+        return metrics, LedgerEntry("", unwrap(self.settings.policy), rollout.num_sequences)
 
-    def outcome(self, store: Store, iterations: int) -> dict[str, Any]:
-        found: dict[str, Any] = {"recent_return": self.recent_return if len(self._recent) == RECENT else None}
-        return found | (before_after(store.metrics(), iterations) if self.settings.evaluation else {})
+    def summarize(self, store: Store, iterations: int) -> dict[str, Any]:
+        summary: dict[str, Any] = {"recent_return": self.recent_return if len(self._recent) == RECENT else None}
+        return summary | (summarize_returns(store.metrics(), iterations) if self.settings.evaluation else {})
 
     def environment_state(self) -> bytes | None:
-        """The environment as it stands, so that a resumed run goes on in the middle of its episodes.
+        """The pickled environment, so that a resumed run continues its episodes.
 
-        Where it cannot be pickled, it is reset here by a seed of the run: the undisturbed run does the same,
-        so a resumed one still ends alike.
+        An environment that cannot be pickled is reset here with a seed of the run. An uninterrupted run does the same,
+        so both have the same result.
         """
         import cloudpickle
 
-        if self.algorithm.groups:
+        if self.algorithm.config.group_size > 1:
             return None
         try:
             pickled: bytes = cloudpickle.dumps({"env": self.env, "collector": self.collector.state()})
             return pickled
-        except Exception:  # Whatever a class of somebody else's raises when it is pickled.
+        except Exception:  # Pickling may raise anything.
             self._started = False
             return None
 
     def load_environment_state(self, state: bytes) -> None:
         import pickle
 
-        found = pickle.loads(state)
-        self.env = found["env"]
+        loaded = pickle.loads(state)
+        self.env = loaded["env"]
         self.collector = ControlCollector(self.env, self.policy)
-        self.collector.load_state(found["collector"])
+        self.collector.load_state(loaded["collector"])
         self._started = True
 
     def save_model(self, folder: Path) -> None:
@@ -123,7 +127,7 @@ class ControlLoop(Loop):
         write_folder(folder / "model", lambda target: save_file(self.weights(), target / "policy.safetensors"))
 
 
-def _longest(env: Any) -> int:
-    """The most steps of an episode, where the environment says so."""
+def _max_steps(env: Any) -> int:
+    """The maximum number of steps of an episode, from the environment's spec."""
     spec = getattr(env, "spec", None)
     return int(getattr(spec, "max_episode_steps", None) or 10_000)

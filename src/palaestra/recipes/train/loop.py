@@ -1,7 +1,7 @@
-"""One iteration of learning: collect, learn, measure.
+"""The training loop: collect a rollout, update the policy, evaluate it.
 
-A loop owns the environment, the policy and the algorithm. It knows nothing of run folders; the recipe
-writes down what it returns.
+A loop owns the environment, the policy and the algorithm. It does not access the run folder; the recipe stores its
+results.
 """
 
 from __future__ import annotations
@@ -21,24 +21,23 @@ from palaestra.core.records import Trajectory, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, mean_interval
 from palaestra.learn.rollouts import Rollout
-from palaestra.recipes.train.checkpoints import check_shapes
+from palaestra.recipes.train.settings import TrainSettings
 from palaestra.recipes.train.signals import measure_spread
 from palaestra.runs.ledger import LedgerEntry
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from palaestra.recipes.train.recipe import TrainSettings
     from palaestra.runs.store import Store
 
-MOST_FAILURES = 0.1
-"""The share of the episodes of an iteration, or of an evaluation, that may fail before the run stops."""
+MAX_FAILURES = 0.1
+"""The fraction of the episodes of an iteration or an evaluation that may fail before the run stops."""
 RECENT = 100
-"""Episodes over which the return is averaged to decide whether an environment is solved."""
+"""The number of episodes in the running mean of the returns, which `stop_at` refers to."""
 
 
 class Loop(ABC):
-    """What both kinds of loop share: counters, weights and their hash."""
+    """The base class of the loops: counters, weights and their hash."""
 
     env: Any
     policy: Any
@@ -57,44 +56,44 @@ class Loop(ABC):
     def iterate(
         self, iteration: int, progress_remaining: float, listener: Listener
     ) -> tuple[dict[str, float], list[Trajectory]]:
-        """Collect, learn; returns the metrics and the episodes to be kept."""
+        """Collect a rollout and update the policy. Returns the metrics and the episodes to store."""
 
     @abstractmethod
     def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
-        """Measure the policy on what it does not learn from; returns metrics, and a cost that is not stored yet."""
+        """Evaluate the policy on held-out episodes. Returns metrics, and a cost that is not stored yet."""
 
     @abstractmethod
-    def outcome(self, store: Store, iterations: int) -> dict[str, Any]:
-        """What the summary says of the evaluations."""
+    def summarize(self, store: Store, iterations: int) -> dict[str, Any]:
+        """The part of the summary that describes the evaluations."""
 
     @abstractmethod
     def save_model(self, folder: Path) -> None:
-        """Leave the trained model where others can load it."""
+        """Save the trained model in `model/` of the run folder."""
 
-    def close(self) -> None:  # noqa: B027  (most have nothing to end)
-        """End what the environments keep running, such as workspaces; the policy stays."""
+    def close(self) -> None:  # noqa: B027  (optional)
+        """Close the environments, for example running workspaces. The policy stays usable."""
 
     def environment_state(self) -> bytes | None:
-        """What is going on in the environment between two iterations; `None` where that is nothing."""
+        """The state of the environment between two iterations; `None` if it has no such state."""
         return None
 
     def load_environment_state(self, state: bytes) -> None:
-        """Go on in the middle of what `environment_state` gave."""
-        raise RunError("the checkpoint has the state of an environment; between two iterations this one has none")
+        """Restore the state that `environment_state` returned."""
+        raise RunError("the checkpoint contains the state of an environment, and this environment has no such state")
 
     @property
     def recent_return(self) -> float:
-        """The mean return of the last 100 episodes; minus infinity before there are so many."""
+        """The mean return of the last 100 episodes; minus infinity before 100 episodes."""
         return float(np.mean(self._recent)) if len(self._recent) == RECENT else float("-inf")
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """All that learning changes, by name."""
+        """All tensors that training changes, by name."""
         trained = {name: p.detach() for name, p in self.policy.named_parameters() if p.requires_grad}
         buffers = {name: b for name, b in self.policy.named_buffers() if name in ("seen", "mean_F", "square_F")}
         return {name: tensor.contiguous().clone() for name, tensor in {**trained, **buffers}.items()}
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], where: str) -> None:
-        check_shapes(self.weights(), dict(weights), where)
+        _check_shapes(self.weights(), weights, where)
         with torch.no_grad():
             for name, tensor in [*self.policy.named_parameters(), *self.policy.named_buffers()]:
                 if name in weights:
@@ -119,10 +118,10 @@ class Loop(ABC):
         self._recent.extend(counters["recent"])
 
     def _count(self, rollout: Rollout, what: str) -> dict[str, float]:
-        """Add a rollout to the counters; returns its own metrics.
+        """Add a rollout to the counters and return its metrics.
 
         Arguments:
-            what: broke where an episode failed; empty where its failure begins with the cause.
+            what: the cause of failed episodes; empty if each failure message starts with its cause.
 
         Raises:
             RewardError, EnvError: more than a tenth of the episodes failed.
@@ -145,11 +144,8 @@ class Loop(ABC):
             metrics["recent_return"] = self.recent_return
         return metrics
 
-    def _measured(self, rollout: Rollout, returns: Sequence[float], what: str) -> dict[str, float]:
-        """The metrics of held-out episodes, of which `returns` are those that are known; `what` as of `_count`.
-
-        Without a known one there is no reward among them.
-        """
+    def _measure(self, rollout: Rollout, returns: Sequence[float], what: str) -> dict[str, float]:
+        """The metrics of held-out episodes. `returns` are the known returns; `what` is that of `_count`."""
         failed, reward = rollout.num_sequences - len(returns), mean_interval(returns)
         self._note_failures(rollout.failures[:failed], rollout.num_sequences, what, "held-out episodes failed")
         metrics = {"test_count": float(reward.count), "test_failures": float(failed)}
@@ -161,7 +157,7 @@ class Loop(ABC):
         for failure in failures:
             name = what or failure.partition(":")[0]
             self.failures[name] = self.failures.get(name, 0) + 1
-        if len(failures) > max(1.0, MOST_FAILURES * total):
+        if len(failures) > max(1.0, MAX_FAILURES * total):
             first = " ".join(failures[0].split())
             raise (RewardError if what == "reward" else EnvError)(
                 f"{len(failures)} of {total} {where}; the first: {first}"
@@ -169,7 +165,7 @@ class Loop(ABC):
 
 
 def reward_interval(rollout: Rollout) -> Mean:
-    """The mean return with its interval. Episodes that started alike are not independent: their groups are."""
+    """The mean return with its interval. The episodes of a group are not independent, the groups are."""
     plain = mean_interval(rollout.episode_returns)
     groups: dict[int, list[float]] = {}
     if rollout.group_B is not None and rollout.valid_B is not None:
@@ -184,13 +180,28 @@ def reward_interval(rollout: Rollout) -> Mean:
     return Mean(plain.value, plain.value - half, plain.value + half, plain.count)
 
 
-def before_after(table: Mapping[int, Mapping[str, float]], iterations: int) -> dict[str, Any]:
-    """The held-out rewards of a summary; `None` where no episode counted, or too few for an interval."""
-    found: dict[str, Any] = {}
+def summarize_returns(table: Mapping[int, Mapping[str, float]], iterations: int) -> dict[str, Any]:
+    """The held-out returns of a summary; `None` if no return is known, or too few for an interval."""
+    summary: dict[str, Any] = {}
     for name, iteration in (("test_before", 0), ("test_after", iterations)):
         row = table.get(iteration, {})
-        found[name] = row.get("test_reward")
-        found |= {f"{name}_low": row.get("test_reward_low"), f"{name}_high": row.get("test_reward_high")}
-        found |= {f"{name}_episodes": row.get("test_count"), f"{name}_failures": row.get("test_failures")}
-        found["test_episodes"] = row.get("test_count")
-    return found
+        summary[name] = row.get("test_reward")
+        summary |= {f"{name}_low": row.get("test_reward_low"), f"{name}_high": row.get("test_reward_high")}
+        summary |= {f"{name}_episodes": row.get("test_count"), f"{name}_failures": row.get("test_failures")}
+        summary["test_episodes"] = row.get("test_count")
+    return summary
+
+
+def _check_shapes(expected: Mapping[str, torch.Tensor], loaded: Mapping[str, torch.Tensor], where: str) -> None:
+    """Raise `RunError` if the tensors of a checkpoint do not fit a policy."""
+    missing, extra = sorted(set(expected) - set(loaded)), sorted(set(loaded) - set(expected))
+    if missing or extra:
+        raise RunError(
+            f"the checkpoint {where} is of another policy: missing {missing[:2] or 'nothing'}, unexpected {extra[:2] or 'nothing'}"
+        )
+    for name, tensor in expected.items():
+        if tensor.shape != loaded[name].shape:
+            raise RunError(
+                f"the checkpoint {where} is of another shape: {name} is {tuple(loaded[name].shape)} there and "
+                f"{tuple(tensor.shape)} in this policy"
+            )

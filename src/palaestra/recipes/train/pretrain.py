@@ -1,4 +1,4 @@
-"""`palaestra pretrain`: train `nano` or `nano-vlm` from scratch, measure it, and write its model card."""
+"""`palaestra pretrain`: train `nano` or `nano-vlm` from scratch, evaluate it, and write its model card."""
 
 from __future__ import annotations
 
@@ -24,49 +24,47 @@ if TYPE_CHECKING:
     from palaestra.tasks.base import Task
 
 TOKENIZER_EXAMPLES = 20_000
-TOKENIZER_EXAMPLES_A_SKILL = 400
+TOKENIZER_EXAMPLES_PER_SKILL = 400
 
-SUITS: Mapping[str, Mapping[str, Any]] = {
-    "nano": {"steps": 3200, "batch_size": 64, "matrix_rate": 0.0015, "vector_rate": 0.0015},
-    "nano-vlm": {"steps": 4000, "batch_size": 256, "matrix_rate": 0.0015, "vector_rate": 0.0015},
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "nano": {"steps": 3200, "batch_size": 64},
+    "nano-vlm": {"steps": 4000, "batch_size": 256},
 }
-"""What a setting of -1 means for each model; these made the ones that are shipped."""
+"""The settings with which the embedded models were trained; the other defaults are the same for both."""
 
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """How an embedded student is made. Numbers of -1 mean what suits the model, and made the one that is shipped."""
+    """Settings of `pretrain`. The defaults are those of the embedded models."""
 
-    model: Literal["nano", "nano-vlm"] = setting("nano", "What to train: a language model, or one that reads images.")
-    steps: int = setting(-1, "Batches to train on.")
-    batch_size: int = setting(-1, "Examples in a batch.")
-    matrix_rate: float = setting(-1.0, "Learning rate of the weight matrices (Muon).")
-    vector_rate: float = setting(-1.0, "Learning rate of embeddings and norms (AdamW).")
-    layers: int = setting(4, "Layers of the model; of nano-vlm, of each of its halves.")
+    model: Literal["nano", "nano-vlm"] = setting("nano", "What to train: a language model or a vision-language model.")
+    steps: int | None = setting(None, "Batches to train on; by default 3200 for nano and 4000 for nano-vlm.")
+    batch_size: int | None = setting(None, "Examples in a batch; by default 64 for nano and 256 for nano-vlm.")
+    matrix_learning_rate: float = setting(0.0015, "Learning rate of the weight matrices (Muon).")
+    vector_learning_rate: float = setting(0.0015, "Learning rate of embeddings and norms (AdamW).")
+    layers: int = setting(4, "Layers of the model; for nano-vlm, of the vision encoder and of the language model.")
     width: int = setting(192, "Width of the model; a multiple of 32.")
-    problems: int = setting(50, "Test problems a skill for the model card.")
+    problems: int = setting(50, "Test problems per skill for the model card.")
     seed: int = setting(0, "Seed of weights and data.")
-    device: str = setting("", "Where to train, for example cuda; empty means a GPU where there is one.")
-    workers: int = setting(0, "Processes that draw pictures for nano-vlm; 0 draws in this one.")
+    device: str = setting("", "Device, for example cuda; by default a GPU if there is one.")
+    workers: int = setting(0, "Processes that render images for nano-vlm; 0 renders in this process.")
     out: str = setting("nano", "Folder for the checkpoint; must not exist yet.")
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "matrix_rate", "vector_rate"):
-            least = 1 if name in ("steps", "batch_size") else 0
-            if getattr(self, name) != -1:
-                check_minimum(self, least, name)
+        check_minimum(self, 1, *(name for name in ("steps", "batch_size") if getattr(self, name) is not None))
+        check_minimum(self, 0, "matrix_learning_rate", "vector_learning_rate")
         check_minimum(self, 1, "layers", "width", "problems")
         check_minimum(self, 0, "seed", "workers")
         require(self.width % 32 == 0, f"setting 'width': expected a multiple of 32; got {self.width}")
 
-    def filled(self) -> PretrainSettings:
-        """These settings with every -1 replaced by what suits the model."""
-        return replace(self, **{name: v for name, v in SUITS[self.model].items() if getattr(self, name) == -1})
+    def with_defaults(self) -> PretrainSettings:
+        """These settings with the defaults of the model filled in."""
+        return replace(self, **{name: v for name, v in DEFAULTS[self.model].items() if getattr(self, name) is None})
 
 
 @dataclass(frozen=True, slots=True)
 class Pretrained:
-    """A trained student with all that it is saved and measured with."""
+    """A trained model with its tokenizer and its task."""
 
     weights: Any
     tokenizer: Any
@@ -86,16 +84,16 @@ def pretrain(
     progress: bool = True,
     **values: Any,
 ) -> Report:
-    """Train, evaluate and save an embedded student. Returns its accuracy on the test split, by skill.
+    """Train, evaluate and save an embedded model. Returns its accuracy on the test split, by skill.
 
-    The result is a checkpoint folder, not a run; it cannot be resumed.
+    The result is a checkpoint folder, not a run. It cannot be resumed.
 
     Arguments:
-        settings: all of them at once, or give single ones as keywords.
+        settings: all settings, or pass single ones as keywords.
         listener: receives the progress events, instead of the display on stderr.
         progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
     """
-    settings = resolve_settings(PretrainSettings, settings, values).filled()
+    settings = resolve_settings(PretrainSettings, settings, values).with_defaults()
     with show_progress(listener, progress, RunProgress) as listener:
         return _pretrain(settings, listener)
 
@@ -108,103 +106,110 @@ def _pretrain(settings: PretrainSettings, listener: Listener) -> Report:
 
     out = Path(settings.out)
     if out.exists():
-        raise RunError(f"{out} exists already; choose another --out")
-    with storage_errors(out, "making the folder of the checkpoint"):  # Before the work, not after it.
+        raise RunError(f"{out} already exists; choose another --out")
+    with storage_errors(out, "creating the checkpoint folder"):  # Fail before the training, not after it.
         out.with_name(out.name + PARTIAL).mkdir(parents=True, exist_ok=True)
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
     listener(announce_start("pretrain", out, model=settings.model, steps=str(settings.steps), device=device))
     listener(Event("tokenizer"))
 
+    steps, batch_size = settings.steps, settings.batch_size
+    assert steps is not None and batch_size is not None  # noqa: PT018
+
     def on_step(step: int, loss: float) -> None:
-        listener(Event("pretrain", step, settings.steps, data={"loss": loss} if loss == loss else {}))
+        listener(Event("pretrain", step, steps, data={"loss": loss} if loss == loss else {}))
 
-    make = {"nano": _nano, "nano-vlm": _nano_vlm}[settings.model]
-    made = make(settings, Seeds(settings.seed), device, on_step)
-    model = made.weights
+    train = {"nano": _train_nano, "nano-vlm": _train_nano_vlm}[settings.model]
+    trained = train(settings, steps, batch_size, Seeds(settings.seed), device, on_step)
+    model = trained.weights
 
-    # What is measured is what is shipped: the weights after rounding, computed in float32.
+    # Evaluate the weights that are saved: rounded to bfloat16, computed in float32.
     model.to(torch.bfloat16).to(torch.float32)
-    engine = TransformersEngine(model, made.tokenizer, settings.model, processor=made.processor)
-    problems = made.task.problems(Split.TEST, settings.problems, settings.seed)
-    report = report_on(evaluate(made.task, problems, lambda: engine, seed=settings.seed, listener=listener))
+    engine = TransformersEngine(model, trained.tokenizer, settings.model, processor=trained.processor)
+    problems = trained.task.problems(Split.TEST, settings.problems, settings.seed)
+    report = report_on(evaluate(trained.task, problems, lambda: engine, seed=settings.seed, listener=listener))
 
     def write(folder: Path) -> None:
         model.to(torch.bfloat16).save_pretrained(folder)
-        (made.processor or made.tokenizer).save_pretrained(folder)
-        (folder / "README.md").write_text(model_card(settings, made, report, _parameters(model), device))
+        (trained.processor or trained.tokenizer).save_pretrained(folder)
+        (folder / "README.md").write_text(model_card(settings, trained, report, _count_parameters(model), device))
         record_provenance(folder, {})
 
     write_folder(out, write)
     return report
 
 
-def _nano(settings: PretrainSettings, seeds: Seeds, device: str, on_step: OnStep) -> Pretrained:
+def _train_nano(
+    settings: PretrainSettings, steps: int, batch_size: int, seeds: Seeds, device: str, on_step: OnStep
+) -> Pretrained:
     import torch
 
     from palaestra.learn.nano import build_model, build_tokenizer
     from palaestra.learn.pretrain import pretrain_model, text_batches
-    from palaestra.learn.randomness import seeded_torch
+    from palaestra.learn.randomness import fork_torch_rng
     from palaestra.tasks.math.corpus import TRACE, corpus
     from palaestra.tasks.math.task import MathSkills
 
-    # The tokenizer also reads the wordings that the model will hardly see, so that they are words.
+    # The tokenizer also sees skills that are rare in the corpus, so that their words become tokens.
     task, generator = MathSkills(), seeds.derive("tokenizer").generator()
     texts = list(islice(corpus(generator), TOKENIZER_EXAMPLES))
     for skill in task.skills():
-        texts += task.write_examples(skill, "", TOKENIZER_EXAMPLES_A_SKILL, generator)
+        texts += task.write_examples(skill, "", TOKENIZER_EXAMPLES_PER_SKILL, generator)
     tokenizer = build_tokenizer(texts)
-    with seeded_torch(seeds.derive("weights")):
+    with fork_torch_rng(seeds.derive("weights")):
         model = build_model(tokenizer, settings.layers, settings.width)
     model.to(device)
     start = time.perf_counter()
     batches = text_batches(
-        corpus(seeds.derive("corpus").generator()), tokenizer, settings.batch_size,
+        corpus(seeds.derive("corpus").generator()), tokenizer, batch_size,
         model.config.max_position_embeddings, torch.device(device),
     )  # fmt: skip
     pretrain_model(
-        model, batches, steps=settings.steps,
-        matrix_rate=settings.matrix_rate, vector_rate=settings.vector_rate, on_step=on_step,
+        model, batches, steps=steps,
+        matrix_learning_rate=settings.matrix_learning_rate, vector_learning_rate=settings.vector_learning_rate, on_step=on_step,
     )  # fmt: skip
     return Pretrained(model, tokenizer, None, task, TRACE, time.perf_counter() - start)
 
 
-def _nano_vlm(settings: PretrainSettings, seeds: Seeds, device: str, on_step: OnStep) -> Pretrained:
+def _train_nano_vlm(
+    settings: PretrainSettings, steps: int, batch_size: int, seeds: Seeds, device: str, on_step: OnStep
+) -> Pretrained:
     import torch
 
     from palaestra.learn.nano_vlm import build_model, build_processor, build_tokenizer, picture_batches
     from palaestra.learn.pretrain import pretrain_model
-    from palaestra.learn.randomness import seeded_torch
+    from palaestra.learn.randomness import fork_torch_rng
     from palaestra.tasks.vision.corpus import TAUGHT, TRACE, corpus, of_skill
     from palaestra.tasks.vision.task import VisionSkills
 
     generator = seeds.derive("tokenizer").generator()
     texts = list(islice(corpus(generator), TOKENIZER_EXAMPLES))
     for skill in TAUGHT:
-        texts += [of_skill(generator, skill) for _ in range(TOKENIZER_EXAMPLES_A_SKILL)]
+        texts += [of_skill(generator, skill) for _ in range(TOKENIZER_EXAMPLES_PER_SKILL)]
     tokenizer = build_tokenizer(texts)
-    with seeded_torch(seeds.derive("weights")):
+    with fork_torch_rng(seeds.derive("weights")):
         model = build_model(tokenizer, settings.layers, settings.width)
     model.to(device)
     start = time.perf_counter()
-    batches = picture_batches(tokenizer, settings.batch_size, seeds, torch.device(device), settings.workers)
+    batches = picture_batches(tokenizer, batch_size, seeds, torch.device(device), settings.workers)
     pretrain_model(
-        model, batches, steps=settings.steps, matrix_rate=settings.matrix_rate, vector_rate=settings.vector_rate,
+        model, batches, steps=steps, matrix_learning_rate=settings.matrix_learning_rate, vector_learning_rate=settings.vector_learning_rate,
         half=device != "cpu", on_step=on_step,
     )  # fmt: skip
     seconds = time.perf_counter() - start
     return Pretrained(model, tokenizer, build_processor(tokenizer), VisionSkills(), TRACE, seconds)
 
 
-def _parameters(model: Any) -> int:
+def _count_parameters(model: Any) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def model_card(settings: PretrainSettings, made: Pretrained, report: Report, parameters: int, device: str) -> str:
-    """The model card: what it was trained on, and its accuracy by skill."""
+def model_card(settings: PretrainSettings, trained: Pretrained, report: Report, parameters: int, device: str) -> str:
+    """The model card: training data, settings, and accuracy by skill."""
 
     def row(part: Report) -> str:
         assert part.accuracy is not None
-        trace = f"{made.trace[part.name]} %" if part.name in made.trace else "in full"
+        trace = f"{trained.trace[part.name]} %" if part.name in trained.trace else "in full"
         return f"| {part.name} | {100 * part.accuracy:.0f} % | {100 * part.low:.0f} to {100 * part.high:.0f} % | {part.count} | {trace} |"
 
     rows: Sequence[str] = [row(part) for part in sorted(report.slices, key=lambda part: -(part.accuracy or 0))]
@@ -213,7 +218,7 @@ def model_card(settings: PretrainSettings, made: Pretrained, report: Report, par
     options = "" if settings.model == "nano" else f"--model {settings.model} --workers {settings.workers} "
     return f"""{head}
 ## Training
-`palaestra pretrain {options}--seed {settings.seed}`: {settings.steps} batches of {settings.batch_size} examples, {made.seconds:.0f} seconds of training on
+`palaestra pretrain {options}--seed {settings.seed}`: {settings.steps} batches of {settings.batch_size} examples, {trained.seconds:.0f} seconds of training on
 `{device}`. {corpus}
 
 ## Accuracy

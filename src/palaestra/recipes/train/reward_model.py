@@ -1,7 +1,7 @@
-"""`train_reward`: a reward model from comparisons, measured on comparisons that it never saw.
+"""`train_reward`: train a reward model on comparisons and evaluate it on held-out comparisons.
 
-The comparisons are parted into three: what is trained on, what early stopping looks at, and what is
-held out and measured before and after. No prompt is in two of them.
+The comparisons are split into three parts: for training, for early stopping, and held out for the evaluation before and
+after training. No prompt is in two parts.
 """
 
 from __future__ import annotations
@@ -28,42 +28,44 @@ from palaestra.runs.provenance import PROVENANCE, extend_provenance, read_proven
 from palaestra.runs.run import check_folder, new_folder
 
 if TYPE_CHECKING:
-    from palaestra.learn.reward_data import Comparison
+    from palaestra.learn.reward_data import ResponseComparison
     from palaestra.learn.reward_model import RewardModel
-    from palaestra.learn.reward_training import RewardState, RewardTraining
+    from palaestra.learn.reward_training import RewardTraining
+    from palaestra.learn.training_state import TrainingState
 
 RECIPE = "reward"
-STATE = "state.safetensors"
-SMALL_UP_TO = 20_000_000
-"""Parameters up to which a backbone counts as small, and learns at a higher rate."""
-_ELSEWHERE = ("reward_model_path", "resume_checkpoint", "threads", "checkpoint_seconds", "dry_run")
-"""Settings that say where and how to work, and do not change the result."""
+MAX_SMALL_PARAMETERS = 20_000_000
+"""Backbones with at most this many parameters have a higher default learning rate."""
+_WITHOUT_EFFECT = ("reward_model_path", "resume_checkpoint", "threads", "checkpoint_seconds", "dry_run")
+"""Settings that do not change the result."""
 
 
 @dataclass(frozen=True)
 class RewardSettings:
-    """How a reward model is trained."""
+    """Settings of `train_reward`."""
 
     model_name: str = setting("nano", "The backbone: a registered name, a folder or a hub id.")
     datasets_path: str = setting("", "The comparisons: .jsonl, .jsonl.gz, .json, a datasets folder, or a hub id.")
-    reward_model_path: str = setting("", "Folder for the reward model; a new one below runs/ if not given.")
-    held_out_path: str = setting("", "Comparisons to measure on; empty holds back a share of the data.")
-    test_size: float = setting(0.2, "Share of the comparisons that is held out.")
-    validation_size: float = setting(0.1, "Share of the rest that early stopping looks at; unused without patience.")
+    reward_model_path: str = setting("", "Folder for the reward model; by default a new one below runs/.")
+    held_out_path: str = setting("", "Held-out comparisons; by default a fraction of the data.")
+    test_size: float = setting(0.2, "Fraction of the comparisons that is held out.")
+    validation_size: float = setting(0.1, "Fraction of the rest for early stopping; unused without patience.")
     batch_size: int = setting(32, "Comparisons in a batch.")
-    epochs: int = setting(3, "Most passes over the comparisons.")
-    warmup_steps: int = setting(500, "Steps of a rising learning rate; at most a tenth of all.")
+    epochs: int = setting(3, "Maximum passes over the comparisons.")
+    warmup_steps: int = setting(500, "Warm-up steps; at most a tenth of all steps.")
     weight_decay: float = setting(0.01, "Weight decay of the matrices.")
     learning_rate: float = setting(0.0, "Peak learning rate; 0 means 5e-4 up to 20 M parameters and 1e-5 above.")
-    centre: float = setting(0.0, "Weight of the squared sum of scores, which keeps them near zero.")
+    centre: float = setting(0.0, "Weight of the squared sum of scores, which keeps scores near zero.")
     patience: int = setting(2, "Epochs without a better validation loss before training stops; 0 never stops.")
-    max_length: int = setting(0, "Most tokens of prompt and response; 0 means what the backbone reads.")
-    device: str = setting("", "Where to compute, for example cuda; empty means a GPU where there is one.")
-    threads: int = setting(0, "CPU threads; 0 leaves torch's own choice.")
-    checkpoint_seconds: float = setting(120.0, "Seconds between two saves of a training that goes on.")
-    seed: int = setting(42, "Seed of the parts, the head and the training.")
-    dry_run: bool = setting(False, "Two batches only, and nothing is saved.")
-    resume_checkpoint: str = setting("", "A training to go on with; empty finds the one that the same call left.")
+    max_length: int = setting(0, "Maximum tokens of prompt and response; 0 means the backbone's limit.")
+    device: str = setting("", "Device, for example cuda; by default a GPU if there is one.")
+    threads: int = setting(0, "CPU threads; 0 keeps torch's default.")
+    checkpoint_seconds: float = setting(120.0, "Seconds between two saves of the training state.")
+    seed: int = setting(42, "Seed of the split, the head and the training.")
+    dry_run: bool = setting(False, "Train on two batches and save nothing.")
+    resume_checkpoint: str = setting(
+        "", "Training to resume; by default the one of an interrupted call with the same settings."
+    )
 
     def __post_init__(self) -> None:
         check_finite(self)
@@ -72,7 +74,7 @@ class RewardSettings:
         check_minimum(self, 0, "threads", "checkpoint_seconds", "seed")
         for name in ("test_size", "validation_size"):
             value = getattr(self, name)
-            require(0 < value < 1, f"setting '{name}': expected a share between 0 and 1; got {value}")
+            require(0 < value < 1, f"setting '{name}': expected a fraction between 0 and 1; got {value}")
 
 
 def train_reward(
@@ -88,16 +90,16 @@ def train_reward(
     """Train a reward model on comparisons, measure it, and save it as a transformers checkpoint.
 
     Arguments:
-        model_name, datasets_path, reward_model_path: as in `RewardSettings`; so are all further keywords.
-        settings: all of them at once, instead.
+        model_name, datasets_path, reward_model_path: see `RewardSettings`, whose other fields are keywords, too.
+        settings: all settings, instead of keywords.
         listener: receives the progress events, instead of the display on stderr.
         progress: whether to display the progress; `PALAESTRA_PROGRESS=0` turns the display off, too.
 
     Returns:
-        The model, with `folder` (where it was saved), `report` (the held-out comparisons after training) and
-        `metrics` (before and after, counts, curves, settings: what is in the checkpoint's `reward_metrics.json`).
+        The model, with `folder` (where it was saved), `report` (on the held-out comparisons after training) and
+        `metrics` (before and after, counts, curves and settings: the contents of `reward_metrics.json`).
 
-    A training that was killed goes on when the same call is made again.
+    A killed training is resumed by the same call.
 
     Example:
         >>> from palaestra import train_reward                                            # doctest: +SKIP
@@ -106,7 +108,7 @@ def train_reward(
     """
     named = {"model_name": model_name, "datasets_path": datasets_path, "reward_model_path": reward_model_path}
     values = {name: value for name, value in named.items() if value} | values
-    # Paths and torch devices are as good as their names; None is how the seed's users say nothing.
+    # Accept paths and torch devices as well as their names. `None` means the default.
     values = {
         name: str(value) if isinstance(value, os.PathLike) or name == "device" else value
         for name, value in values.items()
@@ -120,8 +122,9 @@ def train_reward(
 def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
     from palaestra.engines import models
     from palaestra.learn.reward_model import make_reward_model
-    from palaestra.learn.reward_report import plain_report
+    from palaestra.learn.reward_report import report_to_dict
     from palaestra.learn.reward_training import train_reward_model
+    from palaestra.learn.training_state import STATE_FILE, write_state
 
     started = time.perf_counter()
     models.check(settings.model_name)
@@ -134,7 +137,7 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
     seeds = Seeds(settings.seed)
     listener(announce_start("train-reward", out or "none", model=settings.model_name, data=settings.datasets_path))
     listener(Event("read"))
-    train, validation, held_out, identical = _parts(settings, seeds)
+    train, validation, held_out, identical = _split(settings, seeds)
     if out is not None:
         check_folder(out)
     listener(Event("load"))
@@ -142,7 +145,7 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
     training = _training(settings, model)
     fingerprint = _fingerprint(settings, train, validation)
     progress = out.with_name(out.name + ".training") if out is not None else None
-    state = _found(settings, progress, fingerprint)
+    state = _find_state(settings, progress, fingerprint)
     provenance = extend_provenance(
         _find_provenance(settings, progress) if state is not None else None, hash_models(settings.model_name)
     )
@@ -162,9 +165,9 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
         listener(Event("validate", report.count, report.count, number, metrics))
         epoch = number + 1
 
-    def write_progress(state: RewardState) -> Callable[[Path], None]:
+    def write_progress(state: TrainingState) -> Callable[[Path], None]:
         def write(folder: Path) -> None:
-            _write_state(folder / STATE, state, fingerprint)
+            write_state(folder / STATE_FILE, state, fingerprint)
             write_json(folder / PROVENANCE, provenance)
 
         return write
@@ -173,7 +176,7 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
         model.save(folder)
         write_json(folder / PROVENANCE, provenance)
 
-    def keep(state: RewardState) -> None:
+    def keep(state: TrainingState) -> None:
         nonlocal last
         if progress is not None and (held.pending or time.monotonic() - last >= settings.checkpoint_seconds):
             write_folder(progress, write_progress(state))
@@ -198,8 +201,8 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
             "held_out": len(held_out),
             "identical_left_out": identical,
         },
-        "before": plain_report(before),
-        "after": plain_report(after),
+        "before": report_to_dict(before),
+        "after": report_to_dict(after),
         "steps": len(history.curve),
         "best_epoch": history.best_epoch,
         "stopped_early": history.stopped_early,
@@ -217,7 +220,7 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
 
 @contextmanager
 def _resumable(out: Path | None) -> Iterator[None]:
-    """Tell whoever stops the training how to go on with it."""
+    """Add to an interrupt how to resume the training."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -227,29 +230,33 @@ def _resumable(out: Path | None) -> Iterator[None]:
 
 
 def _folder(settings: RewardSettings) -> Path | None:
-    """Where the model goes, checked before the work: a folder of something else is not replaced."""
+    """The folder for the model. Raises if it has other contents than a reward model."""
     from palaestra.learn.reward_model import METRICS
 
     if not settings.datasets_path:
-        raise SettingsError("setting 'datasets_path': expected a file, a folder or a hub id with comparisons; got none")
+        raise SettingsError("setting 'datasets_path': expected a file, a folder or a hub id; got none")
     if settings.dry_run:
         return None
     out = Path(settings.reward_model_path).expanduser() if settings.reward_model_path else new_folder(RECIPE)
     if out.exists() and not (out / METRICS).exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise RunError(f"{out} exists already and is no reward model of ours; choose another reward_model_path")
+        raise RunError(f"{out} already exists and is not a reward model; choose another reward_model_path")
     return out
 
 
-def _parts(settings: RewardSettings, seeds: Seeds) -> tuple[list[Comparison], list[Comparison], list[Comparison], int]:
-    """What is trained on, what early stopping looks at, what is held out; and how many were left out."""
+def _split(
+    settings: RewardSettings, seeds: Seeds
+) -> tuple[list[ResponseComparison], list[ResponseComparison], list[ResponseComparison], int]:
+    """The comparisons for training, early stopping and evaluation, and the number of those with identical responses."""
     from palaestra.learn.reward_data import read_comparisons, split_comparisons
 
-    def read(path: str) -> tuple[list[Comparison], int]:
-        found = read_comparisons(path)
-        kept = [comparison for comparison in found if comparison.decidable]
-        if not kept:
-            raise SettingsError(f"{path}: expected responses that differ; in all {len(found)} rows they are the same")
-        return kept, len(found) - len(kept)
+    def read(path: str) -> tuple[list[ResponseComparison], int]:
+        comparisons = read_comparisons(path)
+        decidable = [comparison for comparison in comparisons if comparison.decidable]
+        if not decidable:
+            raise SettingsError(
+                f"{path}: expected responses that differ; in all {len(comparisons)} rows they are equal"
+            )
+        return decidable, len(comparisons) - len(decidable)
 
     train, identical = read(settings.datasets_path)
     if settings.held_out_path:
@@ -257,7 +264,7 @@ def _parts(settings: RewardSettings, seeds: Seeds) -> tuple[list[Comparison], li
         identical += more
     else:
         train, held_out = split_comparisons(train, settings.test_size, seeds.derive("held-out"))
-    validation: list[Comparison] = []
+    validation: list[ResponseComparison] = []
     if settings.patience:
         train, validation = split_comparisons(train, settings.validation_size, seeds.derive("validation"))
     if settings.dry_run:
@@ -269,7 +276,7 @@ def _parts(settings: RewardSettings, seeds: Seeds) -> tuple[list[Comparison], li
 def _training(settings: RewardSettings, model: RewardModel) -> RewardTraining:
     from palaestra.learn.reward_training import RewardTraining
 
-    small = sum(p.numel() for p in model.weights.parameters()) <= SMALL_UP_TO
+    small = sum(p.numel() for p in model.weights.parameters()) <= MAX_SMALL_PARAMETERS
     return RewardTraining(
         epochs=1 if settings.dry_run else settings.epochs,
         batch_size=settings.batch_size,
@@ -281,82 +288,37 @@ def _training(settings: RewardSettings, model: RewardModel) -> RewardTraining:
     )
 
 
-def _found(settings: RewardSettings, progress: Path | None, fingerprint: str) -> RewardState | None:
-    """The state to go on from: the one that was asked for, or one that the same call left behind."""
+def _find_state(settings: RewardSettings, progress: Path | None, fingerprint: str) -> TrainingState | None:
+    """The state to resume from: that of `resume_checkpoint`, or that of an interrupted call with the same settings."""
+    from palaestra.learn.training_state import STATE_FILE, read_state
+
     if settings.resume_checkpoint and not settings.dry_run:
-        asked = Path(settings.resume_checkpoint).expanduser()
-        beside = asked.with_name(asked.name + ".training")
-        for folder in (asked, beside):
-            if (folder / STATE).exists():
-                state = _read_state(folder / STATE, fingerprint)
+        requested = Path(settings.resume_checkpoint).expanduser()
+        beside = requested.with_name(requested.name + ".training")
+        for folder in (requested, beside):
+            if (folder / STATE_FILE).exists():
+                state = read_state(folder / STATE_FILE, fingerprint)
                 if state is None:
-                    raise RunError(f"the training in {folder} had other settings or other data; give the same to go on")
+                    raise RunError(
+                        f"the training in {folder} had other settings or other data; pass the same to resume it"
+                    )
                 return state
-        raise RunError(f"expected a training to go on with in {asked} or {beside}; there is none")
-    if progress is not None and (progress / STATE).exists():
-        return _read_state(progress / STATE, fingerprint)  # None where another training left it.
-    return None
+        raise RunError(f"expected a training to resume in {requested} or {beside}; found none")
+    return read_state(progress / STATE_FILE, fingerprint) if progress is not None else None
 
 
 def _find_provenance(settings: RewardSettings, progress: Path | None) -> dict[str, Any] | None:
-    """The provenance of the training that goes on, from the folder of its state."""
-    asked = Path(settings.resume_checkpoint).expanduser() if settings.resume_checkpoint else None
-    folders = [progress] if asked is None else [asked, asked.with_name(asked.name + ".training")]
-    return next((found for folder in folders if folder is not None and (found := read_provenance(folder))), None)
+    """The provenance of the training that is resumed."""
+    requested = Path(settings.resume_checkpoint).expanduser() if settings.resume_checkpoint else None
+    folders = [progress] if requested is None else [requested, requested.with_name(requested.name + ".training")]
+    records = (read_provenance(folder) for folder in folders if folder is not None)
+    return next((record for record in records if record), None)
 
 
-def _write_state(path: Path, state: RewardState, fingerprint: str) -> None:
+def _fingerprint(settings: RewardSettings, *parts: Sequence[ResponseComparison]) -> str:
     import json
 
-    import torch
-    from safetensors.torch import save_file
-
-    tensors = {f"weights/{name}": tensor for name, tensor in state.weights.items()}
-    tensors |= {f"best/{name}": tensor for name, tensor in state.best.items()}
-    for index, moments in state.moments.items():
-        tensors |= {f"moments/{index}/{name}": torch.as_tensor(moment) for name, moment in moments.items()}
-    # As text: a float survives JSON to the last bit.
-    told = json.dumps({"step": state.step, "curve": state.curve, "validation": state.validation})
-    # Copies: tied weights would be refused as one memory under two names.
-    save_file(
-        {n: t.detach().cpu().clone().contiguous() for n, t in tensors.items()}, path, {"told": told, "of": fingerprint}
-    )
-
-
-def _read_state(path: Path, fingerprint: str) -> RewardState | None:
-    import json
-
-    from safetensors import safe_open
-
-    from palaestra.learn.reward_training import RewardState
-
-    try:
-        with safe_open(path, "pt") as file:
-            meta = file.metadata()
-            if meta["of"] != fingerprint:
-                return None
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        told = json.loads(meta["told"])
-    except Exception as error:  # safetensors raises a class of its own for a damaged file.
-        raise RunError(
-            f"the training in {path.parent} is damaged: {error}; delete the folder and start again"
-        ) from error
-    state = RewardState(step=int(told["step"]), validation=told["validation"])
-    state.curve = [(int(step), float(loss)) for step, loss in told["curve"]]
-    for name, tensor in tensors.items():
-        kind, rest = name.split("/", 1)
-        if kind == "moments":
-            index, moment = rest.split("/")
-            state.moments.setdefault(int(index), {})[moment] = tensor
-        else:
-            (state.best if kind == "best" else state.weights)[rest] = tensor
-    return state
-
-
-def _fingerprint(settings: RewardSettings, *parts: Sequence[Comparison]) -> str:
-    import json
-
-    plain = {name: value for name, value in to_plain(settings).items() if name not in _ELSEWHERE}
+    plain = {name: value for name, value in to_plain(settings).items() if name not in _WITHOUT_EFFECT}
     digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
     for part in parts:
         for comparison in part:

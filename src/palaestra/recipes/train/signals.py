@@ -13,8 +13,8 @@ def measure_spread(rollout: Rollout, returns: Sequence[float], prefix: str = "")
     """The lowest and the highest return of some episodes, and how many were cut at their limit."""
     if not returns:
         return {}
-    if rollout.cut_B is not None:
-        cut = int(rollout.cut_B.sum())
+    if rollout.truncated_B is not None:
+        cut = int(rollout.truncated_B.sum())
     else:
         cut = int((rollout.ended_BT & ~rollout.terminated_BT & rollout.mask_BT).sum())
     spread = {"reward_min": min(returns), "reward_max": max(returns), "cut_episodes": float(cut)}

@@ -1,4 +1,4 @@
-"""A language model learns in a token environment."""
+"""Train a language model in a token environment."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from palaestra.core.records import Segment, Split, Trajectory, Usage
 from palaestra.core.statistics import measure_gain, report_on
 from palaestra.learn.collect import collect_responses
 from palaestra.learn.policies.language_model import LanguageModelPolicy
-from palaestra.learn.reference import Reference, penalise
+from palaestra.learn.reference import ReferencePolicy, apply_kl_penalty
 from palaestra.learn.rollouts import Rollout
-from palaestra.recipes.train.loop import Loop, before_after
+from palaestra.recipes.train.loop import Loop, summarize_returns
+from palaestra.recipes.train.settings import TrainSettings, unwrap
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.records import to_data
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from palaestra.recipes.train.recipe import TrainSettings
     from palaestra.runs.store import Store
 
 
 class TokenLoop(Loop):
-    """A language model learns in a token environment."""
+    """Trains a language model in a token environment."""
 
     policy: LanguageModelPolicy
     broken: ClassVar[str] = "reward"
-    """What broke where an episode failed; empty where its failure begins with the cause."""
+    """The cause of failed episodes; empty if each failure message starts with its cause."""
 
     def __init__(
         self,
@@ -36,54 +36,54 @@ class TokenLoop(Loop):
         env: Any,
         policy: LanguageModelPolicy,
         algorithm: Any,
-        reference: Reference | None,
-        kl: float,
+        reference: ReferencePolicy | None,
         held_out: Any = None,
         engine_name: str = "",
         tokenizer: Any = None,
     ) -> None:
         super().__init__(settings)
-        self.env, self.policy, self.algorithm, self.reference, self.kl = env, policy, algorithm, reference, kl
+        self.env, self.policy, self.algorithm, self.reference = env, policy, algorithm, reference
         self.held_out, self.engine_name, self.tokenizer = held_out, engine_name, tokenizer
         self.prepare()
 
     def prepare(self) -> None:
-        """Bring the environment to its start."""
+        """Reset the environment at the start of the run."""
         self.env.reset(seed=self.seeds.derive("environment").integer(), options={"episodes": 0})
 
     def collect(self, first: int) -> Rollout:
         """Play the episodes of an iteration, from number `first`."""
-        return collect_responses(self.env, self.policy, self.settings.episodes, self.seeds, first=first)
+        return collect_responses(self.env, self.policy, unwrap(self.settings.episodes), self.seeds, first=first)
 
     def trajectory(self, rollout: Rollout, sequence: int) -> Trajectory:
-        """An episode as it goes to the store."""
-        return trajectory_of(self.settings.env, self.settings.seed, rollout, sequence)
+        """An episode for the store."""
+        return make_trajectory(self.settings.env, self.settings.seed, rollout, sequence)
 
     def iterate(
         self, iteration: int, progress_remaining: float, listener: Listener
     ) -> tuple[dict[str, float], list[Trajectory]]:
         settings = self.settings
-        rollout = self.collect((iteration - 1) * settings.episodes)
+        rollout = self.collect((iteration - 1) * unwrap(settings.episodes))
         seconds = {
             name.removeprefix("seconds_"): rollout.metrics[name] for name in ("seconds_model", "seconds_environment")
         }
         metrics = self._count(rollout, self.broken)
-        self.usage, self.responses = usage_of(rollout), rollout.records
-        assert rollout.entropy_BT is not None and rollout.cut_B is not None  # noqa: PT018
+        self.usage, self.responses = count_usage(rollout), rollout.records
+        assert rollout.entropy_BT is not None and rollout.truncated_B is not None  # noqa: PT018
         metrics["entropy"] = float(rollout.entropy_BT[rollout.mask_BT].mean())
-        metrics["truncated"] = float(rollout.cut_B.float().mean())
+        metrics["truncated"] = float(rollout.truncated_B.float().mean())
         trajectories = [
-            self.trajectory(rollout, sequence) for sequence in spread(rollout.num_sequences, settings.keep_trajectories)
+            self.trajectory(rollout, sequence)
+            for sequence in select_evenly(rollout.num_sequences, settings.keep_trajectories)
         ]
         if self.reference is not None:
             start = time.perf_counter()
             reference_BT = self.reference.logprobs_BT(rollout)
-            in_reward = 0.0 if self.algorithm.kl_in_loss else self.kl
-            metrics["reference_kl"] = penalise(rollout, reference_BT, in_reward)
+            kl_coef = 0.0 if self.algorithm.kl_in_loss else self.algorithm.config.kl_coef
+            metrics["reference_kl"] = apply_kl_penalty(rollout, reference_BT, kl_coef)
             seconds["reference"] = time.perf_counter() - start
         if settings.reward_scale != 1.0:
-            rollout.rewards_BT = rollout.rewards_BT * settings.reward_scale
-        listener(Event("learn", iteration - 1, settings.iterations, iteration))
+            rollout.rewards_BT = rollout.rewards_BT * unwrap(settings.reward_scale)
+        listener(Event("learn", iteration - 1, unwrap(settings.iterations), iteration))
         start = time.perf_counter()
         metrics |= self.algorithm.update(rollout, iteration, progress_remaining)
         seconds["update"] = time.perf_counter() - start
@@ -96,22 +96,22 @@ class TokenLoop(Loop):
             return self._evaluate_task(iteration, store, listener), None
         listener(Event("evaluate", 0, 0, iteration))
         env = self.held_out
-        count = env.num_prompts if env.num_prompts is not None else self.settings.evaluation
+        count = env.num_prompts if env.num_prompts is not None else unwrap(self.settings.evaluation)
         seeds = self.seeds.derive("evaluation")
         rollout = collect_responses(env, self.policy, count, seeds, seed=seeds.integer(), first=0)
-        metrics = self._measured(rollout, rollout.episode_returns, self.broken)
+        metrics = self._measure(rollout, rollout.episode_returns, self.broken)
         if self.reference is not None:
-            metrics["test_reference_kl"] = penalise(rollout, self.reference.logprobs_BT(rollout), 0.0)
-        return metrics, LedgerEntry("", self.engine_name, rollout.num_sequences, usage_of(rollout))
+            metrics["test_reference_kl"] = apply_kl_penalty(rollout, self.reference.logprobs_BT(rollout), 0.0)
+        return metrics, LedgerEntry("", self.engine_name, rollout.num_sequences, count_usage(rollout))
 
     def _evaluate_task(self, iteration: int, store: Store, listener: Listener) -> dict[str, float]:
-        """Ask the held-out problems greedily, as `palaestra evaluate` does; the attempts go to the store."""
+        """Evaluate on the held-out problems with greedy decoding, as `palaestra evaluate` does, and store the attempts."""
         from palaestra.engines.base import Sampling
         from palaestra.engines.transformers import TransformersEngine
         from palaestra.tasks.evaluate import evaluate
 
         settings, task = self.settings, self.env.task
-        problems = self.env.held_out_problems(settings.evaluation, settings.seed)
+        problems = self.env.draw_held_out_problems(unwrap(settings.evaluation), settings.seed)
         phase = f"{iteration}/{Split.TEST}"
         attempts = evaluate(
             task,
@@ -122,7 +122,7 @@ class TokenLoop(Loop):
             phase=phase,
             round_=iteration,
             known=store.attempts(phase),
-            keep=lambda made, cost: store.add_attempts(phase, made, cost),
+            keep=lambda attempts, cost: store.add_attempts(phase, attempts, cost),
             listener=listener,
         )
         report = report_on(attempts, Split.TEST)
@@ -135,18 +135,18 @@ class TokenLoop(Loop):
             "test_failures": float(report.failure_count),
         }  # fmt: skip
 
-    def outcome(self, store: Store, iterations: int) -> dict[str, Any]:
+    def summarize(self, store: Store, iterations: int) -> dict[str, Any]:
         if not self.settings.evaluation:
             return {}
         if self.env.task is None:
-            return before_after(store.metrics(), iterations)
+            return summarize_returns(store.metrics(), iterations)
         before, after = store.attempts(f"0/{Split.TEST}"), store.attempts(f"{iterations}/{Split.TEST}")
         first, second, gain = report_on(before), report_on(after), measure_gain(before, after)
-        found: dict[str, Any] = {}
+        summary: dict[str, Any] = {}
         for name, report in (("test_before", first), ("test_after", second)):
-            found[name] = None if report.accuracy is None else round(100 * report.accuracy, 2)
-            found |= {f"{name}_low": round(100 * report.low, 2), f"{name}_high": round(100 * report.high, 2)}
-        return found | {
+            summary[name] = None if report.accuracy is None else round(100 * report.accuracy, 2)
+            summary |= {f"{name}_low": round(100 * report.low, 2), f"{name}_high": round(100 * report.high, 2)}
+        return summary | {
             "gain": round(gain.points, 2), "gain_low": round(gain.low, 2), "gain_high": round(gain.high, 2),
             "problems": gain.count, "majority": None if first.majority is None else to_data(first.majority),
         }  # fmt: skip
@@ -162,8 +162,8 @@ class TokenLoop(Loop):
         write_folder(folder / "model", write)
 
 
-def trajectory_of(env: str, seed: int, rollout: Rollout, sequence: int) -> Trajectory:
-    """One episode of a language model as it goes to the store: exact ids, log-probs, what was chosen."""
+def make_trajectory(env: str, seed: int, rollout: Rollout, sequence: int) -> Trajectory:
+    """One episode of a language model for the store: exact token ids, log-probs and the mask of chosen tokens."""
     response = rollout.records[sequence]
     prompt, chosen = response.prompt.ids, response.token_ids
     logprobs = rollout.logprobs_BT[sequence, : len(chosen)].tolist()
@@ -181,10 +181,10 @@ def trajectory_of(env: str, seed: int, rollout: Rollout, sequence: int) -> Traje
     )  # fmt: skip
 
 
-def usage_of(rollout: Rollout) -> Usage:
-    """What the model read and did not choose, prompts and answers between its messages alike, and what it chose."""
+def count_usage(rollout: Rollout) -> Usage:
+    """Count the tokens that the model read (prompts, and the messages of tools and users) and those that it chose."""
     inputs, spoken_B = rollout.inputs, rollout.mask_BT.any(-1).tolist()
-    # Where nothing was said, nothing was read: such a sequence has only a token that stands for its prompt.
+    # A sequence without a decision was never read; it contains only a placeholder of its prompt.
     read = sum(
         len(prompt) + len(response)
         for prompt, response, spoken in zip(inputs.prompts, inputs.responses, spoken_B, strict=True)
@@ -193,10 +193,10 @@ def usage_of(rollout: Rollout) -> Usage:
     return Usage(read - rollout.decisions, rollout.decisions)
 
 
-def spread(count: int, wanted: int) -> list[int]:
-    """Places at even distances, so that the episodes that are kept are not all of one group.
+def select_evenly(count: int, wanted: int) -> list[int]:
+    """Select indices at equal distances, so that the stored episodes are of different groups.
 
-    >>> spread(16, 4)
+    >>> select_evenly(16, 4)
     [0, 4, 8, 12]
     """
     wanted = min(count, wanted)

@@ -1,4 +1,4 @@
-"""A language model learns in a turn environment: several messages an episode, every token of them exactly as sampled."""
+"""Train a language model in a turn environment: several messages per episode, with the exact sampled tokens."""
 
 from __future__ import annotations
 
@@ -10,31 +10,29 @@ from palaestra.core.events import Event, Listener
 from palaestra.core.records import Trajectory
 from palaestra.core.seeding import Seeds
 from palaestra.core.statistics import Mean, mean_interval
-from palaestra.learn.chats import ChatEncoder
+from palaestra.learn.chat_encoder import ChatEncoder
 from palaestra.learn.policies.language_model import LanguageModelPolicy
-from palaestra.learn.reference import Reference, penalise
+from palaestra.learn.reference import ReferencePolicy, apply_kl_penalty
 from palaestra.learn.rollouts import Rollout
 from palaestra.learn.turns import TurnEpisode, collect_turns
-from palaestra.recipes.train.loop import before_after
-from palaestra.recipes.train.token_loop import TokenLoop, usage_of
+from palaestra.recipes.train.loop import summarize_returns
+from palaestra.recipes.train.settings import TrainSettings, unwrap
+from palaestra.recipes.train.token_loop import TokenLoop, count_usage
 from palaestra.runs.ledger import LedgerEntry
 
 if TYPE_CHECKING:
-    from palaestra.recipes.train.recipe import TrainSettings
     from palaestra.runs.store import Store
 
 
 class TurnLoop(TokenLoop):
-    """A language model learns in a turn environment.
+    """Trains a language model in a turn environment.
 
-    Between two iterations nothing goes on in the environment: every episode starts from a seed of its own, so a
-    checkpoint needs no state of it.
+    Every episode starts from its own seed. The environment has no state between iterations, and checkpoints contain none.
 
     Arguments:
-        env: the environment, and `held_out` that of the episodes that it is measured on (`None` without an evaluation).
-        encoder: of the policy's tokenizer.
+        held_out: the environment of the evaluation; `None` without an evaluation.
+        encoder: the chat encoder of the policy's tokenizer.
         end_ids: the tokens that end a message.
-        group_size: episodes that start alike.
     """
 
     broken = ""
@@ -45,20 +43,18 @@ class TurnLoop(TokenLoop):
         env: Any,
         policy: LanguageModelPolicy,
         algorithm: Any,
-        reference: Reference | None,
-        kl: float,
+        reference: ReferencePolicy | None,
         held_out: Any,
         encoder: ChatEncoder,
         *,
         end_ids: Sequence[int],
-        group_size: int,
     ) -> None:
-        self.encoder, self.end_ids, self.group_size = encoder, tuple(end_ids), group_size
+        self.encoder, self.end_ids = encoder, tuple(end_ids)
         self._returns: dict[int, list[float | None]] = {}
-        super().__init__(settings, env, policy, algorithm, reference, kl, held_out, encoder.name, encoder.tokenizer)
+        super().__init__(settings, env, policy, algorithm, reference, held_out, encoder.name, encoder.tokenizer)
 
     def prepare(self) -> None:
-        """Nothing to do: every episode is reset to its own start."""
+        """Do nothing: every episode is reset with its own seed."""
 
     def close(self) -> None:
         for env in (self.env, self.held_out):
@@ -66,11 +62,11 @@ class TurnLoop(TokenLoop):
                 env.close()
 
     def collect(self, first: int) -> Rollout:
-        return self._play(self.env, self.settings.episodes, self.seeds, self.group_size, first)
+        return self._play(self.env, unwrap(self.settings.episodes), self.seeds, self.algorithm.config.group_size, first)
 
     def trajectory(self, rollout: Rollout, sequence: int) -> Trajectory:
         episode: TurnEpisode = rollout.records[sequence]
-        return episode.trajectory(self.settings.env)
+        return episode.to_trajectory(self.settings.env)
 
     def iterate(
         self, iteration: int, progress_remaining: float, listener: Listener
@@ -83,27 +79,27 @@ class TurnLoop(TokenLoop):
         return metrics, trajectories
 
     def evaluate(self, iteration: int, store: Store, listener: Listener) -> tuple[dict[str, float], LedgerEntry | None]:
-        """Play the same held-out episodes with the same random numbers every time, so that they can be compared in pairs."""
+        """Play the same held-out episodes with the same random numbers every time, so that evaluations can be paired."""
         listener(Event("evaluate", 0, 0, iteration))
-        rollout = self._play(self.held_out, self.settings.evaluation, self.seeds.derive("evaluation"), 1, 0)
+        rollout = self._play(self.held_out, unwrap(self.settings.evaluation), self.seeds.derive("evaluation"), 1, 0)
         self._returns[iteration] = [None if episode.failure else episode.reward for episode in rollout.records]
-        metrics = self._measured(rollout, rollout.episode_returns, self.broken)
+        metrics = self._measure(rollout, rollout.episode_returns, self.broken)
         metrics["test_turns"] = rollout.metrics["turns"]
         if self.reference is not None:
-            metrics["test_reference_kl"] = penalise(rollout, self.reference.logprobs_BT(rollout), 0.0)
-        return metrics, LedgerEntry("", self.engine_name, rollout.num_sequences, usage_of(rollout))
+            metrics["test_reference_kl"] = apply_kl_penalty(rollout, self.reference.logprobs_BT(rollout), 0.0)
+        return metrics, LedgerEntry("", self.engine_name, rollout.num_sequences, count_usage(rollout))
 
-    def outcome(self, store: Store, iterations: int) -> dict[str, Any]:
+    def summarize(self, store: Store, iterations: int) -> dict[str, Any]:
         if not self.settings.evaluation:
             return {}
-        gain = self.compute_paired_gain(iterations)
-        # JSON knows neither the gain of no episode nor the endless interval of one.
+        gain = self.compute_gain(iterations)
+        # JSON has neither the NaN gain of no episode nor the infinite interval of one.
         values = {"test_gain": gain.value, "test_gain_low": gain.low, "test_gain_high": gain.high}
         known = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        return before_after(store.metrics(), iterations) | known | {"test_gain_episodes": gain.count}
+        return summarize_returns(store.metrics(), iterations) | known | {"test_gain_episodes": gain.count}
 
-    def compute_paired_gain(self, iteration: int) -> Mean:
-        """How much more reward an episode had after `iteration` than before the first, over those known both times."""
+    def compute_gain(self, iteration: int) -> Mean:
+        """The mean difference between the returns after `iteration` and before training, over the same episodes."""
         pairs = zip(self._returns.get(0, ()), self._returns.get(iteration, ()), strict=True)
         return mean_interval([after - before for before, after in pairs if before is not None and after is not None])
 

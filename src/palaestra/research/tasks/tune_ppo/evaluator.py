@@ -19,11 +19,11 @@ FILE = "settings.json"
 TRAININGS = 2
 EPISODES = 2048
 NUMBERS = {
-    "learning_rate": (1e-6, 0.03), "critic_rate": (1e-6, 0.1), "gamma": (0.0, 1.0), "gae_lambda": (0.0, 1.0),
-    "clip": (0.01, 1.0), "entropy": (0.0, 0.5), "value_weight": (0.0, 5.0), "max_grad_norm": (0.01, 10.0),
+    "learning_rate": (1e-6, 0.03), "critic_learning_rate": (1e-6, 0.1), "gamma": (0.0, 1.0), "gae_lambda": (0.0, 1.0),
+    "clip_range": (0.01, 1.0), "ent_coef": (0.0, 0.5), "vf_coef": (0.0, 5.0), "max_grad_norm": (0.01, 10.0),
     "target_kl": (0.0, 1.0), "temperature": (0.2, 3.0),
 }  # fmt: skip
-COUNTS = {"epochs": (1, 16), "episodes": (16, 512), "minibatch": (8, 512)}
+COUNTS = {"n_epochs": (1, 16), "episodes": (16, 512), "batch_size": (8, 512)}
 STEPS = 1024
 """The most steps of the optimiser that a training may take: what keeps all trainings to about the same time."""
 
@@ -42,7 +42,7 @@ def _settings(text: str) -> dict[str, Any]:
         found: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SubmissionError(f"{FILE} must hold one object of JSON; {error}") from None
-    known = {*NUMBERS, *COUNTS, "anneal"}
+    known = {*NUMBERS, *COUNTS, "anneal_lr"}
     if not isinstance(found, dict):
         raise SubmissionError(f"{FILE} must hold an object of JSON with settings; got {type(found).__name__}")
     if missing := sorted(known - set(found)):
@@ -59,12 +59,12 @@ def _settings(text: str) -> dict[str, Any]:
             raise SubmissionError(
                 f"{FILE}: {name} must be a whole number from {least} to {most}; got {str(value)[:40]}"
             )
-    if type(found["anneal"]) is not bool:
-        raise SubmissionError(f"{FILE}: anneal must be true or false; got {str(found['anneal'])[:40]}")
-    steps = EPISODES // found["episodes"] * found["epochs"] * math.ceil(found["episodes"] / found["minibatch"])
+    if type(found["anneal_lr"]) is not bool:
+        raise SubmissionError(f"{FILE}: anneal_lr must be true or false; got {str(found['anneal_lr'])[:40]}")
+    steps = EPISODES // found["episodes"] * found["n_epochs"] * math.ceil(found["episodes"] / found["batch_size"])
     if steps > STEPS:
         raise SubmissionError(
-            f"{FILE} asks for {steps} steps of the optimiser, epochs * episodes / minibatch in each of "
-            f"{EPISODES // found['episodes']} iterations; {STEPS} are the most: take fewer epochs or larger minibatches"
+            f"{FILE} asks for {steps} steps of the optimiser, n_epochs * episodes / batch_size in each of "
+            f"{EPISODES // found['episodes']} iterations; {STEPS} are the most: take fewer epochs or larger batches"
         )
     return {name: float(found[name]) if name in NUMBERS else found[name] for name in known}

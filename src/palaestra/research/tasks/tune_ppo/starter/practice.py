@@ -47,11 +47,11 @@ def train(settings: Mapping[str, Any], seed: int) -> dict[str, float]:
 
     policy = LanguageModelPolicy(model, "head", settings["temperature"], len(SIGNS), seeds=seeds.derive("critic"))
     config = PPOConfig(
-        lr_actor=settings["learning_rate"], lr_critic=settings["critic_rate"], gamma=settings["gamma"],
-        update_epochs=settings["epochs"], eps_clip=settings["clip"], minibatch_size=settings["minibatch"],
-        gae_lambda=settings["gae_lambda"], value_coefficient=settings["value_weight"],
-        entropy_coefficient=settings["entropy"], max_grad_norm=settings["max_grad_norm"],
-        target_kl=settings["target_kl"], anneal=settings["anneal"],
+        learning_rate=settings["learning_rate"], critic_learning_rate=settings["critic_learning_rate"], gamma=settings["gamma"],
+        n_epochs=settings["n_epochs"], clip_range=settings["clip_range"], batch_size=settings["batch_size"],
+        gae_lambda=settings["gae_lambda"], vf_coef=settings["vf_coef"],
+        ent_coef=settings["ent_coef"], max_grad_norm=settings["max_grad_norm"],
+        target_kl=settings["target_kl"] or None, anneal_lr=settings["anneal_lr"],
     )  # fmt: skip
     ppo = PPO(policy, config, seeds.derive("ppo"))
     learning = environment(prompts[HELD_OUT:])

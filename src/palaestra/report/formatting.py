@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from palaestra.core.records import Report
@@ -80,49 +82,49 @@ def majority(report: Report | None) -> str:
     """
     if report is None or report.majority is None:
         return NOTHING
-    found = report.majority
-    answer = f"{found.answer}, " if found.answer else ""
-    return f"{100 * found.count / found.total:.1f} % ({answer}{found.count} of {found.total})"
+    baseline = report.majority
+    answer = f"{baseline.answer}, " if baseline.answer else ""
+    return f"{100 * baseline.count / baseline.total:.1f} % ({answer}{baseline.count} of {baseline.total})"
 
 
-def signed(value: float) -> str:
+def format_signed(value: float) -> str:
     """A number with its sign, and a real minus.
 
-    >>> signed(-3.25), signed(2.0), signed(-0.01)
+    >>> format_signed(-3.25), format_signed(2.0), format_signed(-0.01)
     ('−3.2', '+2.0', '0.0')
     """
     text = f"{value:+.1f}"
     return "0.0" if float(text) == 0 else text.replace("-", "−")
 
 
-def signed_mean(mean: Mean | None) -> str:
+def format_signed_mean(mean: Mean | None) -> str:
     """A mean in points with its sign.
 
-    >>> signed_mean(Mean(2.0, 1.0, 3.0, 5)), signed_mean(None)
+    >>> format_signed_mean(Mean(2.0, 1.0, 3.0, 5)), format_signed_mean(None)
     ('+2.0', '–')
     """
-    return NOTHING if mean is None or not mean.count else signed(mean.value)
+    return NOTHING if mean is None or not mean.count else format_signed(mean.value)
 
 
-def signed_interval(mean: Mean | None) -> str:
+def format_signed_interval(mean: Mean | None) -> str:
     """The 95 % interval of a mean in points; one value has none.
 
-    >>> signed_interval(Mean(2.0, -1.0, 5.0, 5)), signed_interval(Mean(2.0, 0.0, 0.0, 1))
+    >>> format_signed_interval(Mean(2.0, -1.0, 5.0, 5)), format_signed_interval(Mean(2.0, 0.0, 0.0, 1))
     ('−1.0 to +5.0', 'no interval')
     """
     if mean is None or not mean.count:
         return NOTHING
-    return f"{signed(mean.low)} to {signed(mean.high)}" if mean.count > 1 else "no interval"
+    return f"{format_signed(mean.low)} to {format_signed(mean.high)}" if mean.count > 1 else "no interval"
 
 
 def points(gain: Gain | None) -> str:
     """A gain in points, or a dash where no problem was scored both times."""
-    return NOTHING if gain is None or gain.count == 0 else signed(gain.points)
+    return NOTHING if gain is None or gain.count == 0 else format_signed(gain.points)
 
 
 def points_interval(gain: Gain | None) -> str:
     """The 95 % interval of a gain in points."""
-    return NOTHING if gain is None or gain.count == 0 else f"{signed(gain.low)} to {signed(gain.high)}"
+    return NOTHING if gain is None or gain.count == 0 else f"{format_signed(gain.low)} to {format_signed(gain.high)}"
 
 
 def whole(value: float) -> str:
@@ -196,6 +198,54 @@ def phase_name(phase: str) -> str:
     return f"start: {what}" if round_ == "0" else f"round {round_}: {what}"
 
 
+def plain(value: float | None, size: float = 0.0) -> str:
+    """A number of any size with three figures or more; written like one of `size`, if that is larger.
+
+    >>> plain(0.57039), plain(460.75), plain(-3.2437), plain(0.0), plain(0.00002)
+    ('0.570', '460.8', '−3.24', '0', '2.0e−05')
+    >>> plain(-0.0009, 0.1)
+    '−0.001'
+    """
+    if value is None:
+        return NOTHING
+    size = max(size, abs(value))
+    if size == 0 or size >= 1000:
+        written = whole(value)
+    elif size < 0.001:
+        written = f"{value:.1e}"
+    else:
+        written = f"{value:.{1 if size >= 100 else 2 if size >= 1 else 3 if size >= 0.1 else 4}f}"
+        # Rounded to nothing, a number has no sign.
+        written = written if float(written) else written.lstrip("-")
+    return written.replace("-", "−")
+
+
+def share(value: float | None) -> str:
+    """A share from 0 to 1 in percent.
+
+    >>> share(0.125), share(1.0)
+    ('12.5 %', '100 %')
+    """
+    return NOTHING if value is None else f"{100 * value:.1f}".removesuffix(".0").replace("-", "−") + " %"
+
+
+def tick_words(values: Sequence[float]) -> Callable[[float], str]:
+    """How the ticks of an axis are written: all with the decimals that tell them apart.
+
+    >>> [tick_words([0.0, 0.005])(value) for value in (0.0, 0.005)]
+    ['0.000', '0.005']
+    >>> tick_words([0.0, 5000.0])(5000.0)
+    '5k'
+    """
+    step = min((b - a for a, b in pairwise(values)), default=1.0)
+    if step >= 1000:
+        return lambda value: f"{value / 1000:g}k".replace("-", "−") if value else "0"
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9)) if step > 0 else 0
+    if decimals > 4:
+        return lambda value: f"{value:.0e}".replace("-", "−") if value else "0"
+    return lambda value: (whole(value) if decimals == 0 else f"{value:.{decimals}f}").replace("-", "−")
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "percent": percent,
     "majority": majority,
@@ -204,9 +254,9 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "mean_interval": mean_interval,
     "chance": chance,
     "counts": counts,
-    "signed": signed,
-    "signed_mean": signed_mean,
-    "signed_interval": signed_interval,
+    "signed": format_signed,
+    "signed_mean": format_signed_mean,
+    "signed_interval": format_signed_interval,
     "points": points,
     "points_interval": points_interval,
     "whole": whole,
@@ -216,4 +266,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "causes": causes,
     "plural": plural,
     "phase_name": phase_name,
+    "plain": plain,
+    "share": share,
 }

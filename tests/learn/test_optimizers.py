@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from palaestra.core.errors import ModelError
-from palaestra.learn.updates import Optimizer
+from palaestra.learn.optimizers import Optimizer
 
 
 def network() -> torch.nn.Module:
@@ -14,23 +14,25 @@ def network() -> torch.nn.Module:
 
 
 def test_the_flat_optimizer_is_adamw_with_clipping() -> None:
-    """Step by step the weights of torch's own optimizer, with two learning_rates, decay, clipping and a schedule."""
+    """Step by step the weights of torch's own optimizer, with two learning rates, decay, clipping and a schedule."""
     ours, theirs = network(), network()
     layers = [list(ours[0].parameters()), list(ours[2].parameters())]  # type: ignore[index]
-    optimizer = Optimizer([{"params": layers[0], "lr": 1e-2}, {"params": layers[1], "lr": 3e-3}], 0.5, 0.1)
+    optimizer = Optimizer([{"params": layers[0], "lr": 1e-2}, {"params": layers[1], "lr": 3e-3}], 0.1)
     inner = torch.optim.AdamW(
         [{"params": theirs[0].parameters(), "lr": 1e-2}, {"params": theirs[2].parameters(), "lr": 3e-3}], weight_decay=0.1
     )  # type: ignore[index]  # fmt: skip
     generator = torch.Generator().manual_seed(1)
     for step in range(20):
         fraction = 1 - step / 20
-        optimizer.scale(fraction)
+        optimizer.scale_learning_rates(fraction)
         inner.param_groups[0]["lr"], inner.param_groups[1]["lr"] = 1e-2 * fraction, 3e-3 * fraction
         x, y = torch.randn(8, 3, generator=generator), 5 * torch.randn(8, 2, generator=generator)
         for model in (ours, theirs):
             ((model(x) - y) ** 2).mean().backward()
         norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.5)
-        assert abs(optimizer.step() - float(norm)) < 1e-4
+        assert abs(optimizer.clip_grad_norm(0.5) - float(norm)) < 1e-4
+        optimizer.step()
+        optimizer.zero_grad()
         inner.step()
         inner.zero_grad()
         for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
@@ -40,16 +42,18 @@ def test_the_flat_optimizer_is_adamw_with_clipping() -> None:
 @pytest.mark.parametrize("small", [True, False])
 def test_an_optimizer_goes_on_from_its_state(small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not small:
-        monkeypatch.setattr("palaestra.learn.updates.FLAT_UP_TO", 0)
+        monkeypatch.setattr("palaestra.learn.optimizers.MAX_FLAT_PARAMETERS", 0)
 
     def steps(model: torch.nn.Module, optimizer: Optimizer, seeds: range) -> None:
         for seed in seeds:
             x = torch.randn(4, 3, generator=torch.Generator().manual_seed(seed))
             model(x).square().mean().backward()
+            optimizer.clip_grad_norm(1.0)
             optimizer.step()
+            optimizer.zero_grad()
 
     def fresh(model: torch.nn.Module) -> Optimizer:
-        return Optimizer([{"params": list(model.parameters()), "lr": 1e-2}], 1.0)
+        return Optimizer([{"params": list(model.parameters()), "lr": 1e-2}])
 
     whole = network()
     steps(whole, fresh(whole), range(6))
@@ -68,8 +72,8 @@ def test_an_optimizer_goes_on_from_its_state(small: bool, monkeypatch: pytest.Mo
 def test_a_gradient_that_is_not_finite_stops_before_the_weights_are_spoiled() -> None:
     model = network()
     before = copy.deepcopy(model.state_dict())
-    optimizer = Optimizer([{"params": list(model.parameters()), "lr": 1e-2}], 1.0)
+    optimizer = Optimizer([{"params": list(model.parameters()), "lr": 1e-2}])
     (model(torch.ones(1, 3)) * float("nan")).sum().backward()
     with pytest.raises(ModelError, match="the gradient is nan; lower the learning rate"):
-        optimizer.step()
+        optimizer.clip_grad_norm(1.0)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())

@@ -1,59 +1,63 @@
-"""What the algorithms share: one optimiser step on a minibatch, and the state that a checkpoint keeps."""
+"""AdamW over the parameter groups of a policy, with a state that checkpoints can store."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from palaestra.core.errors import ModelError
 from palaestra.engines.cpu.kernels import select_matmul_kernels
-from palaestra.learn.rollouts import Selection, split_microbatches
 
-FLAT_UP_TO = 1_000_000
-"""Parameters up to which those of a group are laid side by side in memory."""
+MAX_FLAT_PARAMETERS = 1_000_000
+"""Parameters up to which each group is stored in one contiguous tensor."""
 
 
 class Optimizer:
-    """AdamW with gradient clipping, over the parameter groups of a policy.
+    """AdamW over the parameter groups of a policy.
 
-    The parameters of a small policy become views of one long tensor a group, and so do their gradients: a
-    handful of operations instead of hundreds, which is most of the time of a step at that size.
+    The parameters of a small policy become views of one long tensor, and so do their gradients. A step then takes a
+    few operations instead of hundreds, which dominate the time of a step at that size.
 
     Arguments:
-        groups: each with `params` and `lr`.
-        clip: the largest norm of a gradient; 0 clips nothing.
+        groups: dictionaries with `params` and `lr`, as for `torch.optim.AdamW`.
     """
 
-    def __init__(
-        self, groups: Sequence[dict[str, Any]], clip: float, weight_decay: float = 0.0, epsilon: float = 1e-8
-    ) -> None:
+    def __init__(self, groups: Sequence[dict[str, Any]], weight_decay: float = 0.0, epsilon: float = 1e-8) -> None:
         groups = [{**group, "params": list(group["params"])} for group in groups if group["params"]]
         self.learning_rates = [float(group["lr"]) for group in groups]
-        self.clip = clip
-        small = sum(p.numel() for group in groups for p in group["params"]) <= FLAT_UP_TO
+        small = sum(p.numel() for group in groups for p in group["params"]) <= MAX_FLAT_PARAMETERS
         kind = _FlatAdamW if small else _AdamW
         self._inner: _FlatAdamW | _AdamW = kind(groups, weight_decay, epsilon)
         self._scale = 1.0
 
-    def scale(self, fraction: float) -> None:
-        """Set every rate to `fraction` of its first value."""
+    def scale_learning_rates(self, fraction: float) -> None:
+        """Set every learning rate to `fraction` of its initial value."""
         self._scale = fraction
 
-    def step(self) -> float:
-        """Clip, step, forget the gradients; returns the norm that they had."""
-        norm = self._inner.clip(self.clip)
+    def clip_grad_norm(self, max_norm: float) -> float:
+        """Clip the gradient to `max_norm` (0 does not clip) and return its norm before clipping.
+
+        Raises:
+            ModelError: the gradient is infinite or NaN. It is discarded.
+        """
+        norm = self._inner.clip_grad_norm(max_norm)
         if not math.isfinite(norm):
-            self._inner.forget()
+            self.zero_grad()
             raise ModelError(f"the gradient is {norm}; lower the learning rate")
-        self._inner.step([rate * self._scale for rate in self.learning_rates])
-        self._inner.forget()
         return norm
 
+    def step(self) -> None:
+        self._inner.step([rate * self._scale for rate in self.learning_rates])
+
+    def zero_grad(self) -> None:
+        self._inner.zero_grad()
+
     def state(self) -> dict[str, torch.Tensor]:
-        """The moments by place, for safetensors."""
+        """Return the moments as named tensors, for safetensors."""
         return self._inner.state()
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
@@ -61,21 +65,21 @@ class Optimizer:
 
 
 class _AdamW:
-    """Torch's own."""
+    """`torch.optim.AdamW`."""
 
     def __init__(self, groups: Sequence[dict[str, Any]], weight_decay: float, epsilon: float) -> None:
         self.parameters = [p for group in groups for p in group["params"]]
         self.inner = torch.optim.AdamW(groups, weight_decay=weight_decay, eps=epsilon, fused=True)
 
-    def clip(self, most: float) -> float:
-        return float(torch.nn.utils.clip_grad_norm_(self.parameters, most or float("inf")))
+    def clip_grad_norm(self, max_norm: float) -> float:
+        return float(torch.nn.utils.clip_grad_norm_(self.parameters, max_norm or float("inf")))
 
     def step(self, learning_rates: Sequence[float]) -> None:
         for group, rate in zip(self.inner.param_groups, learning_rates, strict=True):
             group["lr"] = rate
         self.inner.step()
 
-    def forget(self) -> None:
+    def zero_grad(self) -> None:
         self.inner.zero_grad(set_to_none=True)
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -91,7 +95,7 @@ class _AdamW:
 
 
 class _FlatAdamW:
-    """The same rule over one long tensor a group (`torch.optim.AdamW`, tested against it)."""
+    """The update rule of `torch.optim.AdamW` over one long tensor."""
 
     def __init__(
         self,
@@ -108,15 +112,15 @@ class _FlatAdamW:
         self.mean, self.square = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
         start = 0
         for parameter in parameters:
-            stretch = slice(start, start + parameter.numel())
-            parameter.data = self.weights[stretch].view(parameter.shape)
-            parameter.grad = self.gradient[stretch].view(parameter.shape)
+            part = slice(start, start + parameter.numel())
+            parameter.data = self.weights[part].view(parameter.shape)
+            parameter.grad = self.gradient[part].view(parameter.shape)
             start += parameter.numel()
 
-    def clip(self, most: float) -> float:
+    def clip_grad_norm(self, max_norm: float) -> float:
         norm = float(self.gradient.norm())
-        if most and norm > most:
-            self.gradient.mul_(most / (norm + 1e-6))
+        if max_norm and norm > max_norm:
+            self.gradient.mul_(max_norm / (norm + 1e-6))
         return norm
 
     def step(self, learning_rates: Sequence[float]) -> None:
@@ -133,7 +137,7 @@ class _FlatAdamW:
             self.weights[part].addcdiv_(self.mean[part], scale[part], value=-rate / (1 - beta1**self.steps))
             start += size
 
-    def forget(self) -> None:
+    def zero_grad(self) -> None:
         self.gradient.zero_()
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -146,30 +150,10 @@ class _FlatAdamW:
             self.steps = int(state["steps"])
 
 
-def gradient_step(
-    optimizer: Optimizer, selection: Selection, most: int, loss: Callable[[Selection], torch.Tensor]
-) -> float:
-    """One optimiser step on a minibatch, computed in microbatches of at most `most` sequences; returns the gradient's norm.
-
-    `loss` must be the microbatch's fraction of the minibatch's loss: divided by the whole minibatch's counts.
-    """
+@contextmanager
+def training_mode(policy: Any) -> Iterator[None]:
+    """Put the policy into training mode for an update, with the fastest CPU kernels, and back into evaluation mode."""
+    policy.train()
     with select_matmul_kernels():
-        for microbatch in split_microbatches(selection, most):
-            loss(microbatch).backward()  # type: ignore[no-untyped-call]
-    return optimizer.step()
-
-
-class Means:
-    """Running means of metrics, each weighted alike."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, float] = {}
-        self._counts: dict[str, int] = {}
-
-    def add(self, **metrics: float | torch.Tensor) -> None:
-        for name, value in metrics.items():
-            self._sums[name] = self._sums.get(name, 0.0) + float(value)
-            self._counts[name] = self._counts.get(name, 0) + 1
-
-    def all(self) -> dict[str, float]:
-        return {name: total / self._counts[name] for name, total in self._sums.items()}
+        yield
+    policy.eval()

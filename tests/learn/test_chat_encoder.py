@@ -11,7 +11,7 @@ from palaestra.core.errors import EnvError
 from palaestra.core.records import ImagePart, Message, TextPart
 from palaestra.engines.chat import prompt_ids
 from palaestra.engines.models import LoadedModel
-from palaestra.learn.chats import ChatEncoder
+from palaestra.learn.chat_encoder import ChatEncoder
 
 START = "{% for m in messages %}"
 ASK = "{% if add_generation_prompt %}"
@@ -56,7 +56,7 @@ def test_the_ids_are_those_of_the_whole_conversation(nano: LoadedModel, template
     tokenizer = nano.tokenizer if template == "nano" else tokenizer_with(nano, template)
     encoder = ChatEncoder(tokenizer)
     messages = [Message("system", "Be brief."), Message("user", "Guess a number.")]
-    ids = list(encoder.opening(messages))
+    ids = list(encoder.encode_opening(messages))
     for words, reply in (
         ("Answer: 4", [Message("user", "Higher.")]),
         ("é\n2", [Message("tool", "84"), Message("user", "Go on.")]),
@@ -64,7 +64,7 @@ def test_the_ids_are_those_of_the_whole_conversation(nano: LoadedModel, template
     ):
         said = Message("assistant", words)
         ids += tokenizer.encode(words, add_special_tokens=False)
-        ids += encoder.answer(messages, said, reply)
+        ids += encoder.encode_reply(messages, said, reply)
         messages += [said, *reply]
         assert ids == prompt_ids(tokenizer, messages)
 
@@ -73,30 +73,32 @@ def test_a_message_that_the_model_ended_itself_is_not_ended_twice(nano: LoadedMo
     end = nano.tokenizer.eos_token_id
     encoder = ChatEncoder(nano.tokenizer)
     said, reply = Message("assistant", "4"), [Message("user", "Higher.")]
-    cut, whole = (encoder.answer(ASKED, said, reply, last) for last in (7, end))
+    cut, whole = (encoder.encode_reply(ASKED, said, reply, last) for last in (7, end))
     assert cut == (end, *whole)
     assert nano.tokenizer.decode(whole) == "<|user|>Higher.<|end|><|assistant|>"
     spaced = ChatEncoder(tokenizer_with(nano, ALTERNATING))
-    assert nano.tokenizer.decode(spaced.answer(ASKED, said, reply, end)) == "[INST] Higher. [/INST]"
+    assert nano.tokenizer.decode(spaced.encode_reply(ASKED, said, reply, end)) == "[INST] Higher. [/INST]"
 
 
 def test_white_space_that_was_sampled_stays_as_it_is(nano: LoadedModel) -> None:
     encoder = ChatEncoder(tokenizer_with(nano, TRIMMED))
     said = Message("assistant", "\n 4 \n")
-    found = nano.tokenizer.decode(encoder.answer(ASKED, said, [Message("user", "Higher.")]))
+    found = nano.tokenizer.decode(encoder.encode_reply(ASKED, said, [Message("user", "Higher.")]))
     assert found == "<|end|><|user|>\n\nHigher.<|end|><|assistant|>\n\n"
     before = [*ASKED, said, Message("user", "Higher.")]
-    assert encoder.answer(before, Message("assistant", "6"), [Message("user", "Lower.")])
+    assert encoder.encode_reply(before, Message("assistant", "6"), [Message("user", "Lower.")])
 
 
 @pytest.mark.parametrize("template", [ALTERNATING, DEAF], ids=["refuses tools", "leaves tools out"])
 def test_a_tool_speaks_as_a_user_where_the_template_knows_none(nano: LoadedModel, template: str) -> None:
     encoder = ChatEncoder(tokenizer_with(nano, template))
     said = Message("assistant", "calc: 12*7")
-    as_tool, as_user = (encoder.answer(ASKED, said, [Message(role, "84")]) for role in ("tool", "user"))
+    as_tool, as_user = (encoder.encode_reply(ASKED, said, [Message(role, "84")]) for role in ("tool", "user"))
     assert as_tool == as_user
     assert "84" in nano.tokenizer.decode(as_tool)
-    assert "tool" in nano.tokenizer.decode(ChatEncoder(nano.tokenizer).answer(ASKED, said, [Message("tool", "84")]))
+    assert "tool" in nano.tokenizer.decode(
+        ChatEncoder(nano.tokenizer).encode_reply(ASKED, said, [Message("tool", "84")])
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,32 +108,34 @@ def test_system_text_begins_the_users_where_the_template_has_no_place_for_it(nan
     tokenizer = tokenizer_with(nano, template)
     encoder = ChatEncoder(tokenizer)
     system, joined = Message("system", "Be brief."), Message("user", "Be brief.\n\nGuess.")
-    assert encoder.opening([system, *ASKED]) == encoder.opening([joined])
-    assert "Be brief.\n\nGuess." in tokenizer.decode(encoder.opening([system, *ASKED]))
+    assert encoder.encode_opening([system, *ASKED]) == encoder.encode_opening([joined])
+    assert "Be brief.\n\nGuess." in tokenizer.decode(encoder.encode_opening([system, *ASKED]))
     said, reply = Message("assistant", "4"), [Message("user", "Higher.")]
     ids = (
-        encoder.opening([system, *ASKED]) + tuple(tokenizer.encode("4")) + encoder.answer([system, *ASKED], said, reply)
+        encoder.encode_opening([system, *ASKED])
+        + tuple(tokenizer.encode("4"))
+        + encoder.encode_reply([system, *ASKED], said, reply)
     )
     assert list(ids) == prompt_ids(tokenizer, [joined, said, *reply])
-    assert tokenizer.decode(encoder.answer([system, *ASKED], said, [system, *reply])).count("Be brief.") == 1
-    assert encoder.opening([system]) == encoder.opening([Message("user", "Be brief.")])
+    assert tokenizer.decode(encoder.encode_reply([system, *ASKED], said, [system, *reply])).count("Be brief.") == 1
+    assert encoder.encode_opening([system]) == encoder.encode_opening([Message("user", "Be brief.")])
 
 
 def test_a_system_message_that_the_template_shows_stays_what_it_is(nano: LoadedModel) -> None:
-    found = ChatEncoder(nano.tokenizer).opening([Message("system", "Be brief."), *ASKED])
+    found = ChatEncoder(nano.tokenizer).encode_opening([Message("system", "Be brief."), *ASKED])
     assert nano.tokenizer.decode(found) == "<|system|>Be brief.<|end|><|user|>Guess.<|end|><|assistant|>"
 
 
 def test_a_template_that_loses_what_a_user_says_is_refused(nano: LoadedModel) -> None:
-    with pytest.raises(EnvError, match="the chat template of mine leaves out, or changes, what a user says"):
+    with pytest.raises(EnvError, match="the chat template of mine omits or changes a user message"):
         ChatEncoder(tokenizer_with(nano, MUTE), "mine")
     encoder = ChatEncoder(tokenizer_with(nano, SHORTENING))
     long = Message("user", "Guess a number, any number.")
     for lose in (
-        lambda: encoder.opening([long]),
-        lambda: encoder.answer(ASKED, Message("assistant", "4"), [Message("user", "Higher."), long]),
+        lambda: encoder.encode_opening([long]),
+        lambda: encoder.encode_reply(ASKED, Message("assistant", "4"), [Message("user", "Higher."), long]),
     ):
-        with pytest.raises(EnvError, match=r"'Guess a number, any number.' is not in its text") as caught:
+        with pytest.raises(EnvError, match=r"'Guess a number, any number.' is not in the rendered text") as caught:
             lose()
         assert "\n" not in str(caught.value)
 
@@ -158,12 +162,12 @@ def test_a_text_behind_others_is_not_encoded_as_a_beginning(scheme: str) -> None
     encoder, end = ChatEncoder(tokenizer), tokenizer.eos_token_id
     whole = prompt_ids(tokenizer, [*ASKED, said, *reply])
     place = whole.index(end) + 1
-    assert list(encoder.answer(ASKED, said, reply, end)) == whole[place:]
-    assert list(encoder.answer(ASKED, said, reply, tokenizer.convert_tokens_to_ids("4"))) == whole[place - 1 :]
+    assert list(encoder.encode_reply(ASKED, said, reply, end)) == whole[place:]
+    assert list(encoder.encode_reply(ASKED, said, reply, tokenizer.convert_tokens_to_ids("4"))) == whole[place - 1 :]
 
     tokenizer.chat_template = BARE
     encoder = ChatEncoder(tokenizer)
-    found = encoder.answer(ASKED, said, reply, tokenizer.convert_tokens_to_ids("4"))
+    found = encoder.encode_reply(ASKED, said, reply, tokenizer.convert_tokens_to_ids("4"))
     assert tokenizer.convert_ids_to_tokens(found[0]) == "\n"
     assert list(found) == prompt_ids(tokenizer, [*ASKED, said, *reply])[-len(found) :]
 
@@ -172,7 +176,7 @@ def test_words_that_the_template_begins_with_are_not_taken_for_the_end_of_a_mess
     encoder = ChatEncoder(tokenizer_with(nano, BARE))
     said, reply = Message("assistant", "4 us"), [Message("user", "Higher.")]
     _, last, *_ = nano.tokenizer.encode("\nuser")
-    assert nano.tokenizer.decode(encoder.answer(ASKED, said, reply, last)) == "\nuser: Higher.\nassistant: "
+    assert nano.tokenizer.decode(encoder.encode_reply(ASKED, said, reply, last)) == "\nuser: Higher.\nassistant: "
 
 
 @pytest.mark.parametrize("template", [FORGETFUL, LAST_ONLY, THINKING], ids=["reasoning", "last messages", "prefilled"])
@@ -182,29 +186,29 @@ def test_a_template_that_changes_earlier_turns_is_refused_before_anything_is_sam
     with pytest.raises(EnvError, match="the chat template of mine changes earlier turns") as caught:
         ChatEncoder(tokenizer_with(nano, template), "mine")
     assert "\n" not in str(caught.value)
-    assert "It begins to differ here" in str(caught.value)
+    assert "First difference" in str(caught.value)
 
 
 def test_without_a_template_every_message_is_a_line(nano: LoadedModel) -> None:
     encoder = ChatEncoder(tokenizer_with(nano, None))
-    ids = encoder.opening(ASKED) + tuple(nano.tokenizer.encode("4"))
-    ids += encoder.answer(ASKED, Message("assistant", "4"), [Message("user", "Higher.")])
+    ids = encoder.encode_opening(ASKED) + tuple(nano.tokenizer.encode("4"))
+    ids += encoder.encode_reply(ASKED, Message("assistant", "4"), [Message("user", "Higher.")])
     assert nano.tokenizer.decode(ids) == "Guess.\n4\nHigher.\n"
 
 
 def test_what_cannot_be_encoded_is_refused_in_one_line(nano: LoadedModel) -> None:
     encoder = ChatEncoder(nano.tokenizer)
     picture = Message("user", (ImagePart("data:,"), TextPart("What is it?")))
-    with pytest.raises(EnvError, match="a message of the user holds an image"):
-        encoder.opening([picture])
-    assert encoder.opening([Message("user", (TextPart("Guess."),))]) == encoder.opening(ASKED)
+    with pytest.raises(EnvError, match="a message of the user has an image"):
+        encoder.encode_opening([picture])
+    assert encoder.encode_opening([Message("user", (TextPart("Guess."),))]) == encoder.encode_opening(ASKED)
     with pytest.raises(EnvError, match="at least one message"):
-        encoder.opening([])
+        encoder.encode_opening([])
     strict = ChatEncoder(tokenizer_with(nano, ALTERNATING), "strict")
     with pytest.raises(
-        EnvError, match=r"the chat template of strict refuses messages of user, user: .*alternate"
+        EnvError, match=r"the chat template of strict rejects messages of the roles user, user: .*alternate"
     ) as caught:
-        strict.opening([*ASKED, *ASKED])
+        strict.encode_opening([*ASKED, *ASKED])
     assert "\n" not in str(caught.value)
 
 
@@ -213,7 +217,7 @@ def test_a_template_that_names_the_day_survives_midnight(nano: LoadedModel) -> N
     tokenizer = tokenizer_with(nano, dated.replace("{{ day }}", "Monday"))
     encoder = ChatEncoder(tokenizer)
     said, reply = Message("assistant", "4"), [Message("user", "Higher.")]
-    monday = encoder.answer(ASKED, said, reply)
+    monday = encoder.encode_reply(ASKED, said, reply)
     tokenizer.chat_template = dated.replace("{{ day }}", "Tuesday")
-    assert encoder.answer(ASKED, said, reply) == monday
-    assert encoder.answer([*ASKED, said, *reply], said, reply) == monday
+    assert encoder.encode_reply(ASKED, said, reply) == monday
+    assert encoder.encode_reply([*ASKED, said, *reply], said, reply) == monday

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from palaestra.learn.muon import Muon, orthogonalise
+from palaestra.learn.pretrain import Muon, orthogonalise
 
 
 @pytest.mark.parametrize("shape", [(48, 32), (32, 48), (80, 20)])

@@ -1,0 +1,59 @@
+"""`palaestra serve`: a model behind an OpenAI-compatible endpoint."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated
+
+import typer
+
+from palaestra.core.errors import MissingExtraError
+
+
+def serve(
+    model: Annotated[str, typer.Option("--model", help="The model: any name that other commands take.")] = "nano",
+    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
+    api_key: Annotated[
+        str,
+        typer.Option(
+            "--api-key",
+            envvar="PALAESTRA_API_KEY",
+            help="The key that clients must send. By default none on this machine's own address, and a random one elsewhere.",
+        ),
+    ] = "",
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Limit of requests that set none.")] = 512,
+    max_batch: Annotated[int, typer.Option("--max-batch", min=1, help="Completions of one batch.")] = 128,
+    max_wait: Annotated[
+        float, typer.Option("--max-wait", min=0.0, help="Seconds that a request waits for others to join its batch.")
+    ] = 0.01,
+    device: Annotated[str, typer.Option("--device", help="Device of a model on this machine, for example cuda.")] = "",
+) -> None:
+    """Serve a model by OpenAI's API: chat completions, completions, models. Stop it with Ctrl-C."""
+    from palaestra.engines.factory import check_model, open_engine
+    from palaestra.engines.server import OpenAIServer, is_loopback
+
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise MissingExtraError("uvicorn", "serve", "serving a model") from error
+    check_model(model)
+    if not is_loopback(host) and not api_key:
+        api_key = secrets.token_urlsafe(24)
+        typer.echo(f"API key: {api_key}")
+    server = OpenAIServer(
+        open_engine(model, device=device),
+        model,
+        api_key=api_key,
+        max_tokens=max_tokens,
+        max_batch=max_batch,
+        max_wait=max_wait,
+    )
+    config = uvicorn.Config(server.make_app(), host=host, port=port, log_level="warning", timeout_graceful_shutdown=5)
+    socket = config.bind_socket()
+    shown = f"[{host}]" if ":" in host else host
+    typer.echo(f"serving {model} at http://{shown}:{socket.getsockname()[1]}/v1")
+    try:
+        uvicorn.Server(config).run(sockets=[socket])
+    finally:
+        server.close()

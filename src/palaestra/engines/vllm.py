@@ -1,0 +1,296 @@
+"""Completions from vLLM in this process.
+
+All requests of a call are one batch: vLLM schedules them continuously and computes shared prefixes once. Prompts are
+built by our own chat template code, so that the token ids are those of every other engine. The log-probabilities are
+those of the model's own distribution, before temperature, top-k and top-p.
+
+vLLM runs in this process (`VLLM_ENABLE_V1_MULTIPROCESSING=0`): new weights are copied from the learner without touching
+the disk, and nothing is left running after `close`. With `tensor_parallel_size` above 1 vLLM starts a worker process
+for each GPU, and `close` ends them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from palaestra.core.errors import EngineError, MissingExtraError, ModelError
+from palaestra.core.events import Listener, ignore
+from palaestra.core.records import Completion, Failure, FailureCause, StopReason, Usage
+from palaestra.core.seeding import Seeds
+from palaestra.engines.base import Answer, BaseEngine, Engine, Request
+from palaestra.engines.chat import prompt_ids, with_tools
+from palaestra.engines.local import LocalModels
+
+if TYPE_CHECKING:
+    import torch
+
+DEFAULTS = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_CPU_KVCACHE_SPACE": "4",  # GiB, of the CPU build
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the learner's threads share the cores
+    "VLLM_NO_USAGE_STATS": "1",
+}
+"""Environment variables of vLLM that are set unless the user has set them."""
+
+
+class VLLMEngine(BaseEngine):
+    """Generates with vLLM. `vllm:MODEL` opens a name of the model registry, a folder or a hub id.
+
+    Arguments:
+        model: a folder with a checkpoint, or a name on the Hugging Face hub.
+        name: the name in ledgers and messages; the model by default.
+        max_lora_rank: the largest rank of adapters to load; 0 turns adapters off.
+        options: further arguments of `vllm.LLM`, for example `dtype`, `max_model_len`, `gpu_memory_utilization`,
+            `tensor_parallel_size`, `enforce_eager`.
+
+    Raises:
+        MissingExtraError: vLLM is not installed.
+        ModelError: vLLM cannot load the model, for example because its memory does not suffice.
+    """
+
+    remote = False
+    reads_schema = True
+
+    @classmethod
+    def check(cls, name: str) -> None:
+        if find_spec("vllm") is None:
+            raise MissingExtraError("vllm", "vllm", "the vLLM engine")
+        LocalModels.check(_strip_scheme(name))
+
+    @classmethod
+    def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> Engine:
+        from palaestra.engines import models
+
+        return cls(models.locate(_strip_scheme(name)), name)
+
+    @classmethod
+    def identify(cls, name: str) -> str:
+        # Other kernels round differently: the answers of transformers are stored apart.
+        return f"vllm:{LocalModels.identify(_strip_scheme(name))}"
+
+    @classmethod
+    def reads_images(cls, name: str) -> bool | None:
+        return LocalModels.reads_images(_strip_scheme(name))
+
+    def __init__(self, model: str, name: str = "", *, max_lora_rank: int = 0, **options: Any) -> None:
+        if find_spec("vllm") is None:
+            raise MissingExtraError("vllm", "vllm", "the vLLM engine")
+        for variable, value in DEFAULTS.items():
+            os.environ.setdefault(variable, value)
+        # Grammars allow any whitespace otherwise: a weak model fills its answer with it.
+        options.setdefault("structured_outputs_config", {"backend": "xgrammar", "disable_any_whitespace": True})
+        if max_lora_rank:
+            options = {"enable_lora": True, "max_lora_rank": max_lora_rank, **options}
+        self.name = name or model
+        with _keep_random_state():
+            from vllm import LLM
+
+            try:
+                self._llm: Any = LLM(model, seed=0, enable_prefix_caching=True, **options)
+            except Exception as error:  # vLLM raises whatever its layers raise.
+                raise ModelError(f"vLLM cannot load '{model}': {_first_line(error)}") from error
+        self.tokenizer: Any = self._llm.get_tokenizer()
+        config = self._llm.llm_engine.vllm_config.model_config
+        self.context: int = config.max_model_len
+        self.processor: Any = _load_processor(model) if config.is_multimodal_model else None
+        ends = config.try_get_generation_config().get("eos_token_id")
+        self._end_ids = {*(ends if isinstance(ends, list) else [ends]), self.tokenizer.eos_token_id} - {None}
+        self._adapter: Any = None
+        self._adapters = 0
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
+        if self._llm is None:
+            raise EngineError(f"the vLLM engine of {self.name} is closed; open another")
+        answers: list[list[Answer]] = [[] for _ in requests]
+        batch = []
+        for index, request in enumerate(requests):
+            prompt, parameters = self._make_prompt(request), self._make_parameters(request)
+            if isinstance(prompt, Failure) or isinstance(parameters, Failure):
+                failure = prompt if isinstance(prompt, Failure) else parameters
+                answers[index] = [failure] * request.sampling.count
+            else:
+                batch.append((index, prompt, parameters))
+        for index, completions in self._generate_batch(batch):
+            answers[index] = completions
+        return answers
+
+    def count_prompt_tokens(self, request: Request) -> int:
+        """Return the number of tokens of a request's prompt, 0 if it cannot be asked; images count as one token."""
+        prompt = self._make_prompt(request)
+        if isinstance(prompt, Failure):
+            return 0
+        ids = prompt.get("prompt_token_ids")
+        return len(ids if ids is not None else self.tokenizer.encode(prompt["prompt"]))
+
+    def load_adapter(self, folder: Path) -> None:
+        """Answer with a LoRA adapter in peft's format from now on; it replaces the one before.
+
+        Every call takes a new id: vLLM caches adapters by their id and would go on with the old weights.
+
+        Raises:
+            ModelError: the engine was opened without adapters, or the adapter cannot be loaded.
+        """
+        from vllm.lora.request import LoRARequest
+
+        if self._llm.llm_engine.vllm_config.lora_config is None:
+            raise ModelError(f"the vLLM engine of {self.name} was opened without adapters; set max_lora_rank")
+        self._adapters += 1
+        adapter = LoRARequest(f"adapter-{self._adapters}", self._adapters, str(folder))
+        try:
+            self._llm.llm_engine.add_lora(adapter)
+        except Exception as error:
+            raise ModelError(f"vLLM cannot load the adapter '{folder}': {_first_line(error)}") from error
+        self.unload_adapter()
+        self._adapter = adapter
+
+    def unload_adapter(self) -> None:
+        """Answer with the base model from now on."""
+        if self._adapter is not None:
+            self._llm.llm_engine.remove_lora(self._adapter.lora_int_id)
+            self._adapter = None
+
+    def update_weights(self, weights: Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Copy new weights into the model, by their names in the transformers checkpoint.
+
+        Cached prefixes were computed with the old weights and are dropped.
+        """
+        pairs = weights.items() if isinstance(weights, Mapping) else weights
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(list(pairs))})
+        self._llm.reset_prefix_cache()
+
+    def close(self) -> None:
+        """Free the model's memory and end vLLM's processes. Closing twice is allowed."""
+        if self._llm is not None:
+            self._llm.llm_engine.engine_core.shutdown()
+            self._llm = None
+
+    def _make_prompt(self, request: Request) -> dict[str, Any] | Failure:
+        """Return the prompt in vLLM's format."""
+        from palaestra.engines.images import ImageError, has_image, load_images, render_prompt
+
+        if self.processor is None and has_image(request.messages):
+            return Failure(FailureCause.INVALID_REQUEST, f"{self.name} reads text only; the prompt has an image")
+        try:
+            if self.processor is not None and has_image(request.messages):
+                messages = with_tools(request.messages, request.tools) if request.tools else request.messages
+                text, _ = render_prompt(self.processor, messages)
+                return {"prompt": text, "multi_modal_data": {"image": load_images(messages)}}
+            ids = list(request.prompt_ids) or prompt_ids(self.tokenizer, request.messages, request.tools)
+        except MissingExtraError:
+            raise
+        except ImageError as error:
+            return Failure(FailureCause.INVALID_REQUEST, str(error))
+        except Exception as error:  # A chat template may raise anything.
+            return Failure(FailureCause.INVALID_REQUEST, f"the chat template refused the prompt: {error}")
+        if not ids:
+            return Failure(FailureCause.INVALID_REQUEST, "the prompt is empty")
+        if len(ids) >= self.context:
+            return Failure(
+                FailureCause.CONTEXT_LENGTH,
+                f"the prompt has {len(ids)} tokens; {self.name} reads {self.context}, its answer included",
+            )
+        return {"prompt_token_ids": ids}
+
+    def _make_parameters(self, request: Request) -> Any:
+        """Return vLLM's `SamplingParams`, or a failure if vLLM does not accept the values, such as a temperature of 3."""
+        from vllm import SamplingParams
+        from vllm.exceptions import VLLMValidationError
+        from vllm.sampling_params import StructuredOutputsParams
+
+        sampling = request.sampling
+        try:
+            return SamplingParams(
+                n=sampling.count,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                max_tokens=sampling.max_tokens,
+                stop=list(sampling.stop),
+                stop_token_ids=sorted(self._end_ids),
+                seed=Seeds(request.seed).derive("vllm").integer() >> 8 if sampling.temperature > 0 else None,
+                logprobs=0,
+                structured_outputs=StructuredOutputsParams(json=request.schema) if request.schema else None,
+            )
+        except (ValueError, VLLMValidationError) as error:
+            return Failure(FailureCause.INVALID_REQUEST, f"vLLM: {_first_line(error)}")
+
+    def _generate_batch(self, batch: list[tuple[int, dict[str, Any], Any]]) -> Iterator[tuple[int, list[Answer]]]:
+        """Generate one batch. If vLLM refuses it, its halves: one invalid request must not fail the others."""
+        from vllm.exceptions import VLLMValidationError
+
+        if not batch:
+            return
+        indices, prompts, parameters = zip(*batch, strict=True)
+        try:
+            outputs = self._llm.generate(list(prompts), list(parameters), use_tqdm=False, lora_request=self._adapter)
+        except Exception as error:  # vLLM raises whatever its layers raise.
+            if len(batch) > 1 and not _is_dead(error):
+                half = len(batch) // 2
+                yield from self._generate_batch(batch[:half])
+                yield from self._generate_batch(batch[half:])
+            else:
+                invalid = isinstance(error, ValueError | VLLMValidationError)
+                cause = FailureCause.INVALID_REQUEST if invalid else FailureCause.ENGINE
+                for index, count in zip(indices, (p.n for p in parameters), strict=True):
+                    yield index, [Failure(cause, f"vLLM: {_first_line(error)}")] * count
+            return
+        for index, output in zip(indices, outputs, strict=True):
+            ids = tuple(output.prompt_token_ids)
+            yield index, [self._to_completion(ids, choice) for choice in output.outputs]
+
+    def _to_completion(self, prompt: tuple[int, ...], choice: Any) -> Completion:
+        ids = tuple(choice.token_ids)
+        if choice.finish_reason == "length":
+            reason = StopReason.LENGTH
+        else:
+            reason = StopReason.STOP if isinstance(choice.stop_reason, str) else StopReason.END
+        return Completion(
+            text=choice.text,
+            token_ids=ids,
+            logprobs=tuple(steps[token].logprob for token, steps in zip(ids, choice.logprobs, strict=True)),
+            stop_reason=reason,
+            usage=Usage(len(prompt), len(ids)),
+            prompt_ids=prompt,
+        )
+
+
+def _strip_scheme(name: str) -> str:
+    return name.removeprefix("vllm:")
+
+
+def _load_processor(model: str) -> Any:
+    from transformers import AutoProcessor
+
+    return AutoProcessor.from_pretrained(model, use_fast=False)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}".removesuffix(": ")
+
+
+def _is_dead(error: BaseException) -> bool:
+    """Whether the engine is gone, so that asking again is useless."""
+    return type(error).__name__ == "EngineDeadError"
+
+
+@contextmanager
+def _keep_random_state() -> Iterator[None]:
+    """Put the global generators back that vLLM seeds when it starts."""
+    import numpy as np
+    import torch
+
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        torch.set_rng_state(states[2])

@@ -1,0 +1,61 @@
+"""Settings of `palaestra evaluate`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP, check_call_timeout
+from palaestra.recipes.settings import check_finite, check_minimum, parse_options, require, setting
+
+
+@dataclass(frozen=True)
+class EvaluateSettings:
+    """Settings of one evaluation. The command line's options and `settings.json` have the same names."""
+
+    plugins: tuple[str, ...] = setting((), "Files (my_task.py) or modules of your own that register tasks.")
+    task: str = setting("math-skills", "The task; `palaestra list tasks` lists them.")
+    task_options: tuple[str, ...] = setting((), "Options of the task, each as name=value, for example path=FOLDER.")
+    model: str = setting(
+        "nano",
+        "The model: a registered name, a folder, a hub id, or a service such as openai:MODEL or ADDRESS#MODEL.",
+    )
+    split: Literal["train", "validation", "test"] = setting("test", "The split of the task.")
+    problems: int = setting(
+        0, "Problems per skill; 0: all of a published data set, 25 of a task that generates its own."
+    )
+    limit: int = setting(0, "Maximum problems in all, taken from the skills in turn; 0: no limit.")
+    skills: tuple[str, ...] = setting((), "Only these skills; empty: all.")
+    shots: int = setting(0, "Worked problems of the train split before each question.")
+    samples: int = setting(1, "Answers per problem; with several, pass@k is reported.")
+    max_tokens: int = setting(0, "Maximum tokens of an answer; 0: the task's own limit.")
+    temperature: float = setting(0.0, "Sampling temperature; 0: greedy decoding.")
+    top_p: float = setting(1.0, "Nucleus sampling: the probability mass of the most likely tokens to sample from.")
+    stop: tuple[str, ...] = setting((), "Strings that end an answer, in addition to the model's end token.")
+    prompt: Literal["chat", "plain"] = setting(
+        "chat", "chat: apply the model's chat template if it has one; plain: always the bare text."
+    )
+    max_cost: float = setting(0.0, "Maximum dollars for the calls of a service; 0: no limit.")
+    call_timeout: float = setting(CALL_TIMEOUT, CALL_TIMEOUT_HELP)
+    engine_batch: int = setting(128, "Answers that are generated in one batch.")
+    device: str = setting("", "The device, for example cuda; empty: a GPU if there is one.")
+    seed: int = setting(0, "Seed of problems and sampling.")
+
+    def __post_init__(self) -> None:
+        check_finite(self)
+        check_minimum(self, 1, "samples", "engine_batch")
+        require(0 < self.top_p <= 1, f"setting 'top_p': expected above 0 and at most 1; got {self.top_p}")
+        check_minimum(self, 0, "problems", "limit", "shots", "max_tokens", "temperature", "max_cost", "seed")
+        check_call_timeout(self.call_timeout)
+        require(all(self.stop), "setting 'stop': expected texts that are not empty")
+        require(
+            self.samples == 1 or self.temperature > 0,
+            f"setting 'samples': {self.samples} answers at temperature 0 would all be the same; set a temperature",
+        )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the task, with `shots`."""
+        options = parse_options(self.task_options, "task_options")
+        require("shots" not in options, "setting 'task_options': give shots as the setting 'shots'")
+        return {"shots": self.shots, **options}

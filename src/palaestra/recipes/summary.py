@@ -1,0 +1,45 @@
+"""The keys that the summaries of all recipes share.
+
+before, after               the result before and after learning
+gain, gain_low, gain_high   the paired difference on the same problems, with its 95 % interval
+unit                        the unit of these numbers
+seconds                     the time of the committed work
+
+A key is `null` if it does not apply: an evaluation has no `before`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from palaestra.core.records import Attempt
+from palaestra.core.statistics import measure_gain, report_on
+from palaestra.runs.records import to_data
+
+PERCENT = "percent"
+"""The unit of accuracies. A gain is a difference of them, in percentage points."""
+
+
+def summarize_gain(before: Sequence[Attempt], after: Sequence[Attempt]) -> dict[str, Any]:
+    """Accuracy before and after in percent and the gain in points, with 95 % intervals, on the same problems."""
+    first, second, gain = report_on(before), report_on(after), measure_gain(before, after)
+    return {
+        "before": to_percent(first.accuracy),
+        "before_low": to_percent(first.low),
+        "before_high": to_percent(first.high),
+        "after": to_percent(second.accuracy),
+        "after_low": to_percent(second.low),
+        "after_high": to_percent(second.high),
+        "gain": round(gain.points, 2) if gain.count else None,
+        "gain_low": round(gain.low, 2) if gain.count else None,
+        "gain_high": round(gain.high, 2) if gain.count else None,
+        "unit": PERCENT,
+        "problems": gain.count,
+        "majority": None if first.majority is None else to_data(first.majority),
+    }
+
+
+def to_percent(rate: float | None) -> float | None:
+    """Convert a rate from 0 to 1 to percent, with two decimals."""
+    return None if rate is None else round(100 * rate, 2)

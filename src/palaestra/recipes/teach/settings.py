@@ -1,0 +1,131 @@
+"""Settings of `palaestra teach` and of its studies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP, check_call_timeout
+from palaestra.recipes.settings import check_finite, check_minimum, parse_options, setting
+
+TASK_WRITER = "task"
+"""The setting `writer` for the task's own generators."""
+STUDY_SETTINGS = ("teacher", "state", "writer", "learning", "start", "keep")
+"""Settings that may have several values in a study."""
+
+
+@dataclass(frozen=True)
+class TeachSettings:
+    """Settings of one teach run. The command line's options and `settings.json` have the same names."""
+
+    plugins: tuple[str, ...] = setting(
+        (), "Files (my_task.py) or modules of your own that register tasks, teachers and the like."
+    )
+    task: str = setting("math-skills", "The task to teach; `palaestra list tasks` lists them.")
+    task_options: tuple[str, ...] = setting((), "Options of the task, each as name=value, for example path=FOLDER.")
+    validation_tasks: tuple[str, ...] = setting(
+        (),
+        "Tasks whose validation problems the teacher sees, each NAME or 'NAME option=value ...' (also problems=N, "
+        "skills=A,B, taught=false), or several names separated by commas; empty: the task that is taught.",
+    )
+    test_tasks: tuple[str, ...] = setting(
+        (), "Tasks that the gain is measured on, in the same format; empty: the validation tasks."
+    )
+    student: str = setting("nano", "The model that learns: a registered name, a folder or a hub id.")
+    learning: str = setting("supervised", "How the student learns; `palaestra list students` lists the methods.")
+    student_options: tuple[str, ...] = setting((), "Options of the learning method, each as name=value.")
+    start: Literal["base", "last"] = setting(
+        "base",
+        "Where a round's training starts: base (the base model, on all data so far) or last (the last round's weights, "
+        "on the new data).",
+    )
+    keep: Literal["last", "best"] = setting(
+        "last",
+        "Which student is kept and tested: the last round's, or the one with the best validation accuracy, the base "
+        "model included.",
+    )
+    checkpoints: Literal["kept", "all"] = setting(
+        "kept", "Which weights stay in the run folder: those of the kept student, or those of every round."
+    )
+    teacher: str = setting("skill_tree", "The teacher; `palaestra list teachers` lists them.")
+    teacher_options: tuple[str, ...] = setting((), "Options of the teacher, each as name=value.")
+    writer: str = setting(
+        TASK_WRITER,
+        "What writes the examples: task (the task's own generators), or a model: openai:MODEL, ADDRESS#MODEL, a folder, ...",
+    )
+    planner: str = setting(
+        "",
+        "The model that the teacher plans with (skill_tree with policy=model), named like a writer; empty: the writer.",
+    )
+    prompts: str = setting("", "A folder with prompt templates that replace the built-in ones of the same names.")
+    state: Literal["on", "off"] = setting("on", "Whether the teacher sees the student's results.")
+    references: bool = setting(False, "Whether the teacher also sees the expected answers of validation problems.")
+    quality: Literal["auto", "on", "off"] = setting(
+        "auto", "Whether lessons go through quality checks; auto: if a language model writes them."
+    )
+    checks: tuple[str, ...] = setting((), "Only these quality checks; empty: all.")
+    skills: tuple[str, ...] = setting((), "Only these skills of the task; empty: all.")
+    discover: str = setting(
+        "", "The model that discovers the skills of the problems, named like a writer; empty: the task's own skills."
+    )
+    skills_file: str = setting(
+        "",
+        "A file with the skill of each problem: JSON or JSON Lines of problem ids and skills, or the skills.json of a "
+        "run with discover.",
+    )
+    categories: int = setting(0, "Number of skills to discover; 0: the model decides.")
+    discover_train: int = setting(0, "Train problems per skill for the discovery, in addition to validation problems.")
+    rounds: int = setting(3, "Rounds of lesson, training and evaluation.")
+    lesson_size: int = setting(160, "Examples in one lesson.")
+    budget: int = setting(0, "Maximum examples in all lessons; 0: rounds times lesson size.")
+    validation: int = setting(12, "Validation problems per skill, which the teacher sees.")
+    test: int = setting(25, "Test problems per skill, which the gain is measured on.")
+    test_every_round: bool = setting(False, "Test the student after every round; the teacher never sees the results.")
+    top_up: int = setting(2, "How often missing examples of a lesson are ordered again; 0: never.")
+    accumulate: int = setting(1, "How often the teacher is called for one lesson.")
+    answer_tokens: int = setting(0, "Maximum tokens of a student's answer; 0: the task's own limit.")
+    max_cost: float = setting(0.0, "Maximum dollars for model calls (writer, planner, discover); 0: no limit.")
+    max_calls: int = setting(0, "Maximum number of these calls; 0: no limit.")
+    max_tokens: int = setting(0, "Maximum tokens of these calls, prompts and completions; 0: no limit.")
+    call_timeout: float = setting(CALL_TIMEOUT, CALL_TIMEOUT_HELP)
+    in_flight: int = setting(16, "Concurrent calls to a service.")
+    cache: str = setting("", "The file that caches all answers of these models; empty: the user's cache, for all runs.")
+    method: Literal["auto", "full", "lora"] = setting(
+        "auto", "Train all weights or a LoRA adapter; auto: all weights up to 20 M parameters."
+    )
+    epochs: int = setting(4, "Epochs of each round's training.")
+    batch_size: int = setting(8, "Examples in a training batch.")
+    learning_rate: float = setting(0.0, "Peak learning rate; 0: 5e-4 for all weights and 2e-4 for LoRA.")
+    rank: int = setting(16, "Rank of a LoRA adapter.")
+    engine_batch: int = setting(128, "Answers that are generated in one batch.")
+    device: str = setting("", "The device, for example cuda; empty: a GPU if there is one.")
+    threads: int = setting(0, "CPU threads; 0: torch's default.")
+    checkpoint_seconds: float = setting(120.0, "Seconds between two checkpoints of a running training.")
+    seed: int = setting(0, "Seed of problems, lessons and training.")
+
+    def __post_init__(self) -> None:
+        check_finite(self)
+        check_minimum(self, 1, "rounds", "lesson_size", "validation", "test", "epochs", "batch_size", "rank")
+        check_minimum(self, 1, "engine_batch", "accumulate", "in_flight")
+        check_minimum(self, 0, "answer_tokens", "max_cost", "max_calls", "max_tokens", "categories", "discover_train")
+        check_minimum(self, 0, "top_up", "budget", "learning_rate", "threads", "checkpoint_seconds", "seed")
+        check_call_timeout(self.call_timeout)
+
+    def parse(self, name: str) -> dict[str, Any]:
+        """Parse `task_options`, `student_options` or `teacher_options`."""
+        return parse_options(getattr(self, name), name)
+
+    @property
+    def chosen_skills(self) -> tuple[str, ...]:
+        """Skills that the teacher is restricted to. Discovered skills already come from problems of `skills`."""
+        return () if self.discover or self.skills_file else self.own_skills
+
+    @property
+    def own_skills(self) -> tuple[str, ...]:
+        """Skills to select from the taught task. A task group selects them itself."""
+        return () if self.validation_tasks else self.skills
+
+    @property
+    def data_budget(self) -> int:
+        """Maximum examples in all lessons."""
+        return self.budget or self.rounds * self.lesson_size

@@ -1,0 +1,168 @@
+"""Settings of a training run. The hyperparameters are those of the algorithm's own config dataclass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, TypeVar
+
+from palaestra.core.errors import EnvError, SettingsError, suggest
+from palaestra.core.plugins import load_plugins
+from palaestra.core.settings import check_ranges, setting
+from palaestra.learn.algorithms import ALGORITHMS, AlgorithmConfig
+from palaestra.recipes.settings import build, parse_options, require
+from palaestra.recipes.train.presets import find_preset
+
+T = TypeVar("T")
+
+RENAMED = {
+    "epochs": "n_epochs",
+    "clip": "clip_range",
+    "clip_high": "clip_range_high",
+    "value_clip": "clip_range_vf",
+    "value_weight": "vf_coef",
+    "critic_rate": "critic_learning_rate",
+    "minibatch": "batch_size",
+    "minibatches": "num_minibatches",
+    "entropy": "ent_coef",
+    "kl": "kl_coef",
+    "anneal": "anneal_lr",
+    "weighting": "loss_aggregation",
+    "mask_truncated": "mask_truncated_completions",
+}
+"""Hyperparameters of earlier versions by their old names."""
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """Settings of a training run: the options of the command line, the keywords of `train`, and `settings.json`.
+
+    `None` is replaced by the preset of the environment (`palaestra.recipes.train.presets`); a run's `settings.json`
+    contains the replaced values.
+    """
+
+    plugins: tuple[str, ...] = setting((), "Files (my_env.py) or modules that register environments or algorithms.")
+    env: str = setting("CoTEnv-v0", "Environment: a Gymnasium id, see `palaestra list environments`.")
+    env_options: tuple[str, ...] = setting((), "Options of the environment, each as name=value (value in JSON).")
+    algorithm: str | None = setting(
+        None, "Algorithm: see `palaestra list algorithms`; by default grpo for language models and ppo for others."
+    )
+    hyperparameters: Mapping[str, Any] = field(
+        default_factory=dict, metadata={"help": "Hyperparameters: fields of the algorithm's config dataclass."}
+    )
+    policy: Literal["lm", "mlp", "transformer"] | None = setting(
+        None, "Policy: a language model, a perceptron, or a transformer over the history of observations."
+    )
+    model: str = setting("nano", "Language model: a name of the model shelf, a folder, or a hub id.")
+    method: Literal["auto", "full", "lora"] = setting(
+        "auto", "Train all weights or a LoRA adapter; auto: all weights up to 20 M parameters."
+    )
+    rank: int = setting(16, "Rank of the LoRA adapter.", low=1)
+    critic: Literal["head", "separate"] = setting(
+        "head", "Critic of a language model: a value head on the policy, or a separate model."
+    )
+    iterations: int | None = setting(None, "Iterations; each collects episodes and updates the policy.", low=1)
+    slots: int | None = setting(None, "Parallel environments or sequences.", low=1)
+    episodes: int | None = setting(None, "Episodes per iteration, for language models.", low=1)
+    steps: int | None = setting(None, "Steps per slot and iteration, for classic environments.", low=1)
+    temperature: float = setting(1.0, "Sampling temperature during training.", above=0)
+    max_tokens: int = setting(72, "Maximum tokens of a response; at the turn scale, of a message.", low=1)
+    normalise_observations: bool | None = setting(
+        None, "Normalise observations by their running mean and standard deviation."
+    )
+    activation: Literal["relu", "tanh"] | None = setting(None, "Activation function of the perceptron.")
+    reward_scale: float | None = setting(
+        None, "Factor of the rewards during training; reported returns are not scaled.", low=0
+    )
+    width: int = setting(64, "Width of the layers of a perceptron or transformer policy.", low=1)
+    layers: int = setting(2, "Number of layers of a perceptron or transformer policy.", low=1)
+    window: int = setting(8, "Observations in the history of a transformer policy.", low=1)
+    evaluate_every: int = setting(0, "Iterations between evaluations; 0 evaluates before and after training.", low=0)
+    evaluation: int | None = setting(
+        None, "Held-out problems per skill, prompts, or episodes of an evaluation; 0 disables it.", low=0
+    )
+    stop_at: float | None = setting(None, "Stop when the mean return of the last 100 episodes reaches this value.")
+    checkpoint_every: int = setting(10, "Iterations between checkpoints.", low=1)
+    keep_trajectories: int = setting(4, "Episodes per iteration that the store keeps.", low=0)
+    tensorboard: bool = setting(False, "Also write the metrics for TensorBoard (extra: tensorboard).")
+    wandb: str = setting("", "Weights & Biases project to log to (extra: wandb).")
+    device: str = setting("", "Device, for example cuda; empty: a GPU if there is one.")
+    threads: int = setting(0, "CPU threads; 0: torch's default.", low=0)
+    seed: int = setting(0, "Seed of all randomness.", low=0)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the environment."""
+        return parse_options(self.env_options, "env_options")
+
+
+def make_settings(values: Mapping[str, Any]) -> TrainSettings:
+    """Build settings from plain values. Names that are not settings of the run are hyperparameters of the algorithm.
+
+    Raises:
+        SettingsError: a value of the wrong type, or the old name of a hyperparameter.
+    """
+    own = {f.name for f in fields(TrainSettings)}
+    for name in values:
+        if name in RENAMED:
+            raise SettingsError(f"setting '{name}' is now '{RENAMED[name]}'")
+    hyperparameters = {name: value for name, value in values.items() if name not in own}
+    run = {name: value for name, value in values.items() if name in own}
+    return build(TrainSettings, run | {"hyperparameters": {**run.get("hyperparameters", {}), **hyperparameters}})
+
+
+def make_config(algorithm: str, hyperparameters: Mapping[str, Any]) -> AlgorithmConfig:
+    """Build the config of a registered algorithm.
+
+    Raises:
+        UnknownNameError: no algorithm has that name.
+        SettingsError: an unknown hyperparameter, or a value of the wrong type or out of range.
+    """
+    kind: type[AlgorithmConfig] = ALGORITHMS.get(algorithm).Config
+    known = [f.name for f in fields(kind)]
+    for name in hyperparameters:
+        if name not in known:
+            names = [*known, *(f.name for f in fields(TrainSettings))]
+            raise SettingsError(f"unknown setting '{name}' of algorithm '{algorithm}'; {suggest(name, names)}")
+    return build(kind, hyperparameters)
+
+
+def fill_presets(settings: TrainSettings) -> TrainSettings:
+    """Replace every `None` and every missing hyperparameter by the preset of the environment.
+
+    Raises:
+        EnvError: the policy does not fit the environment.
+        SettingsError: an unknown hyperparameter, or episodes that cannot be divided into groups.
+    """
+    from palaestra.envs.factory import detect_kind
+
+    load_plugins(settings.plugins)
+    kind = detect_kind(settings.env, settings.options)
+    language = kind != "control"
+    policy = settings.policy or ("lm" if language else "mlp")
+    if (policy == "lm") != language:
+        actions = {"token": "tokens", "turn": "messages", "control": "classic actions"}[kind]
+        raise EnvError(f"policy '{policy}' does not fit {settings.env}, whose actions are {actions}; use "
+                       f"{'lm' if language else 'mlp or transformer'}")  # fmt: skip
+    algorithm = settings.algorithm or ("grpo" if language else "ppo")
+    ALGORITHMS.check(algorithm)
+    preset = find_preset(kind, settings.env, algorithm)
+    config = make_config(algorithm, {**preset.hyperparameters, **settings.hyperparameters})
+    missing = {name: value for name, value in preset.settings.items() if getattr(settings, name) is None}
+    settings = replace(settings, policy=policy, algorithm=algorithm, hyperparameters=asdict(config), **missing)
+    name = "episodes" if language else "slots"
+    count = getattr(settings, name)
+    require(
+        count % config.group_size == 0,
+        f"setting '{name}': expected a multiple of the group size {config.group_size}; got {count}",
+    )
+    return settings
+
+
+def unwrap(value: T | None) -> T:
+    """The value of a setting that `fill_presets` has filled in."""
+    assert value is not None
+    return value

@@ -1,0 +1,175 @@
+"""The vLLM engine against vLLM itself and against the transformers engine. Runs in an environment with vLLM."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from palaestra.core.errors import EngineError, ModelError
+from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, Message, Split, StopReason, TextPart
+from palaestra.engines import models
+from palaestra.engines.base import Request, Sampling
+from palaestra.engines.transformers import TransformersEngine
+from palaestra.tasks.math.task import MathSkills
+
+pytest.importorskip("vllm")
+from palaestra.engines.vllm import VLLMEngine
+
+pytestmark = [pytest.mark.backends, pytest.mark.filterwarnings("ignore")]  # vLLM warns of its own dependencies
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[VLLMEngine]:
+    engine = VLLMEngine(models.locate("nano"), "nano", max_lora_rank=8, dtype="float32", enforce_eager=True)
+    yield engine
+    engine.close()
+
+
+def ask(engine: VLLMEngine, *requests: Request) -> list[Completion]:
+    completions = [answers[0] for answers in engine.generate(requests)]
+    assert all(isinstance(completion, Completion) for completion in completions), completions
+    return completions  # type: ignore[return-value]
+
+
+def make_requests(sampling: Sampling, count: int = 3) -> list[Request]:
+    return [Request(problem.messages, sampling) for problem in MathSkills().problems(Split.TEST, count, 0)]
+
+
+def test_greedy_texts_ids_and_log_probs_are_those_of_the_transformers_engine(engine: VLLMEngine) -> None:
+    requests = make_requests(Sampling(40))
+    ours, theirs = ask(engine, *requests), ask(models.load("nano").engine(), *requests)  # type: ignore[arg-type]
+    assert [a.prompt_ids for a in ours] == [a.prompt_ids for a in theirs]
+    same = [(a, b) for a, b in zip(ours, theirs, strict=True) if a.token_ids == b.token_ids]
+    # Kernels round differently: a tie between two tokens may fall the other way.
+    assert len(same) >= 0.95 * len(requests)
+    for a, b in same:
+        assert (a.text, a.stop_reason, a.usage) == (b.text, b.stop_reason, b.usage)
+        torch.testing.assert_close(torch.tensor(a.logprobs), torch.tensor(b.logprobs), atol=1e-3, rtol=0)
+
+
+def test_a_request_has_as_many_completions_as_it_asks_for_and_its_own_seed(engine: VLLMEngine) -> None:
+    messages = (Message("user", "A farmer has 13 hens and 48 eggs. Why?"),)
+    sampling = Sampling(12, temperature=2.0, count=6)
+    (first,), (other,) = (
+        engine.generate([Request(messages, sampling, 1)]),
+        engine.generate([Request(messages, sampling, 2)]),
+    )
+    again = engine.generate([Request(messages, Sampling(12), 9), Request(messages, sampling, 1)])[1]
+    assert len(first) == 6
+    assert len({answer.token_ids for answer in first}) > 1  # type: ignore[union-attr]
+    assert [a.token_ids for a in first] == [a.token_ids for a in again]  # type: ignore[union-attr]
+    assert [a.token_ids for a in first] != [a.token_ids for a in other]  # type: ignore[union-attr]
+
+
+def test_stop_strings_limits_and_failures_are_per_request(engine: VLLMEngine) -> None:
+    question = (Message("user", "What is 3 + 4?"),)
+    image = (Message("user", (TextPart("What?"), ImagePart("missing.png"))),)
+    answers = engine.generate(
+        [
+            Request(question, Sampling(40, stop=("Answer",))),
+            Request(question, Sampling(3)),
+            Request((Message("user", "3 + 4 " * 400),), Sampling(40, count=2)),
+            Request(image, Sampling(40)),
+            Request(question, Sampling(40), schema='{"type": "no such type"}'),
+            Request(question, Sampling(40, temperature=3.0)),
+            Request(question, Sampling(40)),
+        ]
+    )
+    stopped, cut, long, pictured, malformed, hot, plain = answers
+    assert isinstance(stopped[0], Completion)
+    assert (stopped[0].text, stopped[0].stop_reason) == ("3+4=7. ", StopReason.STOP)
+    assert isinstance(cut[0], Completion)
+    assert (len(cut[0].token_ids), cut[0].stop_reason) == (3, StopReason.LENGTH)
+    assert [answer.cause for answer in long if isinstance(answer, Failure)] == [FailureCause.CONTEXT_LENGTH] * 2
+    assert isinstance(pictured[0], Failure)
+    assert pictured[0].cause is FailureCause.INVALID_REQUEST
+    assert isinstance(malformed[0], Failure)
+    assert malformed[0].cause is FailureCause.INVALID_REQUEST
+    assert isinstance(hot[0], Failure)
+    assert "temperature must be in [0, 2]" in hot[0].message
+    assert isinstance(plain[0], Completion)
+    assert (plain[0].text, plain[0].stop_reason) == ("3+4=7. Answer: 7", StopReason.END)
+
+
+def test_an_answer_follows_its_schema(engine: VLLMEngine) -> None:
+    schema = json.dumps({"type": "object", "properties": {"n": {"enum": [7, 8]}}, "required": ["n"]})
+    (answer,) = ask(engine, Request((Message("user", "What is 3 + 4?"),), Sampling(40), schema=schema))
+    assert json.loads(answer.text)["n"] in (7, 8)
+
+
+def test_adapters_are_swapped_in_a_live_engine(engine: VLLMEngine, tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    requests = make_requests(Sampling(20), 1)
+    base = [answer.token_ids for answer in ask(engine, *requests)]
+    expected = {}
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        loaded = models.load("nano")
+        config = LoraConfig(r=8, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+        adapted = get_peft_model(loaded.weights, config)
+        adapted.save_pretrained(tmp_path / "adapter")  # the same folder: only the id tells them apart
+        reference = TransformersEngine(adapted, loaded.tokenizer)
+        expected[seed] = [answer.text for answer in ask(reference, *requests)]  # type: ignore[arg-type]
+        engine.load_adapter(tmp_path / "adapter")
+        assert [answer.text for answer in ask(engine, *requests)] == expected[seed]
+    assert expected[1] != expected[2]
+    engine.unload_adapter()
+    assert [answer.token_ids for answer in ask(engine, *requests)] == base
+    with pytest.raises(ModelError, match="vLLM cannot load the adapter"):
+        engine.load_adapter(tmp_path / "nothing")
+
+
+def test_new_weights_take_effect_at_once_and_old_prefixes_are_dropped(engine: VLLMEngine) -> None:
+    requests = make_requests(Sampling(20), 1)
+    base = ask(engine, *requests)
+    loaded = models.load("nano")
+    original = {name: tensor.clone() for name, tensor in loaded.weights.state_dict().items()}
+    with torch.no_grad():
+        for parameter in loaded.weights.parameters():
+            parameter.add_(0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
+    expected = ask(loaded.engine(), *requests)  # type: ignore[arg-type]
+    engine.update_weights(loaded.weights.state_dict())
+    changed = ask(engine, *requests)
+    assert [answer.text for answer in changed] == [answer.text for answer in expected]
+    assert [answer.text for answer in changed] != [answer.text for answer in base]
+    engine.update_weights(original)
+    assert [answer.token_ids for answer in ask(engine, *requests)] == [answer.token_ids for answer in base]
+
+
+def test_global_generators_are_left_alone_and_no_process_is_left() -> None:
+    psutil = pytest.importorskip("psutil")
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    engine = VLLMEngine(models.locate("nano"), dtype="float32", enforce_eager=True)
+    assert torch.equal(torch.rand(3), expected)
+    with pytest.raises(ModelError, match="without adapters; set max_lora_rank"):
+        engine.load_adapter(Path("anywhere"))
+    engine.close()
+    engine.close()
+    assert psutil.Process().children(recursive=True) == []
+    with pytest.raises(EngineError, match="is closed"):
+        engine.generate([])
+
+
+def test_images_are_read() -> None:
+    pytest.importorskip("torchvision", reason="vLLM's Llava needs torchvision")
+    from palaestra.tasks.vision.task import VisionSkills
+
+    requests = [Request(p.messages, Sampling(20)) for p in VisionSkills().problems(Split.TEST, 2, 0)]
+    expected = ask(models.load("nano-vlm").engine(), *requests)  # type: ignore[arg-type]
+    engine = VLLMEngine(models.locate("nano-vlm"), dtype="float32", enforce_eager=True)
+    answers = ask(engine, *requests)
+    engine.close()
+    assert [a.prompt_ids for a in answers] == [a.prompt_ids for a in expected]
+    same = sum(a.text == b.text for a, b in zip(answers, expected, strict=True))
+    assert same >= 0.95 * len(requests)
+
+
+def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match="vLLM cannot load"):
+        VLLMEngine(str(tmp_path))
