@@ -1,11 +1,11 @@
 """HumanEval, MBPP, CodeContests and LiveCodeBench, by hub id or path.
 
-**Parts.** A data set that its publisher divided keeps its parts. The others get train and validation parts (`parts="auto"`):
-LiveCodeBench by date, HumanEval, and CodeContests where only its test file is there, by the hash of the problem's id (see
-`palaestra.tasks.parts`). With `parts="published"` all of it is what its publisher says, which is test.
+**Parts.** Published splits are kept. Data sets without them get train and validation parts (`parts="auto"`): LiveCodeBench
+by date; HumanEval, and CodeContests with only its test file, by the hash of the problem's id (see
+`palaestra.tasks.parts`). With `parts="published"` all these problems are test.
 
-**Memory.** The data is scanned when a part is first asked for. Questions and solutions are kept; tests, which may be gigabytes, are
-read again from the file when an answer is scored.
+**Memory.** The data is scanned on first use. Questions and solutions are kept in memory. Tests, which may take gigabytes,
+are read again from the file when an answer is scored.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from palaestra.tasks.tables import Table, open_table
 BEGUN = "Complete this Python function. Answer with the whole function in a fenced code block.\n\n```python\n{begun}```"
 PARTS = ("auto", "published")
 RECENT = 16
-"""Problems whose tests are kept in memory: several answers to one problem are often scored one after the other."""
+"""Number of problems whose tests are cached: several answers to one problem are often scored in a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A problem without its tests, and where its row is."""
+    """A problem without its tests, and the location of its row."""
 
     problem: CodeProblem
     table: Table
@@ -87,7 +87,7 @@ class PublishedCode(CodeTask):
         return problems
 
     def get_shots(self, skill: str, count: int) -> list[Example]:
-        """The first problems of the train part that come with a solution. LiveCodeBench has none."""
+        """The first problems of the train part that have a solution. LiveCodeBench has none."""
         worked = (problem for problem in self._scan(Split.TRAIN) if problem.solution and problem.skill == skill)
         return [
             Example(
@@ -97,9 +97,9 @@ class PublishedCode(CodeTask):
         ]
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
-        """Drawn problems of `code-skills` that ask for the same form: programs, functions or methods.
+        """Problems of `code-skills` of the same form: programs, functions or methods.
 
-        They are short and need no language model. They know nothing of the data set's levels: `subskill` is only noted.
+        They are generated without a language model and do not depend on `subskill`, which is only recorded.
         """
         check_skills(self, [skill])
         if subskill and subskill not in self.skills()[skill]:
@@ -125,7 +125,7 @@ class PublishedCode(CodeTask):
         return examples
 
     def to_problem(self, example: Example) -> Problem | None:
-        """No example becomes a problem: the tests of a written one are run by the check `executes`."""
+        """Always None: the quality check `executes` runs the tests of an example."""
         return None
 
     def read_all(self) -> Iterator[CodeProblem]:
@@ -135,19 +135,19 @@ class PublishedCode(CodeTask):
                 yield self._complete(entry)
 
     def _is_asked(self, problem: CodeProblem) -> bool:
-        """Whether a problem of the set is among those of the task."""
+        """Whether the task includes a problem of the data set."""
         return True
 
     def _files_and_parts(self) -> Mapping[str, Split | None]:
-        """The files (or splits of the hub), each with the part that it is; `None` where each problem has its own part."""
+        """The files (or splits on the hub) and their parts; `None` if the part depends on the problem."""
         return {"test": Split.TEST if self.parts == "published" else None}
 
     def _part(self, problem: CodeProblem, row: Row) -> Split:
-        """The part of a problem in a file that is not one part."""
+        """The part of a problem in a file without a fixed part."""
         return part_by_hash(problem.id)
 
     def _describe(self, row: Row, split: Split) -> CodeProblem:
-        """A problem without what only scoring needs."""
+        """A problem without the data that only scoring needs."""
         return FORMATS[self.name](row, split)
 
     def _complete(self, entry: Entry) -> CodeProblem:
@@ -159,7 +159,7 @@ class PublishedCode(CodeTask):
         return self._recent(problem.id)
 
     def _read_problem(self, identity: str) -> CodeProblem:
-        # The parts that were asked for come first: the others may be large.
+        # Loaded files first: the others may be large.
         for name in sorted(self._names(), key=lambda name: name not in self._tables):
             if entry := self._index(name).get(identity):
                 return self._complete(entry)
@@ -179,7 +179,7 @@ class PublishedCode(CodeTask):
         return {key: entry for index in indexes for key, entry in index.items() if entry.problem.split is split}
 
     def _scan(self, split: Split) -> Iterator[CodeProblem]:
-        """The problems of a part one after the other; a file that was not read yet is only read as far as is needed."""
+        """Iterate over the problems of a part. A file that is not loaded is only read as far as necessary."""
         for name in self._names(split):
             known = self._tables.get(name)
             entries = known.values() if known is not None else self._entries(name)

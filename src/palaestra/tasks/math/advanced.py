@@ -1,6 +1,6 @@
-"""Operations that a nano-sized student does not have, and will not get from a few hundred examples.
+"""Operations that a nano-sized student cannot learn from a few hundred examples.
 
-They are here so that a teacher's choices matter: a good one notices, and spends its data elsewhere.
+They make the choices of a teacher matter: a good teacher spends its data on other skills.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The plain operations: what a student of this family is expected to know already."""
+"""The basic operations, which the embedded student knows already."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ _SAME_FACTOR = {
     100: (("metres", "centimetres"),),
     1000: (("kilometres", "metres"), ("kilograms", "grams"), ("tonnes", "kilograms")),
 }
-"""Conversions with the same factor: 3 km in m and 3 kg in g have the same numbers. One of them stands for all, each in turn."""
+"""Conversions with the same factor: 3 km in m and 3 kg in g have the same numbers. Each represents the others in turn."""
 
 
 def _convert(rng: np.random.Generator, table: tuple[tuple[str, str, int], ...]) -> MathDraft:

@@ -1,4 +1,4 @@
-"""What a procedural skill is made of: drafts, drawn by a generator, and how to word them."""
+"""Drafts of procedural problems, and the skills that draw them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from palaestra.tasks.sampling import format_response
 
 @dataclass(frozen=True, slots=True)
 class MathDraft:
-    """One drawn problem before it is given to anyone.
+    """A drawn problem.
 
     Arguments:
-        question: the text that is asked.
-        steps: the worked reasoning, one equation or remark a step.
+        question: the prompt.
+        steps: the worked reasoning, one equation or remark per step.
         answer: the exact answer.
-        key: what makes this problem the same problem under any wording. Its hash decides the split.
-        like: the key of the problem that stands for all of the skill with the same numbers, in any order, and the same
-            answer; empty where that is this one.
+        key: identifies the problem under any wording. Its hash decides the split.
+        like: the key of the problem that represents all problems of the skill with the same numbers, in any order, and
+            the same answer; empty if it is this one.
     """
 
     question: str
@@ -32,7 +32,7 @@ class MathDraft:
 
     @property
     def response(self) -> str:
-        """The worked reasoning and the answer, as a student is to write them."""
+        """The worked reasoning and the answer, as a student should write them."""
         return format_response(self.steps, self.answer)
 
 

@@ -1,9 +1,8 @@
-r"""The final answer of a free text, and how it was found.
+r"""Extract the final answer from free text.
 
-Looked for in this order, the last of each kind: "Final answer:" after the last box, a box, a line after `####`, what
-follows "the answer is" or "Final answer:", the last formula, the last number. Boxes that are joined by commas, "and" or
-"or" are one list. Where a response thinks aloud first (`<think>`), only what comes after counts. Every search is
-linear in the length of the text.
+The search tries, in this order and from the end: "Final answer:" after the last box, a box, a line after `####`, the text
+after "the answer is" or "Final answer:", the last formula, the last number. Boxes that are joined by commas, "and" or
+"or" are one list. Text before `</think>` is ignored. Every search takes linear time.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from palaestra.tasks.math.equivalence.compare import is_answer
 
 
 class Evidence(StrEnum):
-    """How an answer was found, from the surest to the weakest."""
+    """Where an answer was found, from the most to the least certain."""
 
     BOXED = "boxed"
     UNCLOSED_BOX = "unclosed box"
@@ -29,19 +28,19 @@ class Evidence(StrEnum):
     """The last formula between dollars or in LaTeX brackets, in the last line that has any."""
     NUMBER = "last number"
     WHOLE = "whole text"
-    """The text is nothing but an answer."""
+    """The text is an answer and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExtractedAnswer:
-    """An answer, and how it was found."""
+    """An answer, and where it was found."""
 
     text: str
     evidence: Evidence
 
 
 Box = tuple[int, int, int, Evidence]
-"""Where a box's command starts, where its content starts and ends, and whether it is closed."""
+"""The start of the command, the start and end of the content, and whether the box is closed."""
 
 _THOUGHT = "</think>"
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![a-zA-Z])\s*")
@@ -69,7 +68,7 @@ _VERB = re.compile(r"\b(?:is|are|was|were|equals?|be)\b|=", re.IGNORECASE)
 _NAME = re.compile(r"\\?[A-Za-z]+(?:_(?:\w|\{\w{1,9}\}))?'?")
 _STATES = re.compile(r"\s*(?:=|:|\b(?:is|are|was|equals?|must be|would be)\b)\s*", re.IGNORECASE)
 _SEPARATOR = re.compile(r"\s*(?:,|,?\s*\b(?:and|or)\b)\s*", re.IGNORECASE)
-# What stands between two boxes: nothing but layout, and words that end with "and".
+# The text between two boxes of a list: layout, and words that end with "and".
 _LAYOUT = re.compile(r"\\(?:text|mathrm|textbf)\s*\{|\\(?:q?quad|[,;! ()\[\]])|[\s${}]+")
 _ASSIGNING = re.compile(r"[A-Za-z](?:_\w+|\([a-z]\))?\s*=\s*$")
 _JOINING = re.compile(r"[,;&+]*|(?:[\w(),;]+ ){0,6}(?:and|or)", re.IGNORECASE)
@@ -79,21 +78,21 @@ _NO_WORDS = re.compile(r"\\[A-Za-z]+|(?<![A-Za-z])(?:and|or)(?![a-z])")
 _MAX_GAP = 80
 """Boxes further apart than this many characters are not joined."""
 _MAX_BOXES = 40
-"""How many boxes at most are one list."""
+"""Maximum number of boxes in a list."""
 _SENTENCE = re.compile(r"(?<=[^\s\d])\.(?=\s+[A-Z(])|(?<=\d)\.(?=\s+[A-Z])|[!?](?=\s+[A-Z])|\n")
 _DENIED = re.compile(r"(?:not|never|neither|no longer|unclear|unknown)\b", re.IGNORECASE)
 _NOT = re.compile(r"\b(?:not|n't|never)(?: be| equal to)?\s\$?\Z", re.IGNORECASE)
 _MAX_TEXT = 200_000
-"""How many characters of a text's end are looked at."""
+"""Maximum number of characters that are searched, at the end of the text."""
 _TAIL = 4000
-"""How many characters of a text's end the weaker searches look at."""
+"""The same for the less certain searches."""
 _MAX_ANSWER = 2000
 _CANDIDATES = 20
-"""How many boxes or phrases are looked at from the end before a text counts as having none."""
+"""Maximum number of boxes or phrases that are tried, from the end."""
 
 
 def extract(text: str) -> ExtractedAnswer | None:
-    r"""The final answer of `text`; `None` where it gives none.
+    r"""The final answer of `text`; `None` if there is none.
 
     >>> extract(r"So we get $\boxed{\frac{1}{2}}$.")
     ExtractedAnswer(text='\\frac{1}{2}', evidence=<Evidence.BOXED: 'boxed'>)
@@ -114,7 +113,7 @@ def extract(text: str) -> ExtractedAnswer | None:
 
 
 def find_boxed(text: str) -> ExtractedAnswer | None:
-    """The last box that holds something, with the boxes that are joined to it; of nested boxes the outermost."""
+    """The last box that is not empty, with the boxes that are joined to it. Of nested boxes the outermost counts."""
     box = _last_box(text)
     return box[0] if box else None
 
@@ -137,7 +136,7 @@ def _last_box(text: str) -> tuple[ExtractedAnswer, int] | None:
         _, start, end, evidence = boxes[last]
         inner = text[start:end].strip()
         if evidence is Evidence.UNCLOSED_BOX:
-            # Cut off, or one brace too few: the rest of the line is what there is.
+            # Truncated, or a brace is missing: take the rest of the line.
             inner = _LINE_END.split(inner, maxsplit=1)[0].strip()
         if is_answer(inner):
             return ExtractedAnswer(_join_boxes(text, boxes, last, inner) if last else inner, evidence), end + 1
@@ -145,7 +144,7 @@ def _last_box(text: str) -> tuple[ExtractedAnswer, int] | None:
 
 
 def _join_boxes(text: str, boxes: list[Box], last: int, answer: str) -> str:
-    """The answer in box `last` after those in the boxes before it that belong to the same list."""
+    """The answers of box `last` and of the boxes before it that belong to the same list."""
     answers, separator = [answer], ", "
     for index in range(last - 1, max(-1, last - _MAX_BOXES), -1):
         _, start, end, _ = boxes[index]
@@ -178,7 +177,7 @@ def _boxes(text: str) -> list[Box]:
 
 
 def _joins(between: str) -> bool:
-    """Whether the text between two boxes makes them one list."""
+    """Whether the text between two boxes joins them to a list."""
     if len(between) > _MAX_GAP:
         return False
     words = _ASSIGNING.sub("", " ".join(_LAYOUT.sub(" ", between).rstrip("\\").split())).strip()
@@ -226,7 +225,7 @@ def _phrase(text: str) -> ExtractedAnswer | None:
     start = max(lowered.rfind("answer"), lowered.rfind("result"), lowered.rfind("solution"))
     if start < 0:
         return None
-    # From the last mark backwards: a mark that nothing follows ("the answer is below.") does not count.
+    # Backwards from the last mark. A mark without an answer ("the answer is below.") is skipped.
     for match in list(_PHRASE.finditer(text, max(0, start - 20_000)))[: -_CANDIDATES - 1 : -1]:
         rest = text[match.end() : match.end() + _MAX_ANSWER].lstrip()
         weak = not match.group().lower().lstrip().startswith("answer")
@@ -237,7 +236,7 @@ def _phrase(text: str) -> ExtractedAnswer | None:
 
 
 def _narrow(rest: str) -> str | None:
-    """The answer at the head of what follows a phrase: its formula, or its sentence down to the number in it."""
+    """The answer at the start of the text after a phrase: its formula, or its sentence reduced to the number in it."""
     if _DENIED.match(rest):
         return None
     span = _SPAN.match(rest)
@@ -256,7 +255,7 @@ def _narrow(rest: str) -> str | None:
 
 
 def _find_stated(sentence: str) -> str | None:
-    """The formulas or numbers that a sentence states: those after its last verb if they are a list, else the last.
+    """The formulas or numbers in a sentence: those after its last verb if they are a list, else the last one.
 
     A variable such as $n$ only counts if there is nothing else.
     """
@@ -295,7 +294,7 @@ def _inner(span: re.Match[str]) -> str:
 
 
 def _whole(text: str) -> ExtractedAnswer | None:
-    """A text that is nothing but an answer, such as `18` or `**x = 5**`."""
+    """A text that is only an answer, such as `18` or `**x = 5**`."""
     plain = text.strip()
     if len(plain) > 200 or "\n" in plain or re.search(r"[A-Za-z]{2,}", _NO_WORDS.sub("", plain)):
         return None

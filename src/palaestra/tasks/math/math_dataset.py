@@ -34,7 +34,7 @@ class MATH(WorkedTask):
     turn, so a subset is balanced as far as the dataset is.
 
     Arguments:
-        limit: seconds that a comparison may take.
+        limit: time limit of a comparison in seconds.
     """
 
     name = "math"
@@ -54,7 +54,7 @@ class MATH(WorkedTask):
         if self._items is None:
             if find_spec("math_verify") is None:
                 raise MissingExtraError("math-verify", "math", "scoring MATH")
-            # It takes a second or two to start, while the data is read and the model loaded.
+            # The server takes a second or two to start, while the data and the model are loaded.
             get_client().start()
         return super()._load()
 

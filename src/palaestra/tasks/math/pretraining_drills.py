@@ -1,7 +1,7 @@
-"""Small notions that word problems are made of, each drilled alone when `nano` is pretrained.
+"""Drills of the small concepts in word problems, for the pretraining of `nano`.
 
-None of them is a skill of the task. They are what a school has taught before: parts of a whole,
-places in a list, sums of several numbers, hours and minutes, money that is left.
+They are not skills of the task, but prerequisites: parts of a whole, positions in a list, sums of several numbers, hours
+and minutes, remaining money.
 """
 
 from __future__ import annotations

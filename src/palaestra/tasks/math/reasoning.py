@@ -1,4 +1,4 @@
-"""Known operations in new words and new compositions: what a good lesson can teach."""
+"""Known operations in new wordings and combinations, which lessons can teach."""
 
 from __future__ import annotations
 

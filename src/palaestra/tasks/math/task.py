@@ -20,10 +20,10 @@ SKILLS: Mapping[str, MathSkill] = {skill.name: skill for skill in (*ARITHMETIC, 
 
 
 def draft_split(skill: str, draft: MathDraft) -> Split | None:
-    """The split of a drafted problem: the same under any wording, and in every subskill.
+    """The split of a draft, which is the same under any wording and in every subskill.
 
-    None for a problem with the numbers and the answer of one in another split: it is never asked and never taught. To move
-    it there would bring problems that the embedded model was trained on into the splits that are measured on.
+    None for a problem with the numbers and the answer of a problem in another split: it is neither asked nor taught. Moving
+    it there would put problems on which the embedded model was trained into the validation and test splits.
     """
     split = get_split(f"{skill}|{draft.key}")
     return split if not draft.like or get_split(f"{skill}|{draft.like}") is split else None

@@ -1,8 +1,8 @@
-"""Runs what a model answered, and writes down the calls that it makes.
+"""Run the answer of a model and record its tool calls.
 
-A program runs in one sandbox, the tools in another; one that is nothing but calls is read instead of run. Every call
-goes through here: its arguments are checked, it is written down, it is made, and its result goes back. So the record
-of the calls is ours, and neither the plan nor the expected answer is ever in a sandbox.
+A program runs in one sandbox, the tools run in another. A program that consists of calls only is interpreted instead.
+Every call passes through this module, which checks its arguments, records it, has it made and returns the result. So a
+program cannot forge the record, and no sandbox contains the plan or the expected answer.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class ToolJudge:
     """Runs programs and plans.
 
     Arguments:
-        sandbox: where; by default bubblewrap, made when the first answer comes.
-        seconds: CPU time of a program.
-        memory: bytes of a program.
+        sandbox: where programs and tools run; by default bubblewrap, started on first use.
+        seconds: CPU time limit of a program.
+        memory: memory limit of a program in bytes.
     """
 
     def __init__(self, sandbox: Sandbox | None = None, seconds: float = 2.0, memory: int = 256 * MIB) -> None:
@@ -51,24 +51,24 @@ class ToolJudge:
         self.workers = ToolWorkers(self.sandbox)
 
     def sandbox(self) -> Sandbox:
-        """The sandbox, made now if it is not there yet."""
+        """The sandbox, which is created on first use."""
         with self._making:
             if self._sandbox is None:
                 self._sandbox = make_sandbox()
         return self._sandbox
 
     def run_program(self, code: str, offered: Sequence[str]) -> Record:
-        """Run a program that calls tools and ends with `answer(value)`. One that is nothing but calls is only read.
+        """Run a program that calls tools and ends with `answer(value)`. A program of calls only is interpreted.
 
         Raises:
-            SandboxError: a sandbox broke, which says nothing about the program.
-            TaskError: a tool broke, which says nothing about it either.
+            SandboxError: a sandbox failed, which says nothing about the program.
+            TaskError: a tool failed, which says nothing about the program.
         """
         read = follow(code, offered, lambda tool, args, kwargs: self._make(tool, args, kwargs, offered))
         return read if read is not None else self.run_in_sandbox(code, offered)
 
     def run_in_sandbox(self, code: str, offered: Sequence[str]) -> Record:
-        """Run any program, in a sandbox of its own."""
+        """Run any program in its own sandbox."""
         calls: list[ExecutedCall] = []
         session = PROGRAM.start(self.sandbox(), self.limits)
         try:
@@ -86,10 +86,10 @@ class ToolJudge:
         return with_error(calls, error if isinstance(error, str) else NO_MESSAGE)
 
     def run_calls(self, calls: Sequence[Asked], offered: Sequence[str]) -> Record:
-        """Make calls one after another, each with the results of those before; the last gives the answer.
+        """Make calls in order, with references to earlier results. The result of the last call is the answer.
 
         Raises:
-            SandboxError: the sandbox of the tools broke.
+            SandboxError: the sandbox of the tools failed.
         """
         executed: list[ExecutedCall] = []
         results: dict[str, Any] = {}
@@ -111,13 +111,13 @@ class ToolJudge:
         return Record(tuple(executed), None, value=executed[-1].value)
 
     def close(self) -> None:
-        """End the tools' sandbox now; it would end by itself a little later."""
+        """Close the sandbox of the tools, which otherwise ends by itself after some time."""
         self.workers.close()
 
     def _serve(
         self, session: ScriptSession, offered: Sequence[str], calls: list[ExecutedCall]
     ) -> dict[str, Any] | None:
-        """Answer the calls of a program; returns the message that is not a call, or is one too many."""
+        """Answer the calls of a program. Returns the first message that is not a call, or the call above the limit."""
         while (message := session.receive()) is not None:
             tool, args, kwargs = message.get("call"), message.get("args"), message.get("kwargs")
             if not isinstance(tool, str) or not isinstance(args, list) or not isinstance(kwargs, dict):
@@ -143,7 +143,7 @@ class ToolJudge:
 
 
 def _exit_record(session: ScriptSession, result: SandboxResult, calls: list[ExecutedCall]) -> Record:
-    """What became of a program that says no more."""
+    """The record of a program that ended without an answer."""
     if session.channel.too_long:
         return Record(tuple(calls), PlanOutcome.OUTPUT, "it sent a value that is too large")
     if session.channel.garbled:

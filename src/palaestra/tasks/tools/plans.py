@@ -1,7 +1,7 @@
-"""Plans: calls of tools whose arguments are values, or results of calls before them.
+"""Plans: tool calls whose arguments are values or results of earlier calls.
 
-A plan is written as the program that it is, `weekday(add_days(date, days))`, and read from that. The last call gives
-the answer, and every other call flows into it.
+A plan is written as an expression such as `weekday(add_days(date, days))`. The result of the last call is the answer, and
+all other calls contribute to it.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ MOST_CALLS_A_PLAN = len(VARIABLES)
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """Stands for what an earlier call gave; the first call is 0."""
+    """A reference to the result of an earlier call, by index."""
 
     call: int
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a plan. An argument is a value, a `CallResult`, or a list with results in it."""
+    """A call of a plan. An argument is a value, a `CallResult`, or a list of these."""
 
     tool: str
     arguments: Mapping[str, Any]
 
     def needs(self) -> set[int]:
-        """The calls whose results it takes."""
+        """The indices of the calls whose results it uses."""
         return {
             part.call for value in self.arguments.values() for part in _parts(value) if isinstance(part, CallResult)
         }
@@ -43,11 +43,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class ExecutedCall:
-    """A call that was made, and what came of it.
+    """An executed call with its result.
 
     Arguments:
-        arguments: by name and with defaults, if they fit the tool; else as they were given.
-        error: what was wrong with it; empty if nothing was.
+        arguments: by name and with defaults if they are valid; otherwise as given.
+        error: the error message; empty if the call succeeded.
     """
 
     tool: str
@@ -62,20 +62,20 @@ class ExecutedCall:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Calls in an order in which they can be made."""
+    """Calls in an executable order."""
 
     calls: tuple[Call, ...]
 
     @property
     def shape(self) -> str:
-        """`single`; `chain`, where each call takes the result of the one before; else `join`, where results meet."""
+        """`single`; `chain` if each call uses exactly the result of the previous one; otherwise `join`."""
         if len(self.calls) == 1:
             return "single"
         chain = all(call.needs() == {place - 1} for place, call in enumerate(self.calls) if place)
         return "chain" if chain else "join"
 
     def execute(self) -> tuple[ExecutedCall, ...]:
-        """Make the calls here: for plans of ours, never for those of a model."""
+        """Execute the calls in this process. Only for our own plans, never for those of a model."""
         executed: list[ExecutedCall] = []
         for call in self.calls:
             tool = LIBRARY[call.tool]
@@ -87,7 +87,7 @@ class Plan:
         return tuple(executed)
 
     def to_data(self) -> list[dict[str, Any]]:
-        """Plain data, as short tool calls."""
+        """The plan as JSON data."""
         return [{"name": call.tool, "arguments": refer(call.arguments)} for call in self.calls]
 
     @classmethod
@@ -95,11 +95,11 @@ class Plan:
         return cls(tuple(Call(call["name"], _dereference(call["arguments"])) for call in data))
 
     def canonical(self) -> str:
-        """The same for all plans that mean the same, whatever the order of what has none: decides the split."""
+        """A text that is the same for equivalent plans, independent of irrelevant order. It decides the split."""
         return json.dumps(self._expression(CallResult(len(self.calls) - 1)), sort_keys=True)
 
     def _expression(self, value: Any) -> Any:
-        """A value with the whole calls, tool and arguments, in the places of their results."""
+        """A value in which results are replaced by their calls."""
         if isinstance(value, list):
             return [self._expression(item) for item in value]
         if not isinstance(value, CallResult):
@@ -113,7 +113,7 @@ class Plan:
         return ["call", call.tool, given]
 
     def program(self) -> str:
-        """As a short program, a line a call."""
+        """The plan as a program with a call on each line."""
         lines = []
         for name, call in zip(VARIABLES, self.calls, strict=False):
             order = list(call.arguments)
@@ -125,11 +125,11 @@ class Plan:
 
 
 def read_plan(source: str, values: Mapping[str, Any]) -> Plan:
-    """The plan that a program of ours describes.
+    """Parse a plan.
 
     Arguments:
-        source: calls, in each other or assigned to names; the last one gives the answer.
-        values: what the other names stand for.
+        source: calls, nested or assigned to names; the result of the last one is the answer.
+        values: the values of the other names.
     """
     calls: list[Call] = []
     names: dict[str, Any] = dict(values)
@@ -165,7 +165,7 @@ def _parse(source: str) -> list[ast.stmt]:
 
 
 def resolve(value: Any, results: Sequence[Any]) -> Any:
-    """A value with the results in the places that stand for them."""
+    """A value in which references are replaced by results."""
     if isinstance(value, CallResult):
         return results[value.call]
     if isinstance(value, list):
@@ -174,7 +174,7 @@ def resolve(value: Any, results: Sequence[Any]) -> Any:
 
 
 def refer(value: Any) -> Any:
-    """A value as JSON, where `{"$result": "call_1"}` stands for the result of the first call."""
+    """A value as JSON, with `{"$result": "call_1"}` for the result of the first call."""
     if isinstance(value, CallResult):
         return {"$result": f"call_{value.call + 1}"}
     if isinstance(value, Mapping):
@@ -203,10 +203,10 @@ def _format(value: Any) -> str:
 
 
 def brief(value: Any, most: int = 40) -> str:
-    """A value as JSON in one short line, whatever it is."""
+    """A value as short JSON on one line."""
     text = ""
     try:
-        for part in _ENCODER.iterencode(value):  # No more of it is written than is shown.
+        for part in _ENCODER.iterencode(value):  # Encode no more than is shown.
             text += part[: most + 1]
             if len(text) > most:
                 break

@@ -1,4 +1,4 @@
-"""`tools-skills`: requests that need one to four calls of typed tools, scored by the calls that are really made."""
+"""`tools-skills`: requests that need one to four calls of typed tools, scored by the calls that are executed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from palaestra.tasks.tools.values import same_value
 from palaestra.tasks.tools.wording import FORMS, PROMPTS, format_prompt, longest, response
 
 PRESCRIBED = re.compile(r"\bthen\b|\bFirst\b|\bat last\b")
-"""A request that names the order of its steps: only that order is right, even where another has the same result."""
+"""A request that states the order of its steps: only that order is right, even if another one has the same result."""
 
 
 class ToolsSkills(ProceduralTask[ToolDraft]):
@@ -35,12 +35,12 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
 
     Arguments:
         answer_form: `program`, a short Python program that calls the tools and ends with `answer(value)`; or `calls`,
-            OpenAI's tool calls as JSON, of which the last gives the answer.
-        prompt: `full`, with types and descriptions of the tools; or `short`, with names only, for models that are
-            taught and have little room.
-        distractors: how many tools are offered beside those that are needed.
-        most_calls: the level, from 1 to 4: how many calls a request may need. Skills that need more are left out.
-        extra_calls: whether superfluous calls are forgiven.
+            OpenAI's tool calls as JSON; the result of the last one is the answer.
+        prompt: `full`, with types and descriptions of the tools; or `short`, with names only, for small models that are
+            trained on the task.
+        distractors: number of offered tools that are not needed.
+        most_calls: maximum number of calls that a request needs, from 1 to 4. Skills that need more are left out.
+        extra_calls: accept superfluous calls.
         sandbox: the name of the sandbox; see `palaestra.sandbox`.
         seconds: CPU time of a program.
 
@@ -86,7 +86,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         return self._family
 
     def get_split(self, skill: str, draft: ToolDraft) -> Split:
-        return get_split(draft.plan.canonical())  # Whatever the words and the skill: a plan has one split.
+        return get_split(draft.plan.canonical())  # A plan has one split, whatever the wording and the skill.
 
     def key(self, draft: ToolDraft) -> str:
         return draft.question
@@ -129,7 +129,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         return self.example(skill, subskill, ToolDraft(datum.request.strip(), writing.read_datum_plan(datum)))
 
     def score(self, problem: Problem, completion: Completion) -> Score | Failure:
-        """Make the calls of a response, and compare them and the answer with the plan."""
+        """Execute the calls of a response, and compare them and the answer with the plan."""
         offered = problem.metadata["offered"]
         form = problem.metadata["answer_form"]
         code = extract_program(completion.text) if form == "program" else ""
@@ -152,7 +152,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         return self._score(problem.metadata, record)
 
     def metrics(self, attempts: Sequence[Attempt]) -> Mapping[str, Mean]:
-        """The share of a plan's calls that were made, wherever the answer went wrong."""
+        """The fraction of the plan's calls that were made."""
         shares, clusters = [], []
         for attempt in attempts:
             if isinstance(attempt.outcome, Score) and "calls" in attempt.outcome.evidence:
@@ -162,11 +162,11 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
         return {"calls made": rate_interval(shares, clusters)} if shares else {}
 
     def check_scoring(self) -> None:
-        """Start the sandbox; raises `SandboxError` if there is none here."""
+        """Start the sandbox; raises `SandboxError` if it is not available."""
         self.judge.sandbox()
 
     def close(self) -> None:
-        """End the tools' sandbox now; it would end by itself a little later."""
+        """Close the sandbox of the tools, which otherwise ends by itself after some time."""
         self.judge.close()
 
     def _score(self, metadata: Mapping[str, Any], record: Record) -> Score:
@@ -191,7 +191,7 @@ class ToolsSkills(ProceduralTask[ToolDraft]):
 
 
 def _drawers(most_calls: int) -> Family[ToolDraft]:
-    """What can be drawn with so many calls; a subskill or skill with nothing left is not there."""
+    """The recipes with at most so many calls, without empty skills and subskills."""
     drawers: dict[str, dict[str, Drawer]] = {}
     for skill, kinds in SKILLS.items():
         for subskill, recipes in kinds.items():

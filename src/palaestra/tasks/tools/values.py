@@ -1,4 +1,4 @@
-"""When two values of tools are the same."""
+"""Equality of tool values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from palaestra.tasks.code.comparison import ABSOLUTE, RELATIVE
 
 
 def same_value(value: Any, other: Any) -> bool:
-    """Equal; numbers of which one has a point within a rounding of each other.
+    """Whether two values are equal; floating-point numbers are compared with a tolerance.
 
     >>> same_value([0.1 + 0.2, "a"], [0.3, "a"]), same_value(3, 3.0), same_value(3, "3"), same_value(1, True)
     (True, True, False, False)

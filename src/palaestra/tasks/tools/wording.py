@@ -1,4 +1,4 @@
-"""How a request is asked, and how a lesson answers it, in each form of the answer."""
+"""The prompts of requests and the responses of lessons, for each form of the answer."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _TOKENS = {
 
 
 def longest(form: str, prompt: str, most_calls: int) -> int:
-    """Tokens that an answer may take: those of lessons by the smallest tokenizer, and room to think where that is wanted."""
+    """Maximum length of an answer in tokens: that of lessons with the smallest tokenizer, with room for reasoning if wanted."""
     start, each = _TOKENS[form, prompt]
     return start + each * most_calls
 
 
 def format_prompt(question: str, offered: Sequence[str], form: str, prompt: str) -> str:
-    """The message to a model: the tools, the request, how to answer."""
+    """The prompt: the tools, the request, and the form of the answer."""
     tools = [LIBRARY[name] for name in offered]
     if prompt == "short":
         return f"{', '.join(tool.short_signature for tool in tools)}\n{question}\n{_SHORT[form]}"
@@ -48,7 +48,7 @@ def format_prompt(question: str, offered: Sequence[str], form: str, prompt: str)
 
 
 def response(plan: Plan, form: str, prompt: str) -> str:
-    """The worked answer: which tool does what, then the plan."""
+    """The worked answer: the tools with their purpose, then the plan."""
     if prompt == "short":
         if form == "program":
             return plan.program().rstrip("\n")
@@ -60,7 +60,7 @@ def response(plan: Plan, form: str, prompt: str) -> str:
 
 
 def reasoning(plan: Plan) -> str:
-    """A line a call: the tool, what comes back, and from what."""
+    """A line for each call: the tool, its result, and its inputs."""
     lines = []
     for place, call in enumerate(plan.calls, 1):
         steps = [str(need + 1) for need in sorted(call.needs())]

@@ -1,4 +1,4 @@
-"""What can be seen at a glance: what a student of this family is expected to know already."""
+"""Basic perception, which the embedded student knows already."""
 
 from __future__ import annotations
 

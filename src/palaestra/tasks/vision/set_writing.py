@@ -1,4 +1,4 @@
-"""What a language model is told to write for the published sets: what their pictures and questions are like."""
+"""Instructions for a language model that writes lessons for the published data sets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ABOUT: Mapping[str, str] = {
 
 
 class WrittenSet(TaskHooks):
-    """The part of a published set that a language model writes lessons for, once it is known who paints them."""
+    """The part of a published data set that is needed to write lessons; it requires an image generator."""
 
     name: str
     instruction: str
@@ -49,7 +49,7 @@ class WrittenSet(TaskHooks):
     """All possible answers of a kind of question, where they are few."""
     pictures: Pictures
     datum: type[BaseModel]
-    """Only there where somebody paints: without, the set says nothing of what is to be written."""
+    """Exists only with an image generator. Without one, the task is not a `WritableTask`."""
 
     def let_write(self, pictures: Pictures) -> None:
         self.pictures, self.datum = pictures, pictures.datum
@@ -61,7 +61,7 @@ class WrittenSet(TaskHooks):
         self.pictures.prepare(data)
 
     def make_example(self, datum: Any, skill: str, subskill: str) -> Example:
-        """A datum asked as the set asks, and answered as it wants to be answered: by the answer alone."""
+        """The training example of a datum, with the prompt of the data set and the answer alone as response."""
         answer = datum.answer.strip()
         kind = get_kind(answer, skill, self.closed)
         asked = self.format_prompt(self.format_question(datum.question.strip(), kind))

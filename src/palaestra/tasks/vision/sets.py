@@ -1,7 +1,7 @@
 """GQA, NaturalBench, easy-VQA and NLVR, from a folder or from the hub.
 
-A folder is given by `path=`, or found as `$PALAESTRA_DATA/<name>`. Nothing is read before the first
-problem is asked for, so that listing tasks and skills needs neither data nor network.
+The folder is `path=` or `$PALAESTRA_DATA/<name>`. Data is read on first use, so listing tasks and skills needs neither
+data nor network.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Question:
     """A row of a data set, before its image is read.
 
     Arguments:
-        image: gives the `data:` address when the problem is asked.
-        unit: what must stay together when problems are drawn; empty where each stands alone.
+        image: returns the `data:` URL of the image.
+        unit: the group of problems that are drawn together; empty for single problems.
     """
 
     id: str
@@ -68,15 +68,15 @@ class Question:
 
 
 class VisualSet(WrittenSet, ABC):
-    """A data set of images with short answers. Subclasses say what their rows mean.
+    """A data set of images with short answers. Subclasses interpret the rows.
 
     Arguments:
         path: a folder with the data, or the id of a data set on the hub; empty means `$PALAESTRA_DATA/<name>`
             where that is a folder, else the usual place on the hub, where there is one.
         instruction: a line that follows every question; `None` means the task's own.
-        images: who paints the pictures of lessons that a language model writes, for example `diffusers:MODEL` (see
-            `palaestra.tasks.vision.image_generators`); empty: no lessons are written.
-        images_seed: what an image generator paints by.
+        images: the image generator for lessons that a language model writes, for example `diffusers:MODEL` (see
+            `palaestra.tasks.vision.image_generators`); without one, no lessons can be written.
+        images_seed: the seed of the image generator.
     """
 
     name: str

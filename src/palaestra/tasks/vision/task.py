@@ -1,4 +1,4 @@
-"""`vision-skills`: questions about pictures that we draw, in 18 skills, with worked reasoning."""
+"""`vision-skills`: questions about generated images, in 18 skills, with worked reasoning."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SKILLS: Mapping[str, VisionSkill] = {s.name: s for s in (*OBJECTS, *CHARTS_SEEN,
 class VisionSkills(ProceduralTask[VisionDraft]):
     """Procedural questions about pictures of shapes and charts.
 
-    The picture decides the split: no scene of one split is ever shown in another, whatever is asked.
+    The scene decides the split, so no scene occurs in two splits.
 
     Arguments:
-        images: who paints the pictures of lessons that a language model writes: `procedural` draws its scenes, any
-            other image generator (`diffusers:MODEL`) reads its words. Problems are always drawn.
-        images_seed: what an image generator paints by.
+        images: the image generator for lessons that a language model writes: `procedural` draws scenes, others
+            (`diffusers:MODEL`) read descriptions in words. Problems are always procedural.
+        images_seed: the seed of the image generator.
 
     Example:
         >>> task = VisionSkills()

@@ -1,12 +1,12 @@
-"""Values on their way between two processes, as JSON with tags: no code can travel in them.
+"""Encode Python values as JSON with tags. Decoding runs no code of the sender.
 
-A list is a list. Everything that JSON does not know is an object with one key, the tag. A value that cannot be sent
-stays where it is, and a reference is sent in its place (`remote`). Mutable containers are numbered in the order in
-which they are met, so that a second mention is `{"same": number}` and an answer can name a container of its request:
-identity, aliases and cycles are kept.
+A list stays a list. A value that JSON does not have becomes an object with one key, the tag. An object that cannot be
+copied is replaced by a reference (`remote`). Mutable containers are numbered in the order of their first occurrence. A
+later occurrence is `{"same": number}`, and an answer can refer to a container of its request. This preserves identity,
+aliases and cycles.
 
-Python starts anew for every program, so this imports next to nothing: modules written in Python, `json` among them,
-would take longer than most programs run.
+Python starts anew for every program, so this module imports almost nothing: modules written in Python would take longer
+to import than most programs run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 TESTS = "tests"
-"""The module that the tests define their own classes and functions in."""
+"""Name of the module in which the tests define their classes and functions."""
 MOST_ITEMS = 1_000_000
 OPERATORS = frozenset(
     f"__{name}__"
@@ -34,7 +34,7 @@ OPERATORS = frozenset(
         "exit", "enter", "exit",
     )
 )  # fmt: skip
-"""The special methods that a proxy passes on."""
+"""The special methods that a proxy forwards."""
 
 _VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()))
 _PLAIN: Any = (bool, int, float, str, list, tuple, set, dict)
@@ -45,15 +45,15 @@ _MUTABLE: Any = (list, set, dict, OrderedDict, defaultdict, deque, bytearray)
 
 
 class Unspeakable(TypeError):
-    """A value that has no form here."""
+    """The value cannot be encoded or decoded."""
 
 
 class Proxy:
-    """Stands for an object of the other process."""
+    """Base class of proxies for objects of the other process."""
 
 
 class Seen:
-    """The mutable containers of one request and its answer, numbered in the order in which they were met."""
+    """The mutable containers of one request and its answer, numbered by first occurrence."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -66,7 +66,7 @@ class Seen:
 
 
 def pack(value: Any, keep: Callable[[Any], Any], seen: Seen | None = None) -> Any:
-    """`value` as something that JSON can hold; `keep(value)` returns the reference to a value that must stay."""
+    """Encode a value for JSON; `keep(value)` returns the reference to an object that cannot be copied."""
     if value is None or value is True or value is False or type(value) is str:
         return value
     kind: Any = type(value)
@@ -105,7 +105,7 @@ def pack(value: Any, keep: Callable[[Any], Any], seen: Seen | None = None) -> An
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return {"namedtuple": [kind.__name__, list(value._fields), [pack(item, keep, seen) for item in value]]}
     for plain in _PLAIN:
-        if isinstance(value, plain):  # A class of the program's own that is one of these: its contents go.
+        if isinstance(value, plain):  # A subclass: its contents are sent.
             return pack(plain(value), keep, seen)
     if isinstance(value, _VIEWS):
         return pack(list(value), keep, seen)
@@ -115,7 +115,7 @@ def pack(value: Any, keep: Callable[[Any], Any], seen: Seen | None = None) -> An
 
 
 def contents(value: Any, keep: Callable[[Any], Any], seen: Seen | None) -> Any:
-    """What a container holds, packed."""
+    """The encoded contents of a container."""
     if isinstance(value, (bytes, bytearray)):
         return binascii.b2a_base64(value, newline=False).decode()
     if isinstance(value, dict):
@@ -125,7 +125,7 @@ def contents(value: Any, keep: Callable[[Any], Any], seen: Seen | None) -> Any:
 
 
 def refill(value: Any, packed: Any, remote: Callable[[Any], Any], seen: Seen | None) -> Any:
-    """Put packed contents into a mutable container, in place of what it holds."""
+    """Replace the contents of a mutable container by encoded contents."""
     if isinstance(value, bytearray):
         value[:] = binascii.a2b_base64(packed)
         return value
@@ -139,7 +139,7 @@ def refill(value: Any, packed: Any, remote: Callable[[Any], Any], seen: Seen | N
 
 
 def unpack(packed: Any, remote: Callable[[Any], Any], seen: Seen | None = None) -> Any:
-    """The value again; `remote(reference)` returns what stands for a value that stayed."""
+    """Decode a value; `remote(reference)` returns the object or proxy for a reference."""
     if isinstance(packed, list):
         return refill(_remember([], seen), packed, remote, seen)
     if not isinstance(packed, dict):
@@ -189,7 +189,7 @@ def _remember(value: Any, seen: Seen | None) -> Any:
 
 
 def _get_loaded(module: str, name: str) -> Any:
-    """A class, if somebody has imported its module: else no value is one of it."""
+    """A class of a module if the module is loaded; otherwise no value can be an instance of it."""
     loaded = sys.modules.get(module)
     return getattr(loaded, name, None) if loaded is not None else _NOBODY
 
@@ -199,7 +199,7 @@ def _import(module: str, name: str) -> Any:
 
 
 class _NoClass:
-    """No value is of this class."""
+    """A class without instances."""
 
 
 _NOBODY: Any = _NoClass

@@ -1,9 +1,9 @@
 r"""The structure of an answer: a scalar, words, a time, a list, a set, a tuple or interval, a union, a matrix, a relation.
 
-`same` compares two forms part by part (`reading.read` makes them). Scalars that are no plain numbers, such as
-`\sqrt{8}`, are left to a callback, so that numbers, and tuples of numbers, never need a computer algebra system.
+`same` compares two forms part by part; `parsing.read` creates them. Scalars that are not plain numbers, such as
+`\sqrt{8}`, are compared by a callback, so numbers and tuples of numbers do not need a computer algebra system.
 
-What is equal and what is not:
+Equality:
 
 - (1,2) is a pair or an open interval, [1,2] a closed one, \{1,2\} a set; none equals another. A list without
   brackets has no order, as in "find all solutions", and equals the set of the same elements. In a list of tuples a
@@ -26,7 +26,7 @@ from palaestra.tasks.math.equivalence.numerals import Numeral
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One value: its text, its number if it is a plain one, its unit if that is a known one."""
+    """One value: its text, its number if it is a plain number, its unit if known."""
 
     text: str
     number: Numeral | None = None
@@ -92,9 +92,9 @@ _FUNCTION = re.compile(r"[A-Za-z]\([A-Za-z]\)")
 
 
 def same(form: Form, other: Form, decide: Decide) -> bool:
-    """Whether two forms are equal; `decide` is asked about scalars that are no plain numbers, and equations.
+    """Whether two forms are equal; `decide` compares equations and scalars that are not plain numbers.
 
-    Symmetric if `decide` is.
+    It is symmetric if `decide` is.
     """
     if isinstance(form, Scalar) and isinstance(other, Scalar):
         return _same_scalar(form, other, decide)
@@ -127,7 +127,7 @@ def same(form: Form, other: Form, decide: Decide) -> bool:
 
 
 def is_inequality(form: Form) -> bool:
-    """Whether `form` is an inequality that has not been read as an interval."""
+    """Whether `form` is an inequality that is not an interval."""
     if isinstance(form, Relation):
         return form.sign in ("<", "\\le")
     return isinstance(form, Collection) and form.brackets == "&"

@@ -1,7 +1,6 @@
-"""Writing LaTeX one way: the same mathematics in the same characters, without evaluating any of it.
+"""Normalise LaTeX: one spelling for each notation, without evaluation.
 
-Nothing here knows what an expression means. Every function is linear in the length of its text, and
-none calls itself more than `MAX_DEPTH` deep.
+Every function takes linear time, and recursion is at most `MAX_DEPTH` deep.
 """
 
 from __future__ import annotations
@@ -9,11 +8,11 @@ from __future__ import annotations
 import re
 
 MAX_LENGTH = 1000
-"""Longer answers are not read as mathematics, only compared as they stand."""
+"""Longer answers are compared as text."""
 MAX_INPUT = 4 * MAX_LENGTH
-"""Longer texts are not looked at, not even to remove spaces and formatting."""
+"""Longer texts are not normalised at all."""
 MAX_DEPTH = 24
-"""Deeper brackets are not read as mathematics, only compared as they stand."""
+"""Answers with deeper brackets are compared as text."""
 
 _SIGNS = str.maketrans(
     {
@@ -76,7 +75,7 @@ _WRAPPED = (("**", "**"), ("__", "__"), ("`", "`"), ("*", "*"), ('"', '"'), ("'"
 
 
 def closing(text: str, start: int) -> int:
-    """Where the brace that opens at `start` is closed; -1 if it never is. Escaped braces do not count."""
+    """The index of the brace that closes the one at `start`; -1 if there is none. Escaped braces are ignored."""
     depth, index = 0, start
     while index < len(text):
         char = text[index]
@@ -94,7 +93,7 @@ def closing(text: str, start: int) -> int:
 
 
 def _matching(text: str, start: int) -> int:
-    """Where the parenthesis that opens at `start` is closed; -1 if it never is."""
+    """The index of the parenthesis that closes the one at `start`; -1 if there is none."""
     depth = 0
     for index in range(start, len(text)):
         depth += (text[index] == "(") - (text[index] == ")")
@@ -104,7 +103,7 @@ def _matching(text: str, start: int) -> int:
 
 
 def measure_depth(text: str) -> int:
-    """How deep the brackets of `text` are nested."""
+    """The nesting depth of the brackets of `text`."""
     depth = deepest = 0
     for char in text:
         if char in "([{":
@@ -116,7 +115,7 @@ def measure_depth(text: str) -> int:
 
 
 def tidy(text: str) -> str:
-    r"""`text` with one spelling for each notation, and without what is only for the eye.
+    r"""`text` with one spelling for each notation, and without formatting.
 
     >>> tidy(r"$\left( \dfrac12 ,\, 3 \right)$.")
     '(\\frac{1}{2}, 3)'
@@ -146,7 +145,7 @@ def tidy(text: str) -> str:
 
 
 def _add_spaces(text: str) -> str:
-    """`text` with a space only where it tells something: between words or numbers, after a comma, after a command."""
+    """`text` with only the necessary spaces: between words or numbers, after a comma, after a command."""
     text = _AROUND.sub(r"\1", text)
     text = _COMMA.sub(lambda found: "," if found.group() == "," else ", ", text)
     return _AFTER.sub(r"\1", _BEFORE.sub("", text)).strip()

@@ -1,7 +1,6 @@
-"""Plain numbers, read exactly: integers, decimals, fractions, mixed numbers, percent, powers of ten.
+"""Parse plain numbers exactly: integers, decimals, fractions, mixed numbers, percent, powers of ten.
 
-Everything is a `Fraction`; nothing is ever rounded. No number larger than `MAX_BITS` is computed, and no
-expression that needs more than `MAX_WORK`.
+Values are `Fraction`s and never rounded. Numbers above `MAX_BITS` and expressions above `MAX_WORK` are not computed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ MAX_WORK = 50 * MAX_BITS
 MAX_LITERAL = 1000
 """The longest number that is read, in digits."""
 ROUNDED = 6
-"""A decimal with this many decimals and significant digits stands for what it is a rounding of."""
+"""A decimal with at least this many decimals and significant digits equals a value that it is a rounding of."""
 
 _WORDS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
@@ -48,16 +47,16 @@ _TOKEN = re.compile(
 
 
 class TooLargeError(ArithmeticError):
-    """A number that would be too large to compute."""
+    """The number is too large to compute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numeral:
-    """A number, and how exactly it was written.
+    """A number and the precision of its notation.
 
     Arguments:
-        decimals: how many digits stand after the point, if it is a plain decimal.
-        digits: how many of its digits are significant.
+        decimals: number of digits after the point of a plain decimal.
+        digits: number of significant digits.
     """
 
     value: Fraction
@@ -69,7 +68,7 @@ class Numeral:
         return self.value == other.value or self.rounds(other.value) or other.rounds(self.value)
 
     def rounds(self, value: Fraction) -> bool:
-        """Whether this is `value` rounded, and written with enough digits to say so."""
+        """Whether this is a rounding of `value` with enough digits."""
         if self.decimals < ROUNDED or self.digits < ROUNDED:
             return False
         # A computed double has 16 or 17 digits, and the last ones may be off: 0.1 + 0.2 is 0.30000000000000004.
@@ -78,7 +77,7 @@ class Numeral:
 
 
 def read_number(text: str) -> Numeral | None:
-    r"""The number that `text` (tidied) is, or `None` if it is anything else, or more than a number.
+    r"""The number in a tidied text, or `None` if it is not exactly a number.
 
     >>> read_number("1,234.50").value, read_number(r"2\frac{1}{2}").value, read_number("10%").value
     (Fraction(2469, 2), Fraction(5, 2), Fraction(1, 10))
@@ -86,7 +85,7 @@ def read_number(text: str) -> Numeral | None:
     True
 
     Raises:
-        TooLargeError: it is a number, and too large to compute.
+        TooLargeError: the number is too large to compute.
     """
     text = text.strip()
     if not text or len(text) > MAX_LITERAL:
@@ -147,11 +146,11 @@ def _compute(text: str) -> Numeral | None:
 
 
 class _NotANumber(Exception):
-    """The tokens are no arithmetic."""
+    """The tokens are not an arithmetic expression."""
 
 
 class _Arithmetic:
-    r"""Sums, products, quotients, powers and factorials of numbers: a parser by descent, no `eval`."""
+    r"""A recursive-descent parser for sums, products, quotients, powers and factorials of numbers."""
 
     def __init__(self, tokens: list[str]) -> None:
         self.tokens, self.index, self.depth, self.work = tokens, 0, 0, 0

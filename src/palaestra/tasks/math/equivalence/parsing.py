@@ -1,4 +1,4 @@
-"""Take an answer apart along its outermost structure: from a text to its form."""
+"""Parse an answer into its form, along its outermost structure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from palaestra.tasks.math.equivalence.units import get_scale, get_unit
 from palaestra.tasks.math.equivalence.words import has_variable, is_unit, is_words, normalize, variables
 
 MAX_PARTS = 40
-"""Collections with more parts than this are compared as they stand."""
+"""Collections with more parts than this are compared as text."""
 
 _CURRENCY = re.compile(r"\s*(\\\$|[$€£¢]|US\$|USD\b)\s*(?=[-+]?\s*[\d.])")
 _HEDGE = re.compile(
@@ -46,7 +46,7 @@ _INEQUALITY = re.compile(r"[<>]|\\[lg]e(?![a-zA-Z])")
 _REGION = re.compile(rf"{_INEQUALITY.pattern}|[\[\]]|\\infty")
 _RELAXED = {"<": "<", "\\le": "\\le", "\\ge": "\\le", ">": "<", "=": "=", "\\ne": "\\ne"}
 
-# What an equation may give a value to: x, x_1, f(x), \angle A, |AB|, a:b, \frac{AB}{CD}, (x,y), the area.
+# The left side of an assignment: x, x_1, f(x), \angle A, |AB|, a:b, \frac{AB}{CD}, (x,y), the area.
 _ATOM = r"\\?[A-Za-z]+(?:_\{?[\w,]+\}?)?'*"
 _NAME = re.compile(
     rf"(?!\\pi|[ei]$)(?:{_ATOM}|\\(?:angle|triangle|sin|cos|tan|cot)\s*\\?[A-Za-z]+|[A-Za-z]\((?:[A-Za-z\d, ]|\\(?:cap|cup|mid))+\)|[A-Za-z][A-Za-z\s]*"
@@ -157,7 +157,7 @@ def _list(text: str, parts: list[Form]) -> Form:
 
 
 def _scalar(text: str, unit: str, *, plain_only: bool) -> Scalar | None:
-    """`text` as a scalar; `None` if it is words, or (`plain_only`) more than a number with a unit."""
+    """`text` as a scalar; `None` if it is language, or with `plain_only` if it is not a number with a unit."""
     number, too_large = _number(text)
     if number or too_large:
         return Scalar(text, number, unit, too_large)
@@ -194,7 +194,7 @@ def _number(text: str) -> tuple[Numeral | None, bool]:
 
 
 def _read_base(text: str, whole: str, part: str, base: int) -> Form:
-    """A number in another base: equal to the same number in any base that is named, not to bare digits."""
+    """A number in a named base. It equals the same number in any named base, but not bare digits."""
     try:
         value = Fraction(int(whole + part, base), base ** len(part))
     except ValueError:
@@ -211,7 +211,7 @@ def _matrix(body: str, depth: int) -> Form:
 
 
 def _relation(text: str, depth: int) -> Form | None:
-    """An equation or inequality; what only names or restates a value is that value with its name."""
+    """An equation or inequality. One that only names or restates a value is that value with its name."""
     parts, signs = split_at(text)
     if not signs or any(not part.strip() for part in parts):
         return None
@@ -253,7 +253,7 @@ def _equation(parts: list[str], depth: int) -> Form:
 
 
 def _inequality(parts: list[str], signs: list[str], depth: int) -> Form | None:
-    """An interval if a variable stands alone between numbers, else the inequality."""
+    """An interval if the inequality bounds a single variable by numbers, else the inequality."""
     if all(sign in (">", "\\ge") for sign in signs):
         parts, signs = parts[::-1], signs[::-1]
     elif len(signs) > 1 and not all(sign in ("<", "\\le") for sign in signs):

@@ -1,11 +1,10 @@
-"""Scalars and equations that are no plain numbers, decided with math-verify and sympy.
+"""Compare scalars and equations with math-verify and sympy.
 
-This module is only ever loaded inside the comparer's process (see `comparer`): whatever sympy does with
-an expression, it can be stopped. Texts reach it after `reading.read`: they are parsed by math-verify's
-grammar of LaTeX, never by `eval` or `sympify`.
+This module is only loaded in the process of `sympy_server`, which can be killed. Texts are parsed by `parsing.read` and
+then by math-verify's LaTeX grammar, never by `eval` or `sympify`.
 
-Values come before proofs. Two constants are computed to `DIGITS` digits, two expressions in variables at
-several points; only what cannot be computed (an unknown function, say) is left to math-verify's `verify`.
+Constants are compared numerically to `DIGITS` digits, expressions with variables at several points. Only expressions
+that cannot be evaluated, for example with an unknown function, are compared by math-verify's `verify`.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from palaestra.tasks.math.equivalence.forms import Collection, Form, Matrix, Rel
 from palaestra.tasks.math.equivalence.numerals import TooLargeError, read_number
 
 DIGITS = 60
-"""To how many digits values are computed; they are equal if they agree in all but the last ten."""
+"""Number of computed digits. Values are equal if they agree in all but the last ten."""
 POINTS = 5
-"""At how many points two expressions must both have a real value, and the same."""
+"""Number of points at which two equal expressions must have the same real value."""
 MAX_EXPONENT = 2000
 
 _NORMAL = NormalizationConfig(
@@ -43,7 +42,7 @@ _BARE = re.compile(
 
 
 class UnreadableError(ValueError):
-    """A text that is no mathematics, or more of it than is computed."""
+    """The text is not a formula, or it is too large to compute."""
 
 
 def readable(form: Form) -> None:
@@ -93,10 +92,10 @@ def _expression(scalar: Form) -> Any:
 
 @lru_cache(maxsize=256)
 def parse(text: str) -> Any:
-    """The sympy expression that `text` (tidied) stands for.
+    """Parse a tidied text into a sympy expression.
 
     Raises:
-        UnreadableError: it is no mathematics, or its powers and factorials are too large.
+        UnreadableError: it is not a formula, or its powers and factorials are too large.
     """
     guard(text)
     if _SUBSCRIPT.search(text):
@@ -116,7 +115,7 @@ def parse(text: str) -> Any:
         expression = expression.xreplace({f: sympy.Rational(str(f)) for f in expression.atoms(sympy.Float)})
     except (MemoryError, RecursionError):
         raise
-    except Exception as error:  # The grammar raises bare exceptions, and sympy its own.
+    except Exception as error:  # The grammar and sympy raise various exceptions.
         raise UnreadableError(f"'{text[:80]}' cannot be read as mathematics") from error
     return expression / 100 if percent else expression
 
@@ -157,7 +156,7 @@ def _check_bounds(text: str) -> None:
 
 
 def _near(rounded: Scalar, exact: Scalar) -> bool:
-    """A decimal equals a constant that it is, or is a rounding of."""
+    """Whether a decimal equals a constant, or is a rounding of it."""
     assert rounded.number is not None
     if exact.number:
         return rounded.number.same(exact.number)
@@ -171,7 +170,7 @@ def _near(rounded: Scalar, exact: Scalar) -> bool:
 
 def _same(value: Any, reference: Any) -> bool:
     if any(isinstance(side, sympy.Expr) and side.has(sympy.nan, sympy.zoo) for side in (value, reference)):
-        return False  # 5/0 is nothing, and no two nothings are equal.
+        return False  # 5/0 is undefined, and undefined values are not equal.
     if value == reference:
         return True
     if not (isinstance(value, sympy.Expr) and isinstance(reference, sympy.Expr)):
@@ -190,7 +189,7 @@ def _same(value: Any, reference: Any) -> bool:
 
 
 def _same_relation(relation: Relation, reference: Relation) -> bool:
-    """Whether two equations or inequalities say the same: one is a multiple of the other."""
+    """Whether two equations or inequalities are equivalent: one is a multiple of the other."""
     first = _expression(relation.left) - _expression(relation.right)
     second = _expression(reference.left) - _expression(reference.right)
     ratio, compared = None, 0
@@ -245,7 +244,7 @@ def _region(form: Form) -> Any:
 
 
 def _points(symbols: set[Any]) -> Iterator[dict[Any, Any]]:
-    """Points to compare at: rationals of both signs without a pattern, the same in every process."""
+    """Points for the comparison: irregular rationals of both signs, the same in every process."""
     if not symbols:
         yield {}
         return
@@ -255,7 +254,7 @@ def _points(symbols: set[Any]) -> Iterator[dict[Any, Any]]:
         for symbol in sorted(symbols, key=lambda s: s.name):
             state = state * 6_364_136_223_846_793_005 + 1_442_695_040_888_963_407 & (1 << 64) - 1
             size = sympy.Rational((state >> 33) % 9973 + 1009, 4999)
-            # All positive at first, where logarithms and roots live; then signs of both kinds.
+            # First positive points, where logarithms and roots are defined; then both signs.
             point[symbol] = size if attempt % 2 == 0 or state >> 20 & 1 else -size
         if attempt % 2 == 1 and all(value > 0 for value in point.values()):
             point = {symbol: -value for symbol, value in point.items()}
@@ -263,7 +262,7 @@ def _points(symbols: set[Any]) -> Iterator[dict[Any, Any]]:
 
 
 def _value(expression: Any, point: dict[Any, Any]) -> Any:
-    """The number that `expression` is at `point`, or `None` if it is none."""
+    """The value of `expression` at `point`, or `None` if it has none."""
     try:
         value = expression.subs(point).doit().evalf(DIGITS)
     except (ArithmeticError, ValueError, TypeError, NotImplementedError, AttributeError):

@@ -1,4 +1,4 @@
-"""Units and words of scale after a number."""
+"""Units and scale words after a number."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "bi
 
 
 def get_scale(tail: str) -> tuple[int, str]:
-    """How much a word such as "million" at the head of `tail` makes of a number, and what follows it."""
+    """The factor of a word such as "million" at the start of `tail`, and the rest."""
     first, _, rest = tail.partition(" ")
     scale = _SCALES.get(first.lower(), 1)
     return (scale, rest.strip()) if scale != 1 else (1, tail)
 
 
 def get_unit(words: str) -> str:
-    """The known unit that `words` name: square and cubic ones with their power."""
+    """The unit that `words` name, if known; square and cubic units with their power."""
     words = words.lower().replace(" per ", "/")
     if words.count("/") == 1:
         parts = [get_unit(part) for part in words.split("/")]

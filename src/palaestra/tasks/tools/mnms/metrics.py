@@ -1,6 +1,6 @@
-"""The measures of m&m's, over pairs of a published and a predicted plan.
+"""The metrics of m&m's for pairs of a published and a predicted plan, as in the paper and its evaluation code.
 
-They are those of the paper and its evaluation code: a plan becomes a set of labels, and labels are counted.
+A plan is converted to labels, and the labels are counted.
 
 - tool F1: which tools a plan uses; the mean over those of the 33 tools that occur in any of the plans (macro);
 - argument name F1, argument value F1: calls with the names, or the names and values, of their arguments;
@@ -49,7 +49,7 @@ def _argument(node: PlanNode, name: str) -> str:
 
 
 def similarity(labels: Sequence[str], other: Sequence[str]) -> float:
-    """The share of two sequences that they have in common, in order: 2 LCS / (sum of lengths).
+    """The fraction of two sequences that they have in common, in order: 2 LCS / (sum of lengths).
 
     >>> similarity(["a", "b", "c"], ["a", "c"])
     0.8
@@ -65,7 +65,7 @@ def similarity(labels: Sequence[str], other: Sequence[str]) -> float:
 
 
 def measure(pairs: Sequence[Pair], clusters: Sequence[str]) -> dict[str, Mean]:
-    """All measures of `pairs`. The intervals of F1 are bootstrapped over the clusters: the pairs of one problem stay together."""
+    """All metrics of `pairs`. The intervals of F1 are bootstrapped over clusters, so pairs of one problem stay together."""
     if not pairs:
         return {}
     metrics = {
@@ -83,11 +83,11 @@ def measure(pairs: Sequence[Pair], clusters: Sequence[str]) -> dict[str, Mean]:
 
 
 def _f1(pairs: Sequence[Pair], clusters: Sequence[str], labels: Labels, *, by_label: bool = False) -> Mean:
-    """F1 of the labels of plans as sets: over all of them together, or the mean over the labels."""
+    """F1 of the label sets of plans: micro (all labels together) or macro (mean over the labels)."""
     sets = [(set(labels(gold)), set(labels(plan))) for gold, plan in pairs]
     names = sorted({name for gold, plan in sets for name in gold | plan} & set(TOOLS)) if by_label else [""]
     groups = {cluster: place for place, cluster in enumerate(dict.fromkeys(clusters))}
-    counts = np.zeros((len(groups), len(names), 3))  # groups, labels, (found, said, wanted)
+    counts = np.zeros((len(groups), len(names), 3))  # groups, labels, (hits, predicted, wanted)
     for (gold, plan), cluster in zip(sets, clusters, strict=True):
         row = counts[groups[cluster]]
         if by_label:
@@ -103,7 +103,7 @@ def _f1(pairs: Sequence[Pair], clusters: Sequence[str], labels: Labels, *, by_la
 
 
 def _compute_f1(counts: NDArray[np.float64]) -> float:
-    """The mean F1 of rows of (found, said, wanted), without those that are neither said nor wanted."""
+    """The mean F1 of rows of (hits, predicted, wanted), without rows that are neither predicted nor wanted."""
     hits, total = counts[:, 0], counts[:, 1] + counts[:, 2]
     there = total > 0
     return float(np.mean(2 * hits[there] / total[there])) if there.any() else 0.0

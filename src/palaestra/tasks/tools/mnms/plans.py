@@ -1,6 +1,6 @@
-"""Plans of m&m's: nodes as published, read from JSON or from a program, and checked against the tools.
+"""Plans of m&m's: read from JSON or from a program, and check against the tools.
 
-A node is `{"id": 0, "name": "image captioning", "args": {"image": "2327921.jpg"}}`; the text `<node-0>.text` in an argument stands for
+A node is `{"id": 0, "name": "image captioning", "args": {"image": "2327921.jpg"}}`; the text `<node-0>.text` in an argument refers to
 the output `text` of node 0. As a program the same is `output0 = image_captioning(image="2327921.jpg")` and `output0["text"]`.
 """
 
@@ -86,9 +86,9 @@ def read_literal(value: Any) -> Any:
 
 
 def extract_plan(text: str, form: str = "json") -> Nodes:
-    """The plan in a response: the last one as JSON, or the last program; the other form counts where there is none.
+    """The last plan in a response, as JSON or as a program. If the requested form is missing, the other one is accepted.
 
-    An empty plan where there is neither.
+    The plan is empty if there is neither.
     """
     readers = (_plan_in_json, _plan_in_code) if form == "json" else (_plan_in_code, _plan_in_json)
     return next((plan for read in readers if (plan := read(text[-MOST_TEXT:]))), ())

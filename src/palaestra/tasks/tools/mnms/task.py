@@ -1,9 +1,9 @@
 """`mnms`: plans of tool calls (m&m's, Ma et al., 2024), from the published files or the hub.
 
-An answer is right if it uses the tools of the published plan in their order: the plan accuracy of the benchmark's own evaluation, and what
-DataEnvGym rewards. `match` asks for more. The paper's F1 measures are beside it; see `metrics`.
+An answer is right if it uses the tools of the published plan in order. This is the plan accuracy of the benchmark's evaluation and the
+reward of DataEnvGym. `match` makes the comparison stricter. The F1 metrics of the paper are in `metrics`.
 
-The skill is the number of calls, the subskill the kind of the tools. Nothing is executed: most tools are models or services.
+The skill is the number of calls, the subskill the kind of tools. Nothing is executed: most tools are models or services.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Mnms(TaskHooks):
 
     Arguments:
         path: a folder with the published files, or a hub id; empty for the folder below `PALAESTRA_DATA`, else the hub.
-        parts: `auto`: the filtered plans are test, the other verified ones validation, and the generated ones that nobody
-            verified train. A part whose file is missing is made by the hash of the ids. `published`: the filtered plans are test, and
+        parts: `auto`: the filtered plans are test, the other verified ones validation, and the unverified
+            generated ones train. A part whose file is missing is made by the hash of the ids. `published`: the filtered plans are test, and
             there is nothing else.
         answer_form: `json` or `code`; see `palaestra.tasks.tools.mnms.plans`.
         prompt: `full`, or `short`: without the descriptions of the tools.
@@ -124,7 +124,7 @@ class Mnms(TaskHooks):
         return Score(float(right), evidence)
 
     def metrics(self, attempts: Sequence[Attempt]) -> Mapping[str, Mean]:
-        """The measures of the benchmark, against the published plan."""
+        """The metrics of the benchmark."""
         scored = [attempt for attempt in attempts if isinstance(attempt.outcome, Score)]
         pairs = [
             (read_nodes(result.problem.metadata["plan"]), extract_plan(result.completion.text, self.answer_form))
@@ -140,7 +140,7 @@ class Mnms(TaskHooks):
         return [self._taught(problem) for problem in self._load()[Split.TRAIN] if problem.skill == skill][:count]
 
     def write_examples(self, skill: str, subskill: str, count: int, generator: np.random.Generator) -> list[Example]:
-        """Published plans of the train part, in any order; all of them before one comes again."""
+        """Published plans of the train part, shuffled; all of them before one is repeated."""
         check_skills(self, [skill])
         if subskill and subskill not in KINDS:
             raise UnknownNameError(f"subskill of {skill}", subskill, KINDS)
@@ -163,7 +163,7 @@ class Mnms(TaskHooks):
         return Example((question,), write_plan(nodes, self.answer_form), skill, subskill, reference)
 
     def to_problem(self, example: Example) -> Problem | None:
-        """The problem that an example poses: its own plan is the one to find."""
+        """The problem of an example, with its own plan as the reference."""
         nodes = extract_plan(example.reference or example.response, "json" if example.reference else self.answer_form)
         if not nodes or not example.messages:
             return None
@@ -179,7 +179,7 @@ class Mnms(TaskHooks):
         )
 
     def execute_example(self, example: Example) -> Score | Failure | None:
-        """Whether the plan of an example could be carried out: its tools, arguments and references exist."""
+        """Whether the plan of an example is executable: its tools, arguments and references exist."""
         nodes = extract_plan(example.response, self.answer_form)
         try:
             check_plan(nodes)

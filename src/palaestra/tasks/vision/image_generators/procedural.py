@@ -1,4 +1,4 @@
-"""Scenes drawn by our own renderer: the same scene, the same pixels, whatever the seed."""
+"""Draw scenes with the renderer of the package. The seed has no effect."""
 
 from __future__ import annotations
 
