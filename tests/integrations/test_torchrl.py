@@ -398,7 +398,7 @@ def test_the_parts_can_be_put_together_otherwise(place: Path) -> None:
 
 def test_wrong_uses_are_refused(make: Callable[..., TransformedEnv], place: Path) -> None:
     for arguments in ({}, {"task": "prisoners_dilemma", "tasks": ["prisoners_dilemma"]}, {"tasks": []}):
-        with pytest.raises(SettingsError, match="either task or tasks"):
+        with pytest.raises(SettingsError, match="exactly one of task and tasks"):
             make_mlgym(**arguments)
     with pytest.raises(UnknownNameError, match="prisoners_dilemma"):
         make_mlgym(task="prisoner_dilemma")

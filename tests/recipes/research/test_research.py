@@ -374,12 +374,12 @@ def test_an_agent_that_never_spoke_is_marked(number: Path, tmp_path: Path, capsy
     assert (result.summary["silent"], result.summary["best_submission"]) == (True, 6.0)
     finish(result)
     said = capsys.readouterr().out
-    assert "0 messages: the agent said nothing" in said
+    assert "0 messages: the agent wrote nothing" in said
     assert "0 messages." in (tmp_path / "run" / "report.html").read_text()
     spoken = research(task=str(number), agent="baseline", out=tmp_path / "other")
     assert spoken.summary["silent"] is False
     finish(spoken)
-    assert "said nothing" not in capsys.readouterr().out
+    assert "wrote nothing" not in capsys.readouterr().out
     assert "0 messages." not in (tmp_path / "other" / "report.html").read_text()
 
 

@@ -55,7 +55,7 @@ class History:
 
     def __init__(self, argument: str = "") -> None:
         if argument and self.takes is None:
-            raise SettingsError(f"this history processor takes nothing behind its name; got ':{argument}'")
+            raise SettingsError(f"this history processor takes no argument; got ':{argument}'")
 
     def shorten(self, messages: Sequence[Message], context: HistoryContext) -> list[Message] | Halt:
         """Return the messages that the model sees, or why it cannot go on."""
