@@ -87,7 +87,7 @@ class Duplicates:
             common = frequent(grams(held, self.length), max(COMMON, len(held) // 100))
             sets = sets.without(common, hashes(map(" ".join, texts)))
         numbers = [" ".join(sorted(filter(is_number, text))) if self.numbers else "" for text in texts]
-        return sets.salted(hashes(map(digest, settings, numbers)))
+        return sets.add_salts(hashes(map(digest, settings, numbers)))
 
     def _repeats(self, texts: Sequence[list[str]], settings: Sequence[str], context: Context) -> Repeats:
         return Repeats(self.grams(texts, settings, context), self.threshold, self.permutations)

@@ -11,7 +11,8 @@ from typing import Literal
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.records import Example, Problem, Split
-from palaestra.tasks.leakage import COMMON, LENGTH, SHARE, HeldOut, normal
+from palaestra.tasks.leakage import COMMON, SHARE, HeldOut
+from palaestra.tasks.leakage_texts import LENGTH, normalise
 from palaestra.tasks.texts import pictures, without_numbers
 from palaestra.teachers.quality.base import Context
 from palaestra.teachers.quality.records import KEPT, CheckResult, Ruling, drop
@@ -86,6 +87,6 @@ class _Templates:
         if not example.messages:
             return None
         asked = example.messages[-1]
-        place = self._places.get((pictures(asked), " ".join(without_numbers(normal(asked.text)))))
+        place = self._places.get((pictures(asked), " ".join(without_numbers(normalise(asked.text)))))
         place = most[0] if place is None and most is not None else place
         return None if place is None else self.index.held[place]
