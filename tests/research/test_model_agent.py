@@ -104,7 +104,7 @@ def test_the_cost_limit_ends_with_what_is_there(play: Play) -> None:
         s = play(server, max_calls=2)
         assert len(server.calls) == 2
     assert (s["stop_reason"], s["best_submission"], s["steps"]) == ("cost", 21.0, 2)
-    assert s["note"] == "the budget is spent: 2 calls made, at most 2 wanted"  # It has ended: nothing to resume.
+    assert s["note"] == "the budget is spent: 2 calls made, at most 2 allowed"  # It has ended: nothing to resume.
 
 
 def test_a_service_that_says_the_conversation_is_too_long_ends_it_as_context(play: Play) -> None:

@@ -21,8 +21,8 @@ from palaestra.core.records import Example
 from palaestra.core.seeding import Seeds
 from palaestra.engines.families import position_limit
 from palaestra.learn.batches import Encoded, batch_plan, collate, encode, of_one_shape, response_loss
-from palaestra.learn.progress import TrainingState
 from palaestra.learn.randomness import fork_torch_rng
+from palaestra.learn.training_state import TrainingState
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

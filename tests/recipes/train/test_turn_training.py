@@ -333,9 +333,7 @@ def test_nobody_learns_from_what_is_held_out() -> None:
         )
 
     for env in ("palaestra/Calculator-v0", "palaestra/Task-v0", "palaestra/Research-v0"):
-        with pytest.raises(
-            SettingsError, match="split=test has the episodes that its results are measured on"
-        ) as caught:
+        with pytest.raises(SettingsError, match="split=test has the held-out episodes for evaluation") as caught:
             build_with(env, 'split="test"')
         assert "\n" not in str(caught.value)
     loop = build_with("palaestra/Research-v0")
@@ -418,7 +416,7 @@ def test_a_module_that_misses_something_says_what(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(sys, "path", copy.copy(sys.path))
     (tmp_path / "needy.py").write_text("import a_package_that_nobody_has")
     with pytest.raises(
-        EnvError, match=r"cannot import 'needy', which is to register X-v0: .*a_package_that_nobody_has"
+        EnvError, match=r"cannot import 'needy', which should register X-v0: .*a_package_that_nobody_has"
     ):
         detect_kind("needy:X-v0", {})
     with pytest.raises(EnvError, match="cannot import 'nowhere_at_all'"):

@@ -111,7 +111,7 @@ class TokenLoop(Loop):
         from palaestra.tasks.evaluate import evaluate
 
         settings, task = self.settings, self.env.task
-        problems = self.env.held_out_problems(unwrap(settings.evaluation), settings.seed)
+        problems = self.env.draw_held_out_problems(unwrap(settings.evaluation), settings.seed)
         phase = f"{iteration}/{Split.TEST}"
         attempts = evaluate(
             task,
