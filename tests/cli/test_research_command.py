@@ -127,12 +127,12 @@ def test_what_is_asked_of_the_list_of_tasks_is_done_or_said(tmp_path: Path) -> N
     assert named == ["colonel_blotto", "grid_maze"]
     for arguments, said in (
         (["--only", "grid_mace"], "did you mean 'grid_maze'"),
-        (["--mlgym", str(tmp_path)], "is no checkout of MLGym"),
-        (["--mlgym", str(tmp_path), "--measure"], "leave --mlgym out"),
-        (["--write", "tasks.md"], "add --measure"),
+        (["--mlgym", str(tmp_path)], "is not an MLGym checkout"),
+        (["--mlgym", str(tmp_path), "--measure"], "leave out --mlgym"),
+        (["--write", "tasks.md"], "--write needs --measure"),
     ):
         assert said in str(CliRunner().invoke(app, ["research", "tasks", *arguments]).exception)
-    with pytest.raises(SettingsError, match="is no checkout of MLGym"):
+    with pytest.raises(SettingsError, match="is not an MLGym checkout"):
         _tasks("all", str(tmp_path))
 
 
@@ -149,7 +149,10 @@ def test_options_of_a_subcommand_stand_behind_it_and_errors_are_one_line(tmp_pat
         (["research", "--task", "x", "tasks"], "got --task before it"),
         (["research", "--agent", "modle"], "did you mean 'model'"),
         (["research"], "name one with --model"),
-        (["research", "bench", "--tasks", "prisoners_dilemma", "--agents", "human"], "plays by itself"),
+        (
+            ["research", "bench", "--tasks", "prisoners_dilemma", "--agents", "human"],
+            "does not support interactive agents",
+        ),
         (["research", "bench", "--tasks", "prisoners_dilemma"], "--agents"),
     ):
         result = palaestra(*arguments)

@@ -19,7 +19,7 @@ from palaestra.cli.main import main
 from palaestra.cli.research import ResearchProgress
 from palaestra.cli.standings import standings_tables
 from palaestra.core.events import Event
-from palaestra.engines.retry import AGAIN
+from palaestra.engines.retry import RETRY
 from palaestra.recipes.progress import RunProgress, plain_console
 from palaestra.research.standings.scores import RunScore, Standings, TaskScale
 from palaestra.research.standings.standings import compare_methods
@@ -131,8 +131,8 @@ def test_a_service_that_does_not_answer_is_told_of(tmp_path: Path) -> None:
     for terminal_ in (False, True):
         out = StringIO()
         with RunProgress(Console(file=out, width=200, force_terminal=terminal_)) as progress:
-            progress(Event(AGAIN, 3, 10, data={"reason": "http://a:1/v1#m: ConnectError", "seconds": 1.84}))
-            progress(Event(AGAIN, 9, 10, data={"reason": "b answered 500: no", "seconds": 31.9}))
+            progress(Event(RETRY, 3, 10, data={"reason": "http://a:1/v1#m: ConnectError", "seconds": 1.84}))
+            progress(Event(RETRY, 9, 10, data={"reason": "b answered 500: no", "seconds": 31.9}))
         assert "http://a:1/v1#m: ConnectError; asked again in 1.8 s (call 3 of at most 10)" in out.getvalue()
         assert "b answered 500: no; asked again in 32 s (call 9 of at most 10)" in out.getvalue()
 

@@ -41,7 +41,7 @@ FAULTS: dict[str, tuple[Reply, str, bool | None]] = {
     "400": (error(400, "malformed request"), "invalid_request", None),
     "content filter": (error(400, "no", code="content_filter"), "refused", None),
     "a redirect": (Reply(status=302, raw=b"", headers={"location": "/login"}), "unavailable", None),
-    "silent": (Reply(delay=30), "nobody answers .* no answer within 0.5 s", False),
+    "silent": (Reply(delay=30), "no server answers .* no answer within 0.5 s", False),
     "half an answer": (Reply(stall=20), "unavailable", False),
     "closed before the answer": (Reply(cut=0), "unavailable", False),
     "closed in the middle": (Reply(cut=20), "unavailable", False),
@@ -120,9 +120,9 @@ def test_nobody_at_the_address_is_one_line(number: Path, tmp_path: Path) -> None
     with socket.create_server(("127.0.0.1", 0)) as taken:
         model = f"http://127.0.0.1:{taken.getsockname()[1]}/v1#m"
     cache = str(tmp_path / "calls.sqlite")
-    with pytest.raises(EngineError, match="nobody answers at"):
+    with pytest.raises(EngineError, match="no server answers at"):
         evaluate(model=model, limit=2, call_timeout=0.5, out=tmp_path / "evaluate")
-    with pytest.raises(EngineError, match="nobody answers at"):
+    with pytest.raises(EngineError, match="no server answers at"):
         research(agent="model", model=model, task=str(number), cache=cache, call_timeout=0.5, out=tmp_path / "research")
 
 

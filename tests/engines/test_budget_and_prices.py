@@ -34,7 +34,7 @@ def test_a_call_of_unknown_cost_counts_at_its_most() -> None:
 
 
 def test_what_was_spent_before_counts() -> None:
-    with pytest.raises(BudgetSpentError, match="12 calls made, at most 12 wanted"):
+    with pytest.raises(BudgetSpentError, match="12 calls made, at most 12 allowed"):
         Budget(max_calls=12, spent=Spending(calls=12)).reserve()
 
 

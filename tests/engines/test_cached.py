@@ -17,10 +17,10 @@ from palaestra.engines.cached import CachedEngine, request_keys
 from palaestra.engines.mock import MockEngine
 from palaestra.engines.openai import OpenAIEngine
 from palaestra.engines.prices import Price, Prices
-from palaestra.engines.retry import Patience
+from palaestra.engines.retry import RetryPolicy
 from palaestra.runs.cache import Cache
 
-QUICK = Patience(first=0.01, longest=0.05, total=20.0, tries=4)
+QUICK = RetryPolicy(first=0.01, longest=0.05, total=20.0, tries=4)
 
 
 def ask(text: str, seed: int = 0, **sampling: Any) -> Request:
@@ -196,7 +196,7 @@ def test_a_service_is_stopped_within_the_budget_and_goes_on_with_a_larger_one(
 
 def test_calls_that_are_repeated_count_in_the_budget(cache: Cache) -> None:
     with Server(lambda c, n: error(500)) as server:
-        engine = CachedEngine(OpenAIEngine(server.model, patience=QUICK), cache, budget=Budget(max_calls=3))
+        engine = CachedEngine(OpenAIEngine(server.model, retry_policy=QUICK), cache, budget=Budget(max_calls=3))
         with pytest.raises(BudgetSpentError):
             engine.generate([ask("a")])
         assert len(server.calls) == 3

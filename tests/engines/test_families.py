@@ -117,8 +117,8 @@ REFUSED = {
     "T5Config": r"the model '.*' \(t5\) is an encoder-decoder; expected a decoder-only causal language model",
     "BartConfig": r"the model '.*' \(bart\) is an encoder-decoder; expected",
     "WhisperConfig": r"the model '.*' \(whisper\) is an encoder-decoder; expected",
-    "BertConfig": r"the model '.*' \(bert\) reads in both directions; expected a decoder-only causal language model",
-    "RobertaConfig": r"the model '.*' \(roberta\) reads in both directions",
+    "BertConfig": r"the model '.*' \(bert\) is bidirectional; expected a decoder-only causal language model",
+    "RobertaConfig": r"the model '.*' \(roberta\) is bidirectional",
 }
 
 
@@ -156,7 +156,7 @@ def test_a_model_that_looks_ahead_is_refused_when_it_is_first_stepped() -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(5.0)
-    with pytest.raises(ModelError, match=r"the model \(bert\) is not causal: its logits depend on what follows"):
+    with pytest.raises(ModelError, match=r"the model \(bert\) is not causal: its logits depend on later tokens"):
         SequenceStepper(model, 1)
 
 

@@ -23,19 +23,19 @@ from palaestra.engines.base import ENGINES, Answer, Engine, MonitoredEngine, Req
 from palaestra.engines.budget import Budget
 from palaestra.engines.cached import CachedEngine
 from palaestra.engines.openai import OpenAIEngine
-from palaestra.engines.openai_format import BrokenAnswerError, read, read_usage
-from palaestra.engines.retry import AGAIN, WAITING, Patience
+from palaestra.engines.openai_format import BrokenAnswerError, parse_response, read_usage
+from palaestra.engines.retry import RETRY, WAITING, RetryPolicy
 from palaestra.recipes.progress import RunProgress
 from palaestra.runs.cache import Cache
 
-QUICK = Patience(first=0.01, longest=0.05, total=20.0, tries=4)
+QUICK = RetryPolicy(first=0.01, longest=0.05, total=20.0, tries=4)
 MARKED = (3, 7)
 """Which of the twelve questions of a batch meet the fault."""
 
 
 def engine(server: Server, **settings: Any) -> OpenAIEngine:
     return OpenAIEngine(
-        server.model, **{"patience": QUICK, "stall": 0.5, "timeout": 30.0, "largest": 500_000} | settings
+        server.model, **{"retry_policy": QUICK, "stall": 0.5, "timeout": 30.0, "max_bytes": 500_000} | settings
     )
 
 
@@ -249,7 +249,7 @@ def test_what_a_server_does_not_understand_is_left_out_and_told_once(caplog: pyt
         assert len(server.calls) == 3 + 5
         assert server.calls[-1].body["max_completion_tokens"] == 64
     assert [record.getMessage() for record in caplog.records if "left out" in record.getMessage()] == [
-        f"{working.name} does not accept 'temperature'; it is left out and has no effect"
+        f"{working.name} does not accept 'temperature'; the option is left out and has no effect"
     ]
 
 
@@ -313,23 +313,23 @@ def test_answers_that_are_paid_for_are_kept_when_the_run_ends(cache: Cache) -> N
 def test_nobody_at_the_address_is_one_line_and_not_a_failure_each() -> None:
     with Server(echo) as server:
         gone = server.model
-    with pytest.raises(EngineError, match="nobody answers at http://127"):
-        OpenAIEngine(gone, patience=QUICK).generate([ask(f"q{k}") for k in range(100)])
+    with pytest.raises(EngineError, match="no server answers at http://127"):
+        OpenAIEngine(gone, retry_policy=QUICK).generate([ask(f"q{k}") for k in range(100)])
 
 
 def test_who_was_never_met_is_given_up_early_and_who_had_answered_is_waited_for() -> None:
-    patience = Patience(first=0.05, longest=0.05, total=1.0, tries=1000, unreached=0.2)
+    retry_policy = RetryPolicy(first=0.05, longest=0.05, total=1.0, tries=1000, unreached=0.2)
     with Server(echo) as server:
-        asked = OpenAIEngine(server.model, patience=patience)
+        asked = OpenAIEngine(server.model, retry_policy=retry_policy)
         asked.generate([ask("q")])
 
     def waited(engine: OpenAIEngine) -> float:
         start = time.monotonic()
-        with pytest.raises(EngineError, match="nobody answers at http://127"):
+        with pytest.raises(EngineError, match="no server answers at http://127"):
             engine.generate([ask("r")])
         return time.monotonic() - start
 
-    assert 0.15 < waited(OpenAIEngine(server.model, patience=patience)) < 0.7
+    assert 0.15 < waited(OpenAIEngine(server.model, retry_policy=retry_policy)) < 0.7
     assert waited(asked) > 0.7
 
 
@@ -354,7 +354,7 @@ def test_each_kind_of_endpoint_gets_its_own_key_and_path(monkeypatch: pytest.Mon
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", server.url.removesuffix("/v1"))
         for name in ("openai:gpt-4o", "azure:mine", server.model):
-            assert isinstance(OpenAIEngine(name, patience=QUICK).generate([ask("q")])[0][0], Completion)
+            assert isinstance(OpenAIEngine(name, retry_policy=QUICK).generate([ask("q")])[0][0], Completion)
         openai, azure, own = server.calls
     assert openai.headers["authorization"] == "Bearer key-of-openai"
     assert "max_completion_tokens" in openai.body
@@ -424,8 +424,8 @@ def test_a_silent_server_is_told_again_and_again_and_then_given_up() -> None:
             progress(event)
 
     with Server(lambda call, before: Reply(delay=30)) as server:
-        asked = engine(server, notice=0.1, timeout=0.6, patience=Patience(total=0.6), listener=listener)
-        with pytest.raises(EngineError, match=f"nobody answers at {server.url}: .*: no answer within 0.6 s"):
+        asked = engine(server, notice=0.1, timeout=0.6, retry_policy=RetryPolicy(total=0.6), listener=listener)
+        with pytest.raises(EngineError, match=f"no server answers at {server.url}: .*: no answer within 0.6 s"):
             asked.generate([ask("a"), ask("b")])
         assert len(server.calls) == 2
     assert [event.phase for event in told] == [WAITING] * 3
@@ -439,7 +439,7 @@ def test_an_answer_that_stops_in_the_middle_is_told_too_and_a_quick_server_says_
     with Server(lambda call, before: echo(call, before) if before else Reply("x" * 500, stall=200)) as server:
         asked = engine(server, notice=0.1, stall=0.3, listener=told.append)
         assert isinstance(asked.generate([ask("a")])[0][0], Completion)
-        assert {event.phase for event in told} == {WAITING, AGAIN}
+        assert {event.phase for event in told} == {WAITING, RETRY}
         told.clear()
         asked.generate([ask("a")])
     assert told == []
@@ -479,4 +479,4 @@ def test_usage_that_cannot_be_is_refused(count: Any) -> None:
 )
 def test_an_answer_without_choices_names_the_error_that_the_server_reports(data: Any, message: str) -> None:
     with pytest.raises(BrokenAnswerError, match=f"{message}$"):
-        read(data)
+        parse_response(data)

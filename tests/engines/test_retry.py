@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.seeding import Seeds
-from palaestra.engines.retry import Patience, server_wish
+from palaestra.engines.retry import RetryPolicy, parse_retry_after
 
 
 @pytest.mark.parametrize(
@@ -25,37 +25,37 @@ from palaestra.engines.retry import Patience, server_wish
     ],
 )
 def test_the_servers_wish_is_read_in_each_of_its_forms(headers: dict[str, str], wish: float | None) -> None:
-    assert server_wish(headers, now=1000.0) == wish
+    assert parse_retry_after(headers, now=1000.0) == wish
 
 
 @given(st.integers(0, 2**62), st.integers(1, 200))
 def test_waiting_doubles_up_to_the_longest_and_its_chance_is_seeded(seed: int, tried: int) -> None:
-    patience = Patience(first=0.5, longest=60.0, total=1e9, tries=1000)
-    wait = patience.wait(tried, 0.0, None, Seeds(seed))
+    retry_policy = RetryPolicy(first=0.5, longest=60.0, total=1e9, tries=1000)
+    wait = retry_policy.wait(tried, 0.0, None, Seeds(seed))
     most = min(60.0, 0.5 * 2.0 ** (tried - 1))
     assert wait is not None
     assert 0.5 * most <= wait <= most
-    assert wait == patience.wait(tried, 0.0, None, Seeds(seed))
+    assert wait == retry_policy.wait(tried, 0.0, None, Seeds(seed))
 
 
 def test_patience_ends_by_tries_by_time_and_at_a_wish_beyond_it() -> None:
-    patience = Patience(first=1.0, total=10.0, tries=3)
-    assert patience.wait(2, 0.0, None, Seeds(0)) is not None
-    assert patience.wait(3, 0.0, None, Seeds(0)) is None
-    assert patience.wait(1, 9.9, None, Seeds(0)) is None
-    assert patience.wait(1, 0.0, 10.0, Seeds(0)) == 10.0
-    assert patience.wait(1, 0.0, 10.1, Seeds(0)) is None
+    retry_policy = RetryPolicy(first=1.0, total=10.0, tries=3)
+    assert retry_policy.wait(2, 0.0, None, Seeds(0)) is not None
+    assert retry_policy.wait(3, 0.0, None, Seeds(0)) is None
+    assert retry_policy.wait(1, 9.9, None, Seeds(0)) is None
+    assert retry_policy.wait(1, 0.0, 10.0, Seeds(0)) == 10.0
+    assert retry_policy.wait(1, 0.0, 10.1, Seeds(0)) is None
 
 
 def test_an_address_at_which_nobody_ever_was_is_tried_for_a_short_time() -> None:
-    patience, elapsed, tried = Patience(), 0.0, 1
-    while (wait := patience.wait(tried, elapsed, None, Seeds(0), False)) is not None:
+    retry_policy, elapsed, tried = RetryPolicy(), 0.0, 1
+    while (wait := retry_policy.wait(tried, elapsed, None, Seeds(0), False)) is not None:
         elapsed, tried = elapsed + wait, tried + 1
     assert 9.5 <= elapsed <= 10.0
-    assert Patience(total=3.0).wait(1, 3.1, None, Seeds(0), False) is None
-    assert patience.wait(5, 9.9, None, Seeds(0)) is not None
+    assert RetryPolicy(total=3.0).wait(1, 3.1, None, Seeds(0), False) is None
+    assert retry_policy.wait(5, 9.9, None, Seeds(0)) is not None
 
 
 def test_patience_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(SettingsError, match="at least 1 try"):
-        Patience(tries=0)
+        RetryPolicy(tries=0)

@@ -15,7 +15,7 @@ from palaestra.engines.cached import CachedEngine, prompt_size, request_keys
 from palaestra.engines.chat import offers_tools, prompt_ids, with_tools
 from palaestra.engines.models import LoadedModel
 from palaestra.engines.openai import OpenAIEngine
-from palaestra.engines.openai_format import BrokenAnswerError, read
+from palaestra.engines.openai_format import BrokenAnswerError, parse_response
 from palaestra.runs.cache import Cache
 
 TOOL = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}}}
@@ -60,12 +60,12 @@ def test_arguments_may_be_an_object_and_a_call_without_a_name_is_no_answer() -> 
     def answer(call: Any) -> dict[str, Any]:
         return {"choices": [{"message": {"content": None, "tool_calls": [call]}, "finish_reason": "tool_calls"}]}
 
-    found, _ = read(answer({"id": 7, "function": {"name": "bash", "arguments": {"command": "ls"}}}))
+    found, _ = parse_response(answer({"id": 7, "function": {"name": "bash", "arguments": {"command": "ls"}}}))
     assert isinstance(found, Completion)
     assert found.tool_calls == (ToolCall("bash", '{"command": "ls"}', "7"),)
     assert found.text == ""
     with pytest.raises(BrokenAnswerError):
-        read(answer({"function": {}}))
+        parse_response(answer({"function": {}}))
 
 
 def test_tools_and_calls_make_another_request_and_without_them_it_is_the_same_as_ever() -> None:

@@ -157,8 +157,8 @@ def test_several_pictures_and_several_completions_of_one_prompt(vlm: LoadedModel
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("data:image/png;base64,AAAA", "no image that Pillow knows"),
-        ("data:image/png;base64,!!", "no base64"),
+        ("data:image/png;base64,AAAA", "not an image that Pillow can read"),
+        ("data:image/png;base64,!!", "not base64"),
         ("data:image/png", "comma"),
         ("no/such/file.png", "No such file"),
     ],

@@ -165,7 +165,7 @@ def test_only_the_skills_that_were_asked_for_are_drawn_and_training_never_sees_t
         ({"format_reward": -0.1}, "format_reward is from 0 to 1"),
         ({"format": "("}, "format is answer, tags or a regular expression; got '('"),
         ({"problems": 10_000_000, "skills": ["addition"]}, "ask for fewer"),
-        ({"problems": 0}, "problems is how many a skill, at least 1 for math-skills; got 0"),
+        ({"problems": 0}, "problems is the number per skill, at least 1 for math-skills; got 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(nano: LoadedModel, arguments: dict[str, Any], message: str) -> None:

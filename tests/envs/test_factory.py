@@ -142,7 +142,7 @@ def test_a_module_before_the_id_is_imported_first(tmp_path: Path, monkeypatch: p
     finally:
         gymnasium.registry.pop("MyPole-v0", None)
         sys.modules.pop("my_letters", None)
-    with pytest.raises(EnvError, match="cannot import 'no_such_module', which is to register X-v0") as caught:
+    with pytest.raises(EnvError, match="cannot import 'no_such_module', which should register X-v0") as caught:
         get_spec("no_such_module:X-v0")
     one_line(caught)
 

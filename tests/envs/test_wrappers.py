@@ -445,7 +445,7 @@ def test_a_list_gives_every_slot_its_seed() -> None:
     env = SlotVectorEnv(Trouble, 3)
     observation, _ = env.reset(seed=[4, 4, 5])
     assert observation[0, 1] == observation[1, 1] != observation[2, 1]
-    with pytest.raises(EnvError, match="needs a seed a slot, 3 in all; got 2"):
+    with pytest.raises(EnvError, match="needs one seed per slot, 3 in all; got 2"):
         env.reset(seed=[4, 4])
 
 

@@ -398,7 +398,7 @@ def test_the_parts_can_be_put_together_otherwise(place: Path) -> None:
 
 def test_wrong_uses_are_refused(make: Callable[..., TransformedEnv], place: Path) -> None:
     for arguments in ({}, {"task": "prisoners_dilemma", "tasks": ["prisoners_dilemma"]}, {"tasks": []}):
-        with pytest.raises(SettingsError, match="either task or tasks"):
+        with pytest.raises(SettingsError, match="exactly one of task and tasks"):
             make_mlgym(**arguments)
     with pytest.raises(UnknownNameError, match="prisoners_dilemma"):
         make_mlgym(task="prisoner_dilemma")
@@ -420,7 +420,7 @@ def test_wrong_uses_are_refused(make: Callable[..., TransformedEnv], place: Path
         with pytest.raises(EnvError, match="seed is a whole number of at least 0; got"):
             make(seed=seed)
     for device in ("quantum", object()):
-        with pytest.raises(EnvError, match="device is one that torch has here, such as 'cpu'; got"):
+        with pytest.raises(EnvError, match="device must be one that torch has here, such as 'cpu'; got"):
             make(device=device)
     for tasks in ({"task": 5}, {"task": ["low"]}, {"task": ""}, {"tasks": [None]}, {"tasks": {"mine": 5}}):
         with pytest.raises(EnvError, match="a task is the name of one, its folder or a ResearchTask; got"):

@@ -14,13 +14,13 @@ from palaestra.learn.reward_data import ResponseComparison
 from palaestra.learn.reward_model import RewardModel, load_reward_model, make_reward_model
 from palaestra.learn.reward_report import RewardReport, report_on_scores
 from palaestra.learn.reward_training import (
-    RewardState,
     RewardTraining,
     _is_out_of_patience,
     _schedule,
     best_of_k_loss,
     train_reward_model,
 )
+from palaestra.learn.training_state import TrainingState
 
 TEXTS = ["a good film", "bad", "a film that is very very good and a little long", "", "a bad film <|end|>"]
 
@@ -306,12 +306,12 @@ def test_early_stopping_gives_back_the_best_weights() -> None:
     # Validation says the opposite of training: the first epoch harms least.
     wrong = [ResponseComparison(c.prompt, c.responses, 1 - c.best) for c in data[48:]]
     model = tiny("gpt2")
-    kept: list[RewardState] = []
+    kept: list[TrainingState] = []
 
-    def keep(state: RewardState) -> None:
+    def keep(state: TrainingState) -> None:
         if state.step == 3:
             copied = {name: tensor.clone() for name, tensor in state.weights.items()}
-            kept.append(RewardState(3, copied))
+            kept.append(TrainingState(3, copied))
 
     training = RewardTraining(epochs=9, batch_size=16, learning_rate=1e-2, patience=2)
     history = train_reward_model(model, data[:48], wrong, training, Seeds(0), keep_state=keep)
@@ -322,11 +322,13 @@ def test_early_stopping_gives_back_the_best_weights() -> None:
 def test_an_interrupted_training_goes_on_to_the_same_weights() -> None:
     data, states = numbers(80), []
 
-    def keep(state: RewardState) -> None:
+    def keep(state: TrainingState) -> None:
         if state.step == 6:  # After the first validation, within the second epoch.
             moments = {k: {n: torch.as_tensor(t).clone() for n, t in m.items()} for k, m in state.moments.items()}
             weights = {name: tensor.clone() for name, tensor in state.weights.items()}
-            states.append(RewardState(6, weights, moments, dict(state.best), list(state.curve), list(state.validation)))
+            states.append(
+                TrainingState(6, weights, moments, list(state.curve), dict(state.best), list(state.validation))
+            )
 
     whole, rest = tiny("gpt2", dropout=0.2), tiny("gpt2", dropout=0.2)
     first = train_reward_model(whole, data[:64], data[64:], FAST, Seeds(0), keep_state=keep)

@@ -281,7 +281,7 @@ def test_scripts_are_texts_or_calls_of_tools(play: Play, tmp_path: Path) -> None
     assert (s["best_submission"], s["tools"]) == (13.0, True)
     path.write_text('"echo 13 > answer.txt"\n"submit"\n')
     assert play(f"script:{path}")["best_submission"] == 14.0
-    for text, said in (("", "holds no action"), ("{", "line 1, is no JSON"), ("[1]", "line 1: expected a text")):
+    for text, said in (("", "holds no action"), ("{", "line 1, is not JSON"), ("[1]", "line 1: expected a text")):
         path.write_text(text)
         with pytest.raises(SettingsError, match=said):
             read_script(path)
@@ -293,7 +293,7 @@ def test_scripts_are_texts_or_calls_of_tools(play: Play, tmp_path: Path) -> None
         ("modl", "did you mean 'model'"),
         ("script", "script:FILE"),
         ("script:/nowhere", "cannot be read"),
-        ("baseline:x", "takes nothing behind its name"),
+        ("baseline:x", "takes no argument"),
         ("best_of:x", "best_of:N:AGENT"),
         ("best_of:2:model:nano", "set a temperature"),
         ("model", "name one with --model"),
@@ -319,7 +319,7 @@ def test_an_agent_of_ones_own_is_a_class_and_a_line(
 
     monkeypatch.setattr(AGENTS, "_entries", dict(AGENTS._entries))
     monkeypatch.setattr(AGENTS, "_descriptions", dict(AGENTS._descriptions))
-    AGENTS.register("submitter", Submitter, "hands in what is there")
+    AGENTS.register("submitter", Submitter, "submits the current workspace")
     settings = ResearchSettings(task=str(number), agent="submitter")
     assert isinstance(make_agent("submitter", make_context(settings, load_task(number))), Submitter)
     assert research(settings, out=tmp_path / "run").summary["best_submission"] == 6.0

@@ -475,7 +475,7 @@ def test_what_background_processes_print_is_not_lost(session: Session) -> None:
     put(session, f__txt="x\n")
     session.run("(sleep .1; echo late) &")
     end = time.monotonic() + 5
-    while not session.inside.stray and time.monotonic() < end:
+    while not session.query.stray and time.monotonic() < end:
         assert good(session.run("open f.txt")) == "[file /workspace/f.txt, 1 line]\n1|x"
     assert good(session.run("echo now")) == "late\nnow"
 
@@ -541,7 +541,7 @@ def test_calls_do_what_texts_do(session: Session, hooks: Counting) -> None:
     wrong(session.call("edit", {"first": 1, "text": ""}), "LAST is missing")
     wrong(session.call("edit", {"first": "one", "last": 1, "text": ""}), "FIRST is a whole number; got 'one'")
     wrong(session.call("open", {"path": ["f.py"]}), "PATH is a text")
-    wrong(session.call("open", "{broken"), "this is no JSON")
+    wrong(session.call("open", "{broken"), "this is not JSON")
     wrong(session.call("open", "[1]"), "arguments are a JSON object")
     wrong(session.call("submit", {"now": True}), "it takes none")
     good(session.call("create", '{"path": "s.txt", "text": "\\ud800 x"}'))

@@ -125,7 +125,7 @@ def test_an_evaluator_that_breaks_over_an_answer_tells_nothing_and_counts(env: R
 
 
 def test_a_score_that_is_no_number_is_no_way_out_of_a_bad_one(env: ResearchEnv) -> None:
-    assert "its right is inf, which is no score" in told(env, "def f(x): return 'infinite'", "validate")
+    assert "its right is inf, which is not a score" in told(env, "def f(x): return 'infinite'", "validate")
     assert env.state()["validations_left"] == 2
     assert env.step("submit")[4]["stop_reason"] is TurnStopReason.ATTEMPTS
 
@@ -146,7 +146,7 @@ def test_the_secret_is_of_this_machine_and_the_same_for_all_submissions(
     seeds, places = [], []
     for machine in ("a", "b", "a"):
         monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path / machine))
-        secret._secret.cache_clear()
+        secret._machine_seed.cache_clear()
         seeds.append(secret.eval_seed(lessons))
         places.append(baseline._place(lessons).name)
         assert secret.eval_seed(games) == 0

@@ -213,7 +213,7 @@ def test_what_is_missing_or_wrong_is_said(checkout: Path, tmp_path: Path) -> Non
     assert mlgym_names(checkout) == ["game", "lm", "model", "rows"]
     with pytest.raises(UnknownNameError, match="did you mean 'game'"):
         load_mlgym(checkout, "gane")
-    with pytest.raises(TaskError, match="is no checkout of MLGym"):
+    with pytest.raises(TaskError, match="is not an MLGym checkout"):
         load_mlgym(tmp_path / "data", "game")
     (checkout / "data/rows/public/rows.csv").unlink()
     (checkout / "data/rows/public").rmdir()
@@ -279,7 +279,7 @@ def test_a_metric_that_no_file_names_is_the_one_that_the_baseline_gets(
     assert (task.metric.name, task.name) == ("accuracy", "rows")
     evaluator = checkout / "data/rows/evaluate.py"
     evaluator.write_text(evaluator.read_text().replace('"accuracy":', '"rmse": 3.5, "accuracy":'))
-    with pytest.raises(SettingsError, match=r"its evaluator gives rmse, accuracy; say which one counts"):
+    with pytest.raises(SettingsError, match=r"its evaluator gives rmse, accuracy; select one with"):
         load_mlgym(checkout, "rows")
     for metric, value in (("rmse", 3.5), ("accuracy", 0.5)):  # MeasuredSolution once, and each by its own.
         task = load_mlgym(checkout, "rows", metric=metric)
@@ -343,7 +343,7 @@ def test_data_of_a_hub_that_are_not_there_are_said_and_those_that_are_are_shown(
             "needs an evaluator .* evaluation_paths has nothing",
         ),
         ("evaluation_paths:\n  - evaluate.py", "evaluation_paths: [judge.py]", "evaluation_paths has judge.py"),
-        ("training_timeout: 60", "secret_files: ['***']", r"secret_files: '\*\*\*' is no path and no pattern"),
+        ("training_timeout: 60", "secret_files: ['***']", r"secret_files: '\*\*\*' is neither a path nor a pattern"),
     ],
 )
 def test_a_task_file_with_what_cannot_be_is_one_line(checkout: Path, old: str, new: str, said: str) -> None:

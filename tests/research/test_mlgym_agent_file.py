@@ -148,7 +148,7 @@ def test_a_file_that_only_an_imported_file_imports_counts_if_it_is_named() -> No
     ],
 )
 def test_where_it_cannot_be_told_the_option_is_named(evaluator: str, description: str, said: str) -> None:
-    with pytest.raises(TaskError, match=f"{said}; say it with --task-option submission=FILE"):
+    with pytest.raises(TaskError, match=f"{said}; set it with --task-option submission=FILE"):
         find_submission("evaluate.py", {**FILES, "evaluate.py": evaluator.encode()}, description)
 
 

@@ -464,13 +464,13 @@ def test_a_score_that_is_no_number_is_the_fault_of_the_submission_and_counts(gam
     made = judged(game, f"def play(k):\n    return {value}\n")
     assert isinstance(made, InvalidSubmission)
     assert made.exposed
-    assert "no score" in made.reason
+    assert "not a score" in made.reason
 
 
 def test_answers_are_not_guessed_by_tables_that_give_no_number(checkout: Path) -> None:
     table = load_mlgym(checkout, "table")
     made = make_judge(table, sandbox_for(table)).judge({"submission.csv": b"inf\n"}, "test")
-    assert made == InvalidSubmission("its loss is inf, which is no score", exposed=True)
+    assert made == InvalidSubmission("its loss is inf, which is not a score", exposed=True)
 
 
 def test_an_evaluator_without_the_metric_is_a_failure_that_tells_nothing_of_what_it_said(checkout: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_served_model_calls_tools_and_is_answered_by_number(play: Play) -> Non
     assert len(set(answered)) == 2
     assert said[0]["content"] == "I write it."
     assert said[0]["tool_calls"][0]["function"] == {"name": "bash", "arguments": '{"command": "echo 30 > answer.txt"}'}
-    assert "no JSON" in last["messages"][-1]["content"]
+    assert "not JSON" in last["messages"][-1]["content"]
 
 
 def test_the_cost_limit_ends_with_what_is_there(play: Play) -> None:
@@ -104,7 +104,7 @@ def test_the_cost_limit_ends_with_what_is_there(play: Play) -> None:
         s = play(server, max_calls=2)
         assert len(server.calls) == 2
     assert (s["stop_reason"], s["best_submission"], s["steps"]) == ("cost", 21.0, 2)
-    assert s["note"] == "the budget is spent: 2 calls made, at most 2 wanted"  # It has ended: nothing to resume.
+    assert s["note"] == "the budget is spent: 2 calls made, at most 2 allowed"  # It has ended: nothing to resume.
 
 
 def test_a_service_that_says_the_conversation_is_too_long_ends_it_as_context(play: Play) -> None:
@@ -173,10 +173,10 @@ def test_a_prompt_that_leaves_nano_no_room_is_not_asked(number: Path, tmp_path: 
     assert "nano reads 256" in s["note"]
 
 
-class HistoryContext:
+class RecordingEngine:
     """An engine that writes down what it is asked, and counts words."""
 
-    name, context = "context", 0
+    name, context = "recording", 0
 
     def __init__(self, answer: str = "tried 20, next 30") -> None:
         self.requests: list[Request] = []
@@ -190,11 +190,11 @@ class HistoryContext:
         return sum(len(message.text.split()) for message in request.messages)
 
 
-def agent_with(number: Path, context: HistoryContext, *history: str) -> ModelAgent:
+def agent_with(number: Path, engine: RecordingEngine, *history: str) -> ModelAgent:
     from dataclasses import replace
 
     context = make_context(ResearchSettings(task=str(number), history=history), load_task(number))
-    agent = ModelAgent("nano", replace(context, engine=lambda name: context, sampling=Sampling(max_tokens=50)))
+    agent = ModelAgent("nano", replace(context, engine=lambda name: engine, sampling=Sampling(max_tokens=50)))
     agent.begin(0, [])
     return agent
 
@@ -206,14 +206,14 @@ def conversation(*observations: str) -> Conversation:
     return Conversation(tuple(messages))
 
 
-def truncate_line(context: HistoryContext) -> list[str]:
-    return [message.text for message in context.requests[-1].messages]
+def shown(engine: RecordingEngine) -> list[str]:
+    return [message.text for message in engine.requests[-1].messages]
 
 
 def test_the_last_observations_are_shown_and_of_the_others_how_long_they_were(number: Path) -> None:
-    context = HistoryContext()
-    agent_with(number, context, "last:1").act(conversation("one\ntwo\nthree", "four", "five"))
-    assert truncate_line(context) == [
+    engine = RecordingEngine()
+    agent_with(number, engine, "last:1").act(conversation("one\ntwo\nthree", "four", "five"))
+    assert shown(engine) == [
         "rules", "the task", "action 0", "(3 lines omitted)", "action 1", "(1 line omitted)", "action 2", "five",
     ]  # fmt: skip
 
@@ -221,9 +221,9 @@ def test_the_last_observations_are_shown_and_of_the_others_how_long_they_were(nu
 def test_windows_of_files_that_are_shown_again_are_closed(number: Path) -> None:
     first = "[file /workspace/a.py, 3 lines]\n1|x = 1\n2|\n3|y = 2\n\n(open file: a.py)"
     other = "[file /workspace/b.py, 1 line, read-only]\n1|z = 3\n(5 more lines below)\nand more"
-    context = HistoryContext()
-    agent_with(number, context, "closed_windows").act(conversation(first, other, first.replace("y = 2", "y = 9")))
-    told = truncate_line(context)
+    engine = RecordingEngine()
+    agent_with(number, engine, "closed_windows").act(conversation(first, other, first.replace("y = 2", "y = 9")))
+    told = shown(engine)
     assert told[3].splitlines()[0] == "(the window of /workspace/a.py was closed: 3 lines; it was shown again later)"
     assert told[3].endswith("(open file: a.py)")
     assert "y = 2" not in told[3]
@@ -232,37 +232,37 @@ def test_windows_of_files_that_are_shown_again_are_closed(number: Path) -> None:
 
 
 def test_over_the_budget_the_model_sums_the_older_part_up_once(number: Path) -> None:
-    context = HistoryContext()
-    agent = agent_with(number, context, "summary:40")
+    engine = RecordingEngine()
+    agent = agent_with(number, engine, "summary:40")
     long = "word " * 12
     talk = conversation(long, long, long, long)
     agent.act(talk)
-    assert len(context.requests) == 2
-    asked, told = context.requests[0].messages[0].text, truncate_line(context)
+    assert len(engine.requests) == 2
+    asked, told = engine.requests[0].messages[0].text, shown(engine)
     assert "action 0" in asked
     assert "the task" in asked
     assert told[1].startswith("the task\n\n")
     assert "tried 20, next 30" in told[1]
-    assert [message.role for message in context.requests[1].messages[:3]] == ["system", "user", "assistant"]
-    assert context.prompt_tokens(context.requests[1]) <= 40
+    assert [message.role for message in engine.requests[1].messages[:3]] == ["system", "user", "assistant"]
+    assert engine.prompt_tokens(engine.requests[1]) <= 40
     # The next message needs no new summary, and an agent that is made anew knows the old one.
-    other = agent_with(number, context, "summary:40")
+    other = agent_with(number, engine, "summary:40")
     other.restore(agent.state())
     for one in (agent, other):
-        before = len(context.requests)
+        before = len(engine.requests)
         one.act(Conversation((*talk.messages, Message("assistant", "action 4"), Message("user", "ok"))))
-        assert len(context.requests) == before + 1
-        assert "tried 20, next 30" in truncate_line(context)[1]
+        assert len(engine.requests) == before + 1
+        assert "tried 20, next 30" in shown(engine)[1]
 
 
 def test_a_summary_never_parts_a_call_from_its_answer(number: Path) -> None:
-    context = HistoryContext()
+    engine = RecordingEngine()
     messages = [Message("system", "rules"), Message("user", "the task")]
     for k in range(6):
         call = ToolCall("bash", '{"command": "ls"}', f"c{k}")
         messages += [Message("assistant", "", (call,)), Message("tool", "word " * 10, tool_call_id=f"c{k}")]
-    agent_with(number, context, "summary:40").act(Conversation(tuple(messages)))
-    sent = context.requests[-1].messages
+    agent_with(number, engine, "summary:40").act(Conversation(tuple(messages)))
+    sent = engine.requests[-1].messages
     calls = {call.id for message in sent for call in message.tool_calls}
     assert {message.tool_call_id for message in sent if message.role == "tool"} == calls
     assert calls
@@ -271,14 +271,14 @@ def test_a_summary_never_parts_a_call_from_its_answer(number: Path) -> None:
 def test_a_context_of_ones_own_is_looked_at_before_asking(number: Path) -> None:
     from dataclasses import replace
 
-    context = HistoryContext()
+    engine = RecordingEngine()
     context = make_context(ResearchSettings(task=str(number), context=20), load_task(number))
-    agent = ModelAgent("nano", replace(context, engine=lambda name: context, sampling=Sampling(max_tokens=50)))
+    agent = ModelAgent("nano", replace(context, engine=lambda name: engine, sampling=Sampling(max_tokens=50)))
     agent.begin(0, [])
     halt = agent.act(conversation("word " * 20))
     assert isinstance(halt, Halt)
     assert halt.reason is TurnStopReason.CONTEXT
-    assert not context.requests
+    assert not engine.requests
 
 
 def test_wrong_history_processors_are_said_at_once(number: Path) -> None:
@@ -291,4 +291,4 @@ def test_wrong_history_processors_are_said_at_once(number: Path) -> None:
         ("lst:3", UnknownNameError),
     ):
         with pytest.raises(kind):
-            agent_with(number, HistoryContext(), spec)
+            agent_with(number, RecordingEngine(), spec)

@@ -69,7 +69,7 @@ def test_the_templates_of_histories_have_them_too(number: Path, tmp_path: Path) 
 
     class HistoryContext:
         def __init__(self) -> None:
-            self.prompts = prompts.given(task=task, **SHARED)
+            self.prompts = prompts.bind(task=task, **SHARED)
 
         def tokens(self, messages: Any) -> int:
             return 100 * len(messages)
@@ -122,5 +122,5 @@ def test_a_template_may_ask_whether_something_is_there(number: Path, tmp_path: P
 
 def test_templates_are_compiled_once_whatever_they_are_given() -> None:
     prompts = Prompts(PROMPTS)
-    compiled = [prompts.given(current_step=k)._environment.get_template(f"no_output{SUFFIX}") for k in range(2)]
+    compiled = [prompts.bind(current_step=k)._environment.get_template(f"no_output{SUFFIX}") for k in range(2)]
     assert compiled[0] is compiled[1]

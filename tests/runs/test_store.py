@@ -119,7 +119,7 @@ def test_a_record_that_does_not_parse_is_one_clear_line(store: Store) -> None:
 
 
 def test_a_missing_store_and_a_newer_one_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="there is none"):
+    with pytest.raises(RunError, match="has no"):
         Store(tmp_path / "store.sqlite")
     store = Store(tmp_path / "store.sqlite", create=True)
     store._db.execute("UPDATE meta SET value='99' WHERE key='schema'")

@@ -30,24 +30,18 @@ OF_THE_AGENT = (
     "parser", "history", "format_errors", "format_penalty", "cache", "device",
 )  # fmt: skip
 """Settings that do not apply to an MCP client, which is the agent itself."""
-SILENT = "0 messages: the agent said nothing; a score is that of what the task begins with"
+SILENT = "0 messages: the agent wrote nothing; its score is that of the starter files"
 
-Out = Annotated[str, typer.Option("--out", help="The run folder; a new one below runs/ if not given.")]
-BenchOut = Annotated[str, typer.Option("--out", help="The folder of the bench; one that was stopped goes on.")]
-Tasks = Annotated[
-    str, typer.Option("--tasks", help="The tasks, with commas between them; all: every one that there is.")
-]
-Agents = Annotated[
-    str, typer.Option("--agents", help="The agents, with commas between them: baseline,model:NAME,script:FILE.")
-]
-SeedCount = Annotated[
-    int, typer.Option("--seeds", help="Runs of every agent on every task, each with a seed of its own.")
-]
-FirstSeed = Annotated[int, typer.Option("--seed", help="The first of these seeds.")]
-Workers = Annotated[int, typer.Option("--workers", help="Runs that go on side by side.")]
+Out = Annotated[str, typer.Option("--out", help="The run folder; by default a new one below runs/.")]
+BenchOut = Annotated[str, typer.Option("--out", help="The folder of the bench; a stopped bench continues.")]
+Tasks = Annotated[str, typer.Option("--tasks", help="Comma-separated tasks, or all.")]
+Agents = Annotated[str, typer.Option("--agents", help="Comma-separated agents: baseline,model:NAME,script:FILE.")]
+SeedCount = Annotated[int, typer.Option("--seeds", help="Runs of every agent on every task, with different seeds.")]
+FirstSeed = Annotated[int, typer.Option("--seed", help="The first seed.")]
+Workers = Annotated[int, typer.Option("--workers", help="Parallel runs.")]
 TotalCost = Annotated[
     float,
-    typer.Option("--total-cost", help="Most dollars of all runs together, where --max-cost is for each; 0: no limit."),
+    typer.Option("--total-cost", help="Maximum dollars of all runs together (--max-cost is per run); 0: no limit."),
 ]
 
 
@@ -147,7 +141,7 @@ def finish_bench(result: Any) -> None:
 
 
 def _research(settings: Any, caller: typer.Context, out: Out = "") -> None:
-    """An agent works on a research task in a sandbox; what it hands in is scored against the baseline."""
+    """Let an agent work on a research task in a sandbox, and score its submission against the baseline."""
     from palaestra.recipes.research import recipe as research
 
     if caller.invoked_subcommand is not None:
@@ -177,7 +171,7 @@ def _bench(
     total_cost: TotalCost = 0.0,
     out: BenchOut = "",
 ) -> None:
-    """Play tasks x agents x seeds, and compare the agents by performance profiles; can be stopped and goes on."""
+    """Play tasks x agents x seeds and compare the agents by performance profiles; a stopped bench continues."""
     from dataclasses import replace
 
     from palaestra.recipes.research.bench import bench
@@ -204,7 +198,7 @@ def _of_checkout(mlgym: str) -> list[str]:
 
     names = mlgym_names(mlgym)
     if not names:
-        raise SettingsError(f"{mlgym} is no checkout of MLGym: there is no task in its configs/tasks")
+        raise SettingsError(f"{mlgym} is not an MLGym checkout: there is no task in its configs/tasks")
     return names
 
 
@@ -214,23 +208,23 @@ def _names(text: str) -> list[str]:
 
 @app.command("tasks")
 def tasks(
-    mlgym: Annotated[str, typer.Option(help="A checkout of MLGym, whose tasks are listed instead.")] = "",
+    mlgym: Annotated[str, typer.Option(help="List the tasks of this MLGym checkout instead.")] = "",
     measure: Annotated[
-        bool, typer.Option(help="Make and judge baseline and reference of each; takes minutes.")
+        bool, typer.Option(help="Measure the baseline and reference of each task; takes minutes.")
     ] = False,
-    only: Annotated[str, typer.Option(help="These alone, with commas between them.")] = "",
+    only: Annotated[str, typer.Option(help="Comma-separated tasks.")] = "",
     write: Annotated[
-        str, typer.Option(help="With --measure: the page of Markdown whose table is replaced, docs/tasks.md.")
+        str, typer.Option(help="With --measure: the Markdown page whose table is replaced, docs/tasks.md.")
     ] = "",
 ) -> None:
-    """The research tasks: what is measured, and the baseline where this machine has measured it."""
+    """List the research tasks with their metric, and the baseline if this machine has measured it."""
     from palaestra.research.tasks.task import load_task, task_names
     from palaestra.research.workspace.baseline import read_baseline
 
     if mlgym and (measure or only):
-        raise SettingsError("--measure and --only are for our own tasks; leave --mlgym out")
+        raise SettingsError("--measure and --only apply to built-in tasks; leave out --mlgym")
     if write and not measure:
-        raise SettingsError("--write writes what was measured; add --measure")
+        raise SettingsError("--write needs --measure")
     if mlgym:
         for name in _of_checkout(mlgym):
             console.print(f"  {name}", highlight=False)
@@ -265,7 +259,7 @@ def _measure(names: list[str], write: str) -> None:
 
 
 def _mcp(settings: Any, out: Out = "") -> None:
-    """Serve a task over the Model Context Protocol on stdin and stdout; a run like any other, told of on stderr."""
+    """Serve a task over the Model Context Protocol on stdin and stdout, as a run with its progress on stderr."""
     from palaestra.recipes.research.mcp_server import serve_research
     from palaestra.report import write_report
 

@@ -50,7 +50,7 @@ def standings_tables(
             scores.add_row(task, *(columns[method][place] for method in methods))
         tables.append(scores)
     if any(SILENT in cell for cells in columns.values() for cell in cells):
-        tables.append(f"{SILENT} 0 messages: the agent said nothing; a score is that of what the task begins with")
+        tables.append(f"{SILENT} 0 messages: the agent wrote nothing; its score is that of the starter files")
     return [*tables, _areas(standings)]
 
 

@@ -1,4 +1,4 @@
-"""Numbers that somebody gives, checked where they come in."""
+"""Checks of numbers in arguments and settings."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def check_integer(
     *,
     error: type[PalaestraError] = EnvError,
 ) -> int:
-    """A whole number within its limits; truth values, texts and 3.0 are none.
+    """Return `value` as an `int` if it is an integer within limits. Booleans, strings and 3.0 are rejected.
 
     Arguments:
-        name: of the argument, for the error.
-        minimum, maximum: the limits, both included.
-        error: what is raised.
+        name: of the argument, for the error message.
+        minimum, maximum: inclusive limits.
+        error: the type of the exception.
 
     >>> check_integer("attempts", 3, minimum=1)
     3
@@ -40,14 +40,14 @@ def check_number(
     *,
     error: type[PalaestraError] = EnvError,
 ) -> float:
-    """A finite number within its limits; truth values and texts are none. Arguments as of `check_integer`.
+    """Return `value` as a `float` if it is a finite number within limits. Arguments as for `check_integer`.
 
     >>> check_number("max_seconds", 0.5, minimum=0)
     0.5
     """
     try:
         number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    except OverflowError:  # A whole number may be too large.
+    except OverflowError:  # An integer may be too large.
         number = math.inf
     if not math.isfinite(number) or not _within(number, minimum, maximum):
         raise error(f"{name} is a finite number{_limits(minimum, maximum)}; got {short_repr(value)}")
@@ -55,12 +55,12 @@ def check_number(
 
 
 def short_repr(value: Any) -> str:
-    """What came, for an error: in one line, and not all of it where it is long."""
+    """Return the repr of a value in one line of at most 120 characters, for error messages."""
     try:
-        said = " ".join(repr(value).split())
-    except Exception:  # It is somebody else's object: saying what it is may raise anything.
-        said = type(value).__name__
-    return said if len(said) <= 120 else f"{said[:117]}..."
+        text = " ".join(repr(value).split())
+    except Exception:  # A user's `__repr__` may raise anything.
+        text = type(value).__name__
+    return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 def _within(value: Any, minimum: float | None, maximum: float | None) -> bool:

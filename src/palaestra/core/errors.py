@@ -1,8 +1,8 @@
 """The errors that Palaestra raises on purpose.
 
-Every one of them is the user's to solve: its message is one line that names what was expected,
-what came, and what to do. The command line prints that line and exits with code 2. Anything else
-that escapes is a bug, of ours or of a user's own code: the command line names its place and exits with code 1.
+The user can act on each of them: the message is one line with what was expected, what was given, and what to do. The
+command line prints that line and exits with code 2. Any other exception is a bug in Palaestra or in user code; the command
+line prints its location and exits with code 1.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class PalaestraError(Exception):
 
 
 class UnknownNameError(PalaestraError):
-    """A name that nothing is registered under. Suggests the nearest one that exists."""
+    """A name that is not registered. Suggests the nearest one."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, sorted(known)
@@ -24,7 +24,7 @@ class UnknownNameError(PalaestraError):
 
 
 class SettingsError(PalaestraError):
-    """A setting that does not exist, has the wrong type, or a value that makes no sense."""
+    """A setting that does not exist, or has a wrong type or value."""
 
 
 class MissingExtraError(PalaestraError):
@@ -43,27 +43,27 @@ class ModelError(PalaestraError):
 
 
 class EngineError(PalaestraError):
-    """A service cannot be used as it is set up: no key, a refused one, no such model, nobody there."""
+    """A service cannot be used: a missing or rejected key, an unknown model, or no answer."""
 
 
 class BudgetSpentError(PalaestraError):
-    """The next call would pass a limit of the budget. What was answered before is stored."""
+    """The next call would exceed the budget. Earlier answers are stored."""
 
 
 class TotalSpentError(BudgetSpentError):
-    """What several runs may spend together is spent. It ends none of them: they wait for more."""
+    """The shared budget of several runs is spent. The runs can be resumed with a larger one."""
 
 
 class PromptError(PalaestraError):
-    """A prompt template is missing, is no Jinja, or uses a variable that it was not given."""
+    """A prompt template is missing, is not valid Jinja, or uses an undefined variable."""
 
 
 class TaskError(PalaestraError):
-    """A task cannot give what was asked of it."""
+    """A task or its data cannot be used."""
 
 
 class TooFewProblemsError(TaskError):
-    """A skill has fewer problems than were asked for; `available` says how many it has."""
+    """A skill has fewer problems than requested; `available` is their number."""
 
     def __init__(self, message: str, available: int = 0) -> None:
         self.available = available
@@ -71,19 +71,19 @@ class TooFewProblemsError(TaskError):
 
 
 class LessonError(PalaestraError):
-    """A lesson that a student cannot be trained on."""
+    """A student cannot be trained on a lesson."""
 
 
 class WriterError(LessonError):
-    """No lesson was written: the model that writes failed, or nothing that it wrote can be taught."""
+    """The writer produced no usable lesson."""
 
 
 class EnvError(PalaestraError):
-    """An environment that cannot be built, does not fit its policy, or broke while it ran."""
+    """An environment cannot be built, does not fit its policy, or raised an error."""
 
 
 class RewardError(PalaestraError):
-    """A reward function raised, or gave something that is not a finite number."""
+    """A reward function raised an error or returned something other than a finite number."""
 
 
 class RunError(PalaestraError):
@@ -91,19 +91,19 @@ class RunError(PalaestraError):
 
 
 class SandboxError(PalaestraError):
-    """The sandbox itself failed: it cannot run here, or broke. What a program did is in its `Result`, never here."""
+    """The sandbox itself failed. Failures of the program inside are in its `Result`."""
 
 
 class SandboxWarning(UserWarning):
-    """Code of a model runs with less isolation than a sandbox gives."""
+    """Generated code runs with less isolation than that of a sandbox."""
 
 
 class StorageError(PalaestraError):
-    """The disk refused a write: no space, no permission. What was saved before is intact."""
+    """Writing to the disk failed: no space or no permission. Earlier data is intact."""
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Say which known name was probably meant, or list them all.
+    """Suggest the known name that was probably meant, and list all of them.
 
     >>> suggest("skil_tree", ["no_state", "skill_tree"])
     "did you mean 'skill_tree'? Known: no_state, skill_tree"

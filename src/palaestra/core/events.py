@@ -1,4 +1,4 @@
-"""What a long job tells whoever watches it. The library emits; the command line draws."""
+"""Progress events. The library emits them; the command line displays them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Event:
     """A step of progress.
 
     Arguments:
-        phase: what is being done, for example `"train"` or `"evaluate validation"`.
-        done, total: how far it is; `total` is 0 where nobody knows.
-        round: which round of the run this belongs to; 0 is before the first.
+        phase: the current activity, for example `"train"` or `"evaluate validation"`.
+        done, total: the progress; `total` is 0 if unknown.
+        round: the round of the run; 0 is before the first.
         data: what a listener can show, for example `{"loss": 0.31}`.
     """
 
@@ -30,7 +30,7 @@ NOTICE = "notice"
 
 
 def notice(text: str) -> Event:
-    """An event that tells the user something, whatever is being done.
+    """Make an event with a message for the user.
 
     >>> notice("stopping after this iteration").data["text"]
     'stopping after this iteration'
@@ -42,4 +42,4 @@ Listener = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """The listener of those who do not listen."""
+    """A listener that does nothing."""

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: stop where the work can be saved."""
+"""Stop on Ctrl-C and SIGTERM at a point where the work can be saved."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end by SIGTERM, as schedulers and containers do."""
+    """The process received SIGTERM, as from schedulers and containers."""
 
 
 def raise_on_sigterm() -> None:
-    """Let SIGTERM raise `Terminated`, so that it ends a program as Ctrl-C does. An ignored signal stays ignored."""
+    """Make SIGTERM raise `Terminated`, like Ctrl-C raises `KeyboardInterrupt`. An ignored signal stays ignored."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         raise Terminated
@@ -24,13 +24,13 @@ def raise_on_sigterm() -> None:
 
 
 class HeldInterrupts:
-    """A block in which the first Ctrl-C or SIGTERM waits until the work is saved; the second stops it at once.
+    """A context in which the first Ctrl-C or SIGTERM is postponed until the work is saved. The second stops at once.
 
-    The block looks at `pending` where it can save, and calls `release` when it has saved. Leaving the block
-    raises what is still pending. Outside the main thread, where Python has no signals, nothing is held.
+    The code inside checks `pending` where it can save, and calls `release` after saving. Leaving the context raises a
+    pending signal. Outside the main thread, where Python has no signals, nothing is postponed.
 
     Arguments:
-        notify: is called when the first signal comes, to tell the user what will happen.
+        notify: called on the first signal, to inform the user.
 
     >>> with HeldInterrupts() as held:
     ...     for step in range(3):
@@ -46,11 +46,11 @@ class HeldInterrupts:
 
     @property
     def pending(self) -> bool:
-        """Whether a signal has come."""
+        """Whether a signal has arrived."""
         return self._signal is not None
 
     def release(self) -> None:
-        """Raise the signal that has come, if one has."""
+        """Raise the pending signal, if any."""
         if self._signal is not None:
             held, self._signal = self._signal, None
             raise held
@@ -58,7 +58,7 @@ class HeldInterrupts:
     def __enter__(self) -> HeldInterrupts:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                # Whoever ignores a signal means it; a handler that was not set from Python cannot be put back.
+                # Ignored signals stay ignored. A handler that was not set from Python cannot be restored.
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self._handlers[number] = signal.signal(number, self._hold)
         return self

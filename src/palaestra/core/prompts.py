@@ -1,9 +1,9 @@
-"""Prompts: Jinja templates in a folder of ours, which a folder of the user's may replace one by one.
+"""Prompts: Jinja templates of the package, which a folder of the user may replace one by one.
 
-    NAME.md.j2           what is said
-    NAME.system.md.j2    the system message before it, if there is one
+    NAME.md.j2           the user message
+    NAME.system.md.j2    the optional system message before it
 
-A variable that a template uses and is not given is an error, never nothing.
+An undefined variable in a template is an error.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ SUFFIX = ".md.j2"
 
 
 class Prompts:
-    """The templates, ours and the user's.
+    """A set of prompt templates.
 
     Arguments:
-        base: where ours are.
-        folder: templates that come before ours, under the same names; what it lacks is ours.
+        base: the folder of the package's templates.
+        folder: the user's templates, which take precedence over templates of the same name.
 
     Raises:
-        SettingsError: there is no such folder, or it has a template beside ours that replaces none.
+        SettingsError: the folder does not exist, or one of its templates replaces none of the package.
     """
 
     def __init__(self, base: Path, folder: Path | None = None) -> None:
         self.base, self.folder = base, folder
-        self._shared: dict[str, Any] = {}
+        self._bound: dict[str, Any] = {}
         if folder is None:
             return
         if not folder.is_dir():
-            raise SettingsError(f"there is no folder of prompts {folder}")
+            raise SettingsError(f"the folder of prompts {folder} does not exist")
         ours = {str(path.relative_to(base)) for path in base.rglob(f"*{SUFFIX}")}
         places = {str(Path(name).parent) for name in ours}
         for path in sorted(folder.rglob(f"*{SUFFIX}")):
             name = str(path.relative_to(folder))
-            # A file that begins with _ is a part that other templates include.
+            # A name that begins with _ is a part that other templates include.
             if name not in ours and str(Path(name).parent) in places and not path.name.startswith("_"):
-                raise SettingsError(f"the prompt {path} replaces none of ours; {suggest(name, ours)}")
+                raise SettingsError(f"the prompt {path} replaces no prompt of the package; {suggest(name, ours)}")
 
     @cached_property
     def _environment(self) -> Environment:
@@ -64,25 +64,25 @@ class Prompts:
         return sorted(name.removesuffix(SUFFIX) for name in self._environment.list_templates() if name.endswith(SUFFIX))
 
     def names(self) -> list[str]:
-        """The names that can be rendered, for example `"open_ended/write"`."""
+        """Return the names of the prompts, for example `"open_ended/write"`."""
         return list(self._names)
 
-    def given(self, **variables: Any) -> Prompts:
-        """The same templates, all of which may use these too; what `render` is given comes before them."""
-        self._environment  # noqa: B018  (made once, for both: templates are compiled only once)
+    def bind(self, **variables: Any) -> Prompts:
+        """Return the same templates with default values for variables. Arguments of `render` take precedence."""
+        self._environment  # noqa: B018  (created before the copy, so that templates are compiled only once)
         other = copy.copy(self)
-        other._shared = {**self._shared, **variables}
+        other._bound = {**self._bound, **variables}
         return other
 
-    def shared(self, name: str) -> Any:
-        """What `given` was given under that name; `None` for nothing."""
-        return self._shared.get(name)
+    def get_bound(self, name: str) -> Any:
+        """Return the value of a variable that `bind` has set; `None` if it is not set."""
+        return self._bound.get(name)
 
     def variables(self, name: str) -> set[str]:
-        """The variables that a template needs, those that it asks for whether they are there left out.
+        """Return the required variables of a template. Variables that it tests for or gives a default are not required.
 
         Raises:
-            PromptError: as `render`.
+            PromptError: see `render`.
         """
         from jinja2 import TemplateError, meta, nodes
 
@@ -91,7 +91,7 @@ class Prompts:
             assert environment.loader is not None
             parsed = environment.parse(environment.loader.get_source(environment, name + SUFFIX)[0])
         except (TemplateError, ValueError, OSError):
-            self.render(name)  # Says what is wrong, and where.
+            self.render(name)  # It raises an error with the line.
             raise
         optional = (
             node.node.name
@@ -101,14 +101,14 @@ class Prompts:
         return meta.find_undeclared_variables(parsed) - set(optional)
 
     def render(self, name: str, **variables: Any) -> str:
-        """The text of a template.
+        """Render a template to text.
 
         Raises:
-            PromptError: there is no such template, it is no Jinja, or it uses what it was not given; in one line.
+            PromptError: the template does not exist, is not valid Jinja, or uses an undefined variable.
         """
         from jinja2 import TemplateError, TemplateNotFound, TemplateSyntaxError, UndefinedError
 
-        variables = {**self._shared, **variables}
+        variables = {**self._bound, **variables}
         try:
             return self._environment.get_template(name + SUFFIX).render(**variables).strip()
         except TemplateNotFound as error:
@@ -117,21 +117,21 @@ class Prompts:
         except TemplateSyntaxError as error:
             raise PromptError(f"the prompt {error.filename}, line {error.lineno}: {error.message}") from error
         except UndefinedError as error:
-            said = str(error.message)
-            variable = re.match(r"'(\w+)' is undefined", said)
+            message = str(error.message)
+            variable = re.match(r"'(\w+)' is undefined", message)
             hint = f"; {suggest(variable[1], variables)}" if variable else ""
-            raise PromptError(f"the prompt {self._place(name, error)}: {said}{hint}") from error
+            raise PromptError(f"the prompt {self._place(name, error)}: {message}{hint}") from error
         except (TemplateError, TypeError, ValueError, ArithmeticError, OSError, RecursionError) as error:
             raise PromptError(f"the prompt {self._place(name, error)}: {type(error).__name__}: {error}") from error
 
     def messages(self, name: str, **variables: Any) -> tuple[Message, ...]:
-        """The messages that ask: the system message where the prompt has one, and what is said."""
-        said = Message("user", self.render(name, **variables))
+        """Render a prompt to messages: the optional system message and the user message."""
+        user = Message("user", self.render(name, **variables))
         if f"{name}.system" in self._names:
-            return (Message("system", self.render(f"{name}.system", **variables)), said)
-        return (said,)
+            return (Message("system", self.render(f"{name}.system", **variables)), user)
+        return (user,)
 
     def _place(self, name: str, error: Exception) -> str:
-        """File and line of the template in which an error arose."""
+        """Return the file and line of the template that raised an error."""
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith(SUFFIX)]
         return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else name

@@ -1,9 +1,7 @@
-"""The records of what happened: plain, frozen, and the same at every time-scale.
+"""Frozen records that all time-scales share: messages, problems, completions, scores, lessons, trajectories.
 
-They hold data and no behaviour beyond what follows from it. `None` never stands for "went wrong":
-that is what a `Failure` is for, and a `Failure` is never counted as a score of zero.
-
-Text in them can always be encoded as UTF-8: lone surrogates are replaced when a record is made (`palaestra.core.text`).
+A `Failure` has a cause and never counts as a score of zero. Text in records can always be encoded as UTF-8: lone surrogates
+are replaced when a record is created (`palaestra.core.text`).
 """
 
 from __future__ import annotations
@@ -21,14 +19,14 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 
 class Split(StrEnum):
-    """Which part of a task's problems is meant. The three are disjoint by construction."""
+    """A split of a task's problems. The splits are disjoint by construction."""
 
     TRAIN = "train"
-    """What lessons may be written from."""
+    """Problems that lessons may be written from."""
     VALIDATION = "validation"
-    """What a teacher sees the student's attempts on, and is rewarded by."""
+    """Problems whose attempts the teacher sees and is rewarded for."""
     TEST = "test"
-    """What the result is measured on. No teacher ever sees it."""
+    """Problems for the final result. The teacher never sees them."""
 
 
 class StopReason(StrEnum):
@@ -43,26 +41,26 @@ class StopReason(StrEnum):
 
 
 class FailureCause(StrEnum):
-    """What went wrong around the model, as opposed to what the model got wrong."""
+    """The cause of a failure outside the model, as opposed to a wrong answer."""
 
     CONTEXT_LENGTH = "context_length"
-    """The prompt leaves no room in the model's context."""
+    """The prompt is too long for the model's context."""
     INVALID_REQUEST = "invalid_request"
-    """The request cannot be asked of this engine, for example an image of a text model."""
+    """The engine does not support the request, for example an image for a text model."""
     ENGINE = "engine"
-    """The engine broke while answering."""
+    """The engine raised an error."""
     REFUSED = "refused"
-    """The model, or a filter around it, declined to answer."""
+    """The model or a content filter declined to answer."""
     UNAVAILABLE = "unavailable"
-    """A service could not be reached, or kept failing for longer than it is waited for."""
+    """A service could not be reached, or kept failing until the time limit."""
     MALFORMED = "malformed"
-    """What came back is not what was asked for: not of the schema, or larger than is accepted."""
+    """The answer does not follow the schema, or is too large."""
     SCORER = "scorer"
-    """The scorer broke while judging."""
+    """The scorer raised an error."""
     SANDBOX = "sandbox"
-    """The place where a program was to run broke, or the machine had no room for it."""
+    """The sandbox failed, or the machine lacked resources for it."""
     ENVIRONMENT = "environment"
-    """The environment raised an error of its own, or gave a reward that is no finite number."""
+    """The environment raised an error or returned a non-finite reward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
-    """An image inside a message: a path, or a `data:` or `https:` address."""
+    """An image inside a message: a path, or a `data:` or `https:` URL."""
 
     url: str
     type: Literal["image"] = "image"
@@ -89,11 +87,11 @@ class ImagePart:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool, as an assistant's message asks for it.
+    """A tool call of an assistant message.
 
     Arguments:
-        arguments: JSON text, exactly as the model wrote it; it may be no JSON at all.
-        id: what the answer names; unique within a conversation.
+        arguments: the exact text that the model wrote; it may be invalid JSON.
+        id: the tool message refers to it; unique within a conversation.
     """
 
     name: str
@@ -109,8 +107,8 @@ class Message:
     """One message of a conversation, as in the OpenAI chat format.
 
     Arguments:
-        tool_calls: what an assistant's message asks for beside its text.
-        tool_call_id: which call a tool's message answers; empty where it answers none by number.
+        tool_calls: the tool calls of an assistant message.
+        tool_call_id: the call that a tool message answers; empty if it answers none.
     """
 
     role: Role
@@ -135,14 +133,14 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is asked.
+    """A problem of a task.
 
     Arguments:
-        id: unique within the task, and stable: the same problem has the same id in every run.
-        messages: the conversation that the model is to continue.
+        id: unique within the task; the same problem has the same id in every run.
+        messages: the conversation that the model continues.
         reference: the expected answer; only the scorer reads it.
-        skill: what the problem exercises, for slices and lessons.
-        subskill: a finer division within the skill.
+        skill: the skill that the problem tests, for slices and lessons.
+        subskill: a finer division of the skill.
     """
 
     id: str
@@ -158,7 +156,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens that went in and came out."""
+    """Numbers of prompt and completion tokens."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -172,15 +170,14 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What an engine returned.
+    """The completion of an engine.
 
     Arguments:
-        text: the decoded response, without the end-of-turn token and from before any stop string.
-        token_ids: exactly the ids that were sampled, the end-of-turn token included.
-        logprobs: of each of `token_ids` under the model's own distribution (temperature 1, nothing
-            filtered out).
-        prompt_ids: exactly the ids that the model was given.
-        tool_calls: what it called of the tools that it was offered.
+        text: the decoded response, without the end-of-turn token, up to a stop string.
+        token_ids: the exact ids that were sampled, including the end-of-turn token.
+        logprobs: one per token, under the model's own distribution (temperature 1, no top-p or top-k).
+        prompt_ids: the exact ids of the prompt.
+        tool_calls: the model's tool calls.
     """
 
     text: str
@@ -197,7 +194,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Something around the model broke. It has a cause, and no value."""
+    """Something outside the model failed. A failure has a cause and no value."""
 
     cause: FailureCause
     message: str
@@ -212,7 +209,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A value from 0 (wrong) to 1 (right), with what it rests on."""
+    """A value from 0 (wrong) to 1 (right) with its evidence."""
 
     value: float
     evidence: Mapping[str, str] = field(default_factory=dict)
@@ -224,14 +221,14 @@ class Score:
             isinstance(text, str) for entry in self.evidence.items() for text in entry
         ):
             raise TypeError(f"the evidence of a score is a mapping of texts to texts; got {short_repr(self.evidence)}")
-        if type(self.value) is not float:  # A truth value or a number of NumPy.
+        if type(self.value) is not float:  # A bool or a NumPy number.
             object.__setattr__(self, "value", float(self.value))
         clean_fields(self, "evidence")
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A problem, what the model answered, and how that was judged; `sample` counts the answers to one problem."""
+    """A problem, the model's completion, and its score. `sample` is the index among several answers to one problem."""
 
     problem: Problem
     completion: Completion | None
@@ -240,17 +237,17 @@ class Attempt:
 
     @property
     def correct(self) -> bool | None:
-        """Whether the answer was right; `None` where the attempt failed and nothing is known."""
+        """Whether the answer was right; `None` if the attempt failed."""
         return self.outcome.value >= 1.0 if isinstance(self.outcome, Score) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One training datum: a conversation, and the response to be learned.
+    """A training example: a conversation and the response to learn.
 
     Arguments:
-        reference: the final answer, given apart from the response; empty where nobody gave one.
-        metadata: what else its problem would have: `tests` of a program, the `scene` of a picture.
+        reference: the final answer, separate from the response; empty if there is none.
+        metadata: further data as in `Problem.metadata`, for example `tests` of a program or the `scene` of an image.
     """
 
     messages: tuple[Message, ...]
@@ -266,7 +263,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Why a teacher put a part of a lesson where it did."""
+    """The reason for a teacher's choice in a lesson."""
 
     skill: str
     action: str
@@ -279,7 +276,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """The examples of one action at the lesson scale, and the teacher's reasons."""
+    """The examples of one action at the lesson scale, with the teacher's decisions."""
 
     examples: tuple[Example, ...]
     decisions: tuple[Decision, ...] = ()
@@ -287,12 +284,11 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class Majority:
-    """What always giving the most common answer would score: a baseline for questions with few possible answers.
+    """The majority baseline for questions with few possible answers: always give the most common one.
 
     Arguments:
-        answer: that answer; empty where the questions do not all have the same possible answers. Then each kind of
-            question is given its own most common one.
-        count: how many of `total` problems have it as their reference.
+        answer: the most common answer; empty if the questions have different sets of answers. Then each set has its own.
+        count: number of the `total` problems that it solves.
     """
 
     answer: str
@@ -305,11 +301,11 @@ class Report:
     """Accuracy with its interval, over `count` scored attempts; failures are counted apart.
 
     Arguments:
-        accuracy: from 0 to 1; `None` where nothing was scored.
-        low, high: the 95 % interval of `accuracy` (Wilson; several answers to one problem are no independent ones).
-        failures: attempts without a score, by cause.
-        slices: the same for each skill, and below that for each subskill.
-        majority: the baseline of the same problems, where all of them have a closed set of answers.
+        accuracy: from 0 to 1; `None` if nothing was scored.
+        low, high: the 95 % Wilson interval of `accuracy`, corrected for several answers to one problem.
+        failures: number of attempts without a score, by cause.
+        slices: the reports of each skill, with slices by subskill.
+        majority: the baseline of the same problems, if all of them have a closed set of answers.
     """
 
     name: str
@@ -323,7 +319,7 @@ class Report:
     majority: Majority | None = None
 
     def slice(self, name: str) -> Report:
-        """The slice called `name`; raises `KeyError` if there is none."""
+        """Return the slice called `name`; raises `KeyError` if there is none."""
         for part in self.slices:
             if part.name == name:
                 return part
@@ -336,12 +332,12 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of a trajectory's tokens.
+    """Consecutive tokens of a trajectory.
 
     Arguments:
         token_ids: exactly as sampled or given; never decoded and encoded again.
-        chosen: per token, whether the model chose it (and so whether it belongs in a loss).
-        logprobs: per token, under the model that chose it; 0.0 where `chosen` is false.
+        chosen: per token, whether the model sampled it, so that it belongs in the loss.
+        logprobs: per token, under the model that sampled it; 0.0 where `chosen` is false.
     """
 
     token_ids: tuple[int, ...]
@@ -351,17 +347,16 @@ class Segment:
     def __post_init__(self) -> None:
         if not len(self.token_ids) == len(self.chosen) == len(self.logprobs):
             raise ValueError(
-                f"a segment needs one `chosen` and one log-prob a token; got {len(self.token_ids)} "
+                f"a segment needs one `chosen` and one log-prob per token; got {len(self.token_ids)} "
                 f"tokens, {len(self.chosen)} marks and {len(self.logprobs)} log-probs"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One episode at any scale, written once.
+    """One episode at any scale.
 
-    At the token and turn scale `segments` hold the tokens; at the lesson scale `rewards` and
-    `infos` say what each round brought.
+    At the token and turn scale `segments` have the tokens; at the lesson scale `rewards` and `infos` describe each round.
     """
 
     environment: str

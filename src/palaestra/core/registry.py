@@ -1,7 +1,7 @@
-"""Registries: a name, and the one place where the thing behind it lives.
+"""Registries of names and the objects behind them.
 
-Entries are import strings (`"package.module:attribute"`), so listing what exists loads nothing.
-Other packages add their own through entry points, for example
+Entries may be import strings (`"package.module:attribute"`), so listing the names imports nothing. Other packages add
+entries through entry points, for example
 
     [project.entry-points."palaestra.tasks"]
     my-task = "my_package.tasks:MyTask"
@@ -19,7 +19,7 @@ from palaestra.core.plugins import is_reference, load_reference
 
 
 class Registry:
-    """Names of one kind (task, teacher, ...) and what they stand for.
+    """Names of one kind (task, teacher, ...) and the objects behind them.
 
     Arguments:
         kind: the word for an entry in messages, for example `"teacher"`.
@@ -36,7 +36,7 @@ class Registry:
         """Register `target`, an object or an import string, under `name`.
 
         Raises:
-            PalaestraError: the name is taken by something else.
+            PalaestraError: the name is already registered for another target.
         """
         if name in self._entries and self._entries[name] != target:
             raise PalaestraError(
@@ -46,10 +46,10 @@ class Registry:
         self._descriptions[name] = description
 
     def get(self, name: str) -> Any:
-        """The object behind `name`, imported now if it was registered as a string.
+        """Return the object behind `name`. An import string is imported now.
 
         Raises:
-            UnknownNameError: nothing has that name; the message suggests the nearest one.
+            UnknownNameError: the name is not registered; the message suggests the nearest one.
         """
         self.check(name)
         if name not in self._entries:
@@ -61,7 +61,7 @@ class Registry:
         return getattr(importlib.import_module(module), attribute)
 
     def check(self, name: str) -> str:
-        """Return `name` if it exists, without importing what it stands for."""
+        """Return `name` if it is registered, without importing anything."""
         self._load_plugins()
         if name in self._entries:
             return name

@@ -1,8 +1,8 @@
-"""Randomness with an owner.
+"""Named random streams.
 
-Nothing in Palaestra changes the global generators of `random`, NumPy or torch (they are borrowed where a
-library, or a user's environment, knows no other, and put back). Whoever makes random choices owns a `Seeds`, and hands out independent streams by name: the same root seed and the same
-name give the same stream, on every machine, in any order of asking.
+Palaestra does not use the global generators of `random`, NumPy or torch. If a library or a user's environment needs them,
+their state is restored afterwards. Random choices come from a `Seeds`, which derives independent streams by name: the same
+root seed and name give the same stream on every machine and in any order.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Seeds:
     path: tuple[str, ...] = ()
 
     def derive(self, *names: str | int) -> Seeds:
-        """The stream that belongs to `names` below this one."""
+        """Derive the stream of `names` from this one."""
         return Seeds(self.root, self.path + tuple(str(name) for name in names))
 
     def integer(self) -> int:
-        """This stream's own seed, in 63 bits: for engines, torch and Gymnasium."""
-        # Length-prefixed, so that ("a", "bc") and ("ab", "c") are different streams.
+        """Return the seed of this stream in 63 bits, for engines, torch and Gymnasium."""
+        # Names are length-prefixed, so that ("a", "bc") and ("ab", "c") are different streams.
         text = f"{self.root}" + "".join(f"/{len(name)}:{name}" for name in self.path)
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 
     def generator(self) -> np.random.Generator:
-        """A fresh NumPy generator at the start of this stream."""
+        """Return a new NumPy generator at the start of this stream."""
         return np.random.default_rng(self.integer())

@@ -1,8 +1,7 @@
-"""Spaces for text and for records, where Gymnasium's own do not reach.
+"""Gymnasium spaces for text and for dataclasses.
 
-`gymnasium.spaces.Text` knows a fixed set of characters and rejects ordinary prose. `UnicodeText`
-holds any text. `RecordSpace` gives a dataclass a space for each of its fields, so that environments
-can hand out typed records instead of dictionaries.
+`gymnasium.spaces.Text` has a fixed set of characters and rejects ordinary prose; `UnicodeText` contains any text.
+`RecordSpace` has a space for each field of a dataclass, so that environments can return typed records.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from gymnasium import Space
 from gymnasium.utils import seeding
 
 T = TypeVar("T")
-# What samples are made of: letters of several scripts, digits, signs, an emoji, a line break.
+# Characters of samples: letters of several scripts, digits, signs, an emoji, a line break.
 SAMPLE_ALPHABET = "abcdefghijklmnopqrstuvwxyzABCXYZ0123456789 .,:;!?+-*/=%()\näéßçñøλπΣжд中文字🙂"
 
 
-class _Plain(Space[T]):
-    """What the spaces below share: elements are plain Python values, not arrays."""
+class _PlainSpace(Space[T]):
+    """Base of the spaces below: elements are plain Python values, not arrays."""
 
     @property
     def is_np_flattenable(self) -> bool:
@@ -32,13 +31,13 @@ class _Plain(Space[T]):
             raise ValueError(f"{type(self).__name__} takes neither a mask nor probabilities")
 
 
-class UnicodeText(_Plain[str]):
+class UnicodeText(_PlainSpace[str]):
     """Any Unicode text of bounded length.
 
     Arguments:
-        max_length: the most characters that an element may have.
-        min_length: the fewest.
-        sample_length: the most characters of a sample; samples are short, elements need not be.
+        max_length: maximum number of characters.
+        min_length: minimum number of characters.
+        sample_length: maximum number of characters of a sample.
         seed: a seed or a generator for `sample`.
 
     Example:
@@ -61,13 +60,13 @@ class UnicodeText(_Plain[str]):
         super().__init__(None, str, seed)
 
     def sample(self, mask: None = None, probability: None = None) -> str:
-        """A text of random length, short more often than long."""
+        """Sample a text of random length. Short texts are more likely."""
         self._refuse(mask, probability)
         length = min(self.sample_length, self.min_length + int(self.np_random.geometric(1 / 16)))
         return "".join(SAMPLE_ALPHABET[i] for i in self.np_random.integers(len(SAMPLE_ALPHABET), size=length))
 
     def contains(self, x: Any) -> bool:
-        """Whether `x` is a text that can be written down: lone surrogates cannot."""
+        """Whether `x` is a text of valid length without lone surrogates, which UTF-8 cannot encode."""
         if not isinstance(x, str) or not self.min_length <= len(x) <= self.max_length:
             return False
         try:
@@ -92,10 +91,10 @@ class UnicodeText(_Plain[str]):
         return f"UnicodeText({self.min_length}, {self.max_length})"
 
 
-class RecordSpace(_Plain[Any]):
-    """Instances of a dataclass whose fields each lie in a space of their own.
+class RecordSpace(_PlainSpace[Any]):
+    """Instances of a dataclass whose fields each have a space.
 
-    Fields without a space must have a default and may hold anything; samples leave them at it.
+    Fields without a space need a default and may have any value. Samples have the default.
 
     Example:
         >>> from palaestra.core.records import Message
@@ -116,7 +115,7 @@ class RecordSpace(_Plain[Any]):
         super().__init__(None, None, seed)
 
     def seed(self, seed: int | tuple[int, ...] | dict[str, Any] | None = None) -> dict[str, Any]:
-        """Seed this space and, from it, the space of every field."""
+        """Seed this space and the space of every field."""
         if isinstance(seed, dict):
             return {name: self.spaces[name].seed(value) for name, value in seed.items()}
         self._np_random, used = seeding.np_random(seed if isinstance(seed, int) else None)
@@ -148,8 +147,8 @@ class RecordSpace(_Plain[Any]):
         return f"RecordSpace({self.record.__name__}: {inside})"
 
 
-class Choice(_Plain[str]):
-    """One of a fixed set of words."""
+class Choice(_PlainSpace[str]):
+    """One of a fixed set of strings."""
 
     def __init__(self, words: Sequence[str], seed: int | np.random.Generator | None = None) -> None:
         if not words:
@@ -171,8 +170,8 @@ class Choice(_Plain[str]):
         return f"Choice{self.words!r}"
 
 
-class Whole(_Plain[int]):
-    """A whole number, zero or more, as a plain `int` (Gymnasium's `Discrete` wants a bound)."""
+class Whole(_PlainSpace[int]):
+    """A non-negative `int` without an upper bound, which Gymnasium's `Discrete` needs."""
 
     def __init__(self, seed: int | np.random.Generator | None = None) -> None:
         super().__init__(None, int, seed)
@@ -191,8 +190,8 @@ class Whole(_Plain[int]):
         return "Whole()"
 
 
-class Rate(_Plain[float]):
-    """A share from 0 to 1 as a plain `float`, or `None` where nothing was counted."""
+class Rate(_PlainSpace[float]):
+    """A fraction from 0 to 1 as a `float`, or `None` if nothing was counted."""
 
     def __init__(self, seed: int | np.random.Generator | None = None) -> None:
         super().__init__(None, None, seed)
@@ -211,11 +210,10 @@ class Rate(_Plain[float]):
         return "Rate()"
 
 
-class Several(_Plain[tuple[Any, ...]]):
-    """A tuple of elements of one space, at least `minimum` of them.
+class Several(_PlainSpace[tuple[Any, ...]]):
+    """A tuple of at least `minimum` elements of one space.
 
-    Gymnasium's `Sequence` is the same without a minimum, and may sample the empty tuple. Samples have
-    at most `sample_up_to` elements.
+    Gymnasium's `Sequence` has no minimum and may sample the empty tuple. Samples have at most `sample_up_to` elements.
     """
 
     def __init__(

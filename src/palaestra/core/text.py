@@ -1,8 +1,8 @@
-"""Text from outside: models, programs, servers, data files and users' own code.
+"""Clean text from models, programs, servers, data files and user code.
 
-Python strings can hold lone surrogates (`"\\ud800"`), which UTF-8 cannot encode: no file, database, tokenizer or HTTP client
-takes them. JSON can carry them, and so can any program's output. The records in `palaestra.core.records` pass their
-text through `clean`, so nothing behind them meets one.
+Python strings can contain lone surrogates (`"\\ud800"`), which UTF-8 cannot encode, so files, databases, tokenizers and
+HTTP clients reject them. JSON and program output may contain them. The records in `palaestra.core.records` pass their text
+through `clean`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def clean_text(text: str) -> str:
-    """Replace lone surrogates by U+FFFD. Two halves of one character are joined. Other text is returned as it is.
+    """Replace lone surrogates by U+FFFD and join surrogate pairs. Other text is returned unchanged.
 
     >>> clean_text("a\\ud800b") == "a\\N{REPLACEMENT CHARACTER}b", clean_text("\\ud83d\\ude00")
     (True, '😀')
@@ -27,9 +27,9 @@ def clean_text(text: str) -> str:
 
 
 def clean(value: Any) -> Any:
-    """Clean all text inside plain containers: strings, and the mappings, lists and tuples that hold them.
+    """Clean a string, or all strings in nested mappings, lists and tuples.
 
-    Other values, and containers that need no change, are returned themselves and not as copies.
+    Values that need no change are returned themselves, not as copies.
     """
     kind = type(value)
     if kind is str:
@@ -50,7 +50,7 @@ def clean(value: Any) -> Any:
 
 
 def clean_fields(record: Any, *names: str) -> None:
-    """Clean fields of a frozen dataclass, in its `__post_init__`."""
+    """Clean fields of a frozen dataclass. Called in its `__post_init__`."""
     for name in names:
         value = getattr(record, name)
         if type(value) is str and value.isascii():

@@ -1,4 +1,4 @@
-"""A limit to what calls may cost: looked at before each call, with those under way counted at their most."""
+"""A limit on the cost of calls, checked before each call. Running calls count at their maximum cost."""
 
 from __future__ import annotations
 
@@ -12,30 +12,28 @@ from palaestra.runs.ledger import Spending
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What a call may cost at most, while it is under way."""
+    """The maximum cost of a running call."""
 
     tokens: int
     money: float
 
 
 class Budget:
-    """Lets calls pass as long as they fit.
+    """Limits calls, tokens and money.
 
     Arguments:
         max_cost: US dollars at list price; `None` for no limit.
-        max_calls: requests that go out, those included that have to be repeated.
-        max_tokens: that go in and come out.
-        spent: what was spent before, for example by a run that goes on: `Cache.spent(owner)`.
-        within: a budget of several runs, of which this one is a part: a call must fit into both.
-        advice: what the user is to do where `max_cost` is reached.
-        resumable: whether whoever reaches a limit can go on with a larger one; else the error says only what was spent.
-        error: what is raised where a call does not fit.
+        max_calls: number of calls, including repeated ones.
+        max_tokens: number of prompt and completion tokens.
+        spent: what was spent before, for example `Cache.spent(owner)` of a resumed run.
+        within: a shared budget of several runs that this one is part of. A call must fit into both.
+        advice: what the error tells the user if `max_cost` is reached.
+        resumable: whether the run can be resumed with a larger limit; the error then says how.
+        error: the exception for a call that does not fit.
 
-    A call that might pass a limit waits until those under way have ended, whose true cost may be below what
-    was reserved. Where it still does not fit, the budget is spent. How long a prompt is, only its answer says: the
-    budget goes by an estimate that learns from the answers.
-
-    Several engines may share one budget.
+    A call that may exceed a limit waits for the running calls, whose actual cost may be below their reservation. If it
+    still does not fit, the budget is spent. The length of a prompt is only known with its answer, so reservations are
+    estimates. Several engines may share one budget.
 
     Example:
         >>> budget = Budget(max_calls=1)
@@ -44,7 +42,7 @@ class Budget:
         >>> budget.reserve(tokens=100)
         Traceback (most recent call last):
             ...
-        palaestra.core.errors.BudgetSpentError: the budget is spent: 1 call made, at most 1 wanted; what was answered is stored: raise --max-calls and resume
+        palaestra.core.errors.BudgetSpentError: the budget is spent: 1 call made, at most 1 allowed; what was answered is stored: raise --max-calls and resume
     """
 
     def __init__(
@@ -70,31 +68,31 @@ class Budget:
         self._lock = threading.Lock()
 
     def reserve(self, tokens: int = 0, money: float = 0.0) -> Reservation | None:
-        """Room for one call that costs at most this; `None` while it may yet fit, once others have ended.
+        """Reserve budget for one call of at most this cost; `None` if it must wait for running calls.
 
         Raises:
-            BudgetSpentError: it does not fit, and nothing that is under way can change that.
+            BudgetSpentError: the call does not fit, and no call is running.
         """
-        made = self.reserve_all(1, tokens, money)
-        return made[0] if made else None
+        reservations = self.reserve_all(1, tokens, money)
+        return reservations[0] if reservations else None
 
     def reserve_all(self, calls: int, tokens: int = 0, money: float = 0.0) -> list[Reservation]:
-        """Room for several calls that cost at most this each, or an empty list while they may yet fit; else raises."""
+        """Reserve budget for several calls of at most this cost each; an empty list if they must wait. Raises like `reserve`."""
         with self._lock:
             short = self._short(calls, calls * tokens, calls * money)
             if not short:
                 if self.within is not None and not self.within.reserve_all(calls, tokens, money):
                     return []
-                made = [Reservation(tokens, money) for _ in range(calls)]
-                self._open += made
+                reservations = [Reservation(tokens, money) for _ in range(calls)]
+                self._open += reservations
                 self.calls += calls
-                return made
+                return reservations
             if self._open:
                 return []
             raise self.error(f"the budget is spent: {short}")
 
     def settle(self, reservation: Reservation, usage: Usage | None, money: float = 0.0) -> None:
-        """A call has ended and has cost this; where `usage` is not known, what was reserved counts."""
+        """Replace a reservation by the actual cost of a call. If `usage` is unknown, the reservation counts."""
         with self._lock:
             self._open.remove(reservation)
             if usage is None:
@@ -107,14 +105,14 @@ class Budget:
 
     @property
     def limits_money(self) -> bool:
-        """Whether it has to be known what a call costs."""
+        """Whether calls need a known price."""
         return self.max_cost is not None or (self.within is not None and self.within.limits_money)
 
     def _short(self, calls: int, tokens: int, money: float) -> str:
-        """Which limit the calls would pass, in the words of the error; empty where they fit."""
+        """Return the error message of the limit that the calls exceed; empty if they fit."""
         if self.max_calls is not None and self.calls + calls > self.max_calls:
-            made = "1 call" if self.calls == 1 else f"{self.calls} calls"
-            return f"{made} made, at most {self.max_calls} wanted{self._go_on('raise --max-calls and resume')}"
+            count = "1 call" if self.calls == 1 else f"{self.calls} calls"
+            return f"{count} made, at most {self.max_calls} allowed{self._go_on('raise --max-calls and resume')}"
         held = sum(call.tokens for call in self._open)
         if self.max_tokens is not None and self.tokens + held + tokens > self.max_tokens:
             return (

@@ -1,4 +1,4 @@
-"""How a conversation becomes token ids: in one place, for engines and for training alike."""
+"""Turn conversations into token ids, for engines and for training alike."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ A call is a JSON object with the name and the arguments, between tags:
 <tool_call>
 {{"name": "NAME", "arguments": {{...}}}}
 </tool_call>"""
-"""How tools are offered to a model whose chat template knows nothing of them; the form that most others use."""
-MARK = "Seventeen grey herons."
-"""What is looked for in a rendered conversation."""
+"""The system prompt for tools if the chat template does not support them. The format is that of most templates."""
+PROBE = "Seventeen grey herons."
+"""A system message that `shows_system` looks for in a rendered conversation."""
 
 
 def end_ids(weights: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """The tokens that end a response: the tokenizer's, and those of the model's generation settings."""
+    """Return the ids that end a response: the tokenizer's, and those of the model's generation config."""
     settings = getattr(weights, "generation_config", None)
-    own = settings.eos_token_id if settings is not None else None
-    several = own if isinstance(own, list) else [own]
-    return tuple(dict.fromkeys(int(i) for i in (*several, tokenizer.eos_token_id) if i is not None))
+    eos = settings.eos_token_id if settings is not None else None
+    ids = eos if isinstance(eos, list) else [eos]
+    return tuple(dict.fromkeys(int(i) for i in (*ids, tokenizer.eos_token_id) if i is not None))
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: str = "") -> list[int]:
-    """The ids that ask the model for the next assistant message.
+    """Return the ids of the prompt for the next assistant message.
 
-    A tokenizer without a chat template gets the texts of the messages, a line each. What a template without system
-    messages would leave out, or refuse, begins the user's.
+    Without a chat template the prompt is the text of each message on a line. If the template does not support system
+    messages, their text is put before the next user message.
 
     Arguments:
-        tools: what the model may call, as in `Request.tools`: by its chat template where that offers tools, and else in
-            the system message.
+        tools: as in `Request.tools`. They go through the chat template if it supports tools, otherwise into the system
+            message.
     """
     if tools and not offers_tools(tokenizer, tools):
         messages, tools = with_tools(messages, tools), ""
@@ -49,62 +49,62 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], 
         return list(tokenizer.encode(text))
     if any(message.role == "system" for message in messages) and not shows_system(tokenizer):
         messages = without_system(messages)
-    text = _rendered(tokenizer, messages, tools)
+    text = _render(tokenizer, messages, tools)
     return list(tokenizer.encode(text, add_special_tokens=False))
 
 
 def offers_tools(tokenizer: PreTrainedTokenizerBase, tools: str) -> bool:
-    """Whether the chat template tells a model of its tools."""
+    """Whether the chat template supports tools."""
     if tokenizer.chat_template is None:
         return False
     probe = [Message("user", "question")]
-    return _rendered(tokenizer, probe, tools) != _rendered(tokenizer, probe, "")
+    return _render(tokenizer, probe, tools) != _render(tokenizer, probe, "")
 
 
 def without_system(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The same conversation for a template without system messages: each is the beginning of the user's behind it.
+    """Merge each system message into the next user message, for templates without system messages.
 
     >>> [message.text for message in without_system([Message("system", "Be brief."), Message("user", "Why?")])]
     ['Be brief.\\n\\nWhy?']
     """
-    found: list[Message] = []
-    waiting: list[str] = []
+    merged: list[Message] = []
+    pending: list[str] = []
     for message in messages:
         if message.role == "system":
-            waiting.append(message.text)
+            pending.append(message.text)
             continue
-        if waiting and message.role == "user":
-            message = Message("user", "\n\n".join((*waiting, message.text)))
-        elif waiting:
-            found.append(Message("user", "\n\n".join(waiting)))
-        waiting = []
-        found.append(message)
-    return (*found, Message("user", "\n\n".join(waiting))) if waiting else tuple(found)
+        if pending and message.role == "user":
+            message = Message("user", "\n\n".join((*pending, message.text)))
+        elif pending:
+            merged.append(Message("user", "\n\n".join(pending)))
+        pending = []
+        merged.append(message)
+    return (*merged, Message("user", "\n\n".join(pending))) if pending else tuple(merged)
 
 
 def shows_system(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the chat template shows a system message; some refuse the role, some leave the message out."""
+    """Whether the chat template includes system messages. Some reject the role, some omit the message."""
     from jinja2 import TemplateError
 
     try:
-        return MARK in _rendered(tokenizer, [Message("system", MARK), Message("user", "question")], "")
+        return PROBE in _render(tokenizer, [Message("system", PROBE), Message("user", "question")], "")
     except TemplateError:
         return False
 
 
 def with_tools(messages: Sequence[Message], tools: str) -> tuple[Message, ...]:
-    """The same conversation in plain messages: tools are offered in the system message, calls and answers are text.
+    """Write tools, calls and tool responses as text in plain messages.
 
     >>> from palaestra.core.records import ToolCall
-    >>> said = Message("assistant", "Look.", (ToolCall("bash", '{"command": "ls"}', "a"),))
-    >>> print(with_tools([said, Message("tool", "main.py", tool_call_id="a")], "[]")[1].text)
+    >>> reply = Message("assistant", "Look.", (ToolCall("bash", '{"command": "ls"}', "a"),))
+    >>> print(with_tools([reply, Message("tool", "main.py", tool_call_id="a")], "[]")[1].text)
     Look.
     <tool_call>
     {"name": "bash", "arguments": {"command": "ls"}}
     </tool_call>
     """
-    listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in json.loads(tools))
-    offer = OFFER.format(tools=listed)
+    lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in json.loads(tools))
+    offer = OFFER.format(tools=lines)
     plain = [_plain(message) for message in messages]
     if plain and plain[0].role == "system":
         return (Message("system", f"{plain[0].text}\n\n{offer}"), *plain[1:])
@@ -125,23 +125,23 @@ def _plain(message: Message) -> Message:
     return Message(message.role, "\n".join(part for part in (message.text, *calls) if part))
 
 
-def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: str) -> str:
-    offered: dict[str, Any] = {"tools": json.loads(tools)} if tools else {}
-    conversation = [_spoken(message) for message in messages]
-    return str(tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False, **offered))
+def _render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: str) -> str:
+    options: dict[str, Any] = {"tools": json.loads(tools)} if tools else {}
+    conversation = [_to_template_message(message) for message in messages]
+    return str(tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False, **options))
 
 
-def _spoken(message: Message) -> dict[str, Any]:
-    """A message as chat templates take it, whose calls have their arguments as an object."""
-    said: dict[str, Any] = {"role": message.role, "content": message.text}
+def _to_template_message(message: Message) -> dict[str, Any]:
+    """Convert a message for a chat template, which expects the arguments of calls as objects."""
+    data: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.tool_calls:
-        said["tool_calls"] = [
+        data["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
             for call in message.tool_calls
         ]
     if message.tool_call_id:
-        said["tool_call_id"] = message.tool_call_id
-    return said
+        data["tool_call_id"] = message.tool_call_id
+    return data
 
 
 def _arguments(call: ToolCall) -> Mapping[str, Any] | str:

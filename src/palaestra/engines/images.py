@@ -1,7 +1,7 @@
-"""How a conversation with images becomes what an image-text-to-text model is given.
+"""Turn a conversation with images into the inputs of an image-text-to-text model.
 
-Images are decoded by Pillow and prepared by the checkpoint's own processor, on its Pillow path: the same
-pixels on every machine, and torchvision is never needed.
+Images are decoded by Pillow and prepared by the checkpoint's own processor with its Pillow backend. This gives the same
+pixels on every machine and does not need torchvision.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 
 class ImageError(ValueError):
-    """An image of a request that cannot be had or read."""
+    """An image of a request cannot be loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class VisualPrompt:
-    """A prompt as the model is given it.
+    """A processed prompt with images.
 
     Arguments:
-        ids: the token ids, the places of the images included.
-        inputs: what the images became, for example `pixel_values`, by the name of the model's argument.
+        ids: the token ids, including image placeholders.
+        inputs: the processed images, for example `pixel_values`, by the name of the model's argument.
     """
 
     ids: list[int]
@@ -43,7 +43,7 @@ class VisualPrompt:
 
     @property
     def signature(self) -> str:
-        """Prompts of one signature can share a batch: the same inputs, of the same shape an image."""
+        """Names and shapes of the inputs. Prompts with the same signature can share a batch."""
         length = len(self.ids)
         return ";".join(
             name if along_tokens(tensor, length) else f"{name}{list(tensor.shape[1:])}"
@@ -52,7 +52,7 @@ class VisualPrompt:
 
 
 def along_tokens(tensor: torch.Tensor, length: int) -> bool:
-    """Whether an input has one value a token, as token types do."""
+    """Whether an input has one value per token, as token types do."""
     return tuple(tensor.shape) == (1, length)
 
 
@@ -61,11 +61,11 @@ def has_image(messages: Sequence[Message]) -> bool:
 
 
 def load_image(url: str) -> Image.Image:
-    """The RGB image behind a path, or a `data:`, `file:` or `https:` address.
+    """Load an RGB image from a path, or a `data:`, `file:` or `https:` URL.
 
     Raises:
         MissingExtraError: Pillow is not installed.
-        ImageError: there is no such image, or it is damaged.
+        ImageError: the image does not exist or is damaged.
     """
     if find_spec("PIL") is None:
         raise MissingExtraError("pillow", "vision", "reading images")
@@ -81,7 +81,7 @@ def load_image(url: str) -> Image.Image:
         with Image.open(io.BytesIO(_content(url))) as image:
             return image.convert("RGB")
     except UnidentifiedImageError as error:
-        raise ImageError(f"'{shown}' is no image that Pillow knows") from error
+        raise ImageError(f"'{shown}' is not an image that Pillow can read") from error
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise ImageError(f"cannot read the image '{shown}': {error}") from error
 
@@ -91,18 +91,18 @@ def _content(url: str) -> bytes:
         return Path(url.removeprefix("file://")).expanduser().read_bytes()
     head, comma, body = url.partition(",")
     if not comma:
-        raise ImageError("a data: address needs a comma before its content")
+        raise ImageError("a data: URL needs a comma before its content")
     try:
         return base64.b64decode(body, validate=True) if head.endswith(";base64") else unquote_to_bytes(body)
     except binascii.Error as error:
-        raise ImageError(f"the content of a data: address is no base64: {error}") from error
+        raise ImageError(f"the content of a data: URL is not base64: {error}") from error
 
 
 def load_images(messages: Sequence[Message]) -> list[Image.Image]:
     """Return the images of a conversation, in order.
 
     Raises:
-        ImageError: an image cannot be read.
+        ImageError: an image cannot be loaded.
     """
     return [
         load_image(part.url)
@@ -114,7 +114,7 @@ def load_images(messages: Sequence[Message]) -> list[Image.Image]:
 
 
 def render_prompt(processor: Any, messages: Sequence[Message]) -> tuple[str, dict[str, Any]]:
-    """Return the text that asks for the next assistant message, and the arguments with which it is tokenised."""
+    """Return the text of the prompt for the next assistant message, and the arguments for tokenizing it."""
     template = getattr(processor, "chat_template", None) or getattr(processor.tokenizer, "chat_template", None)
     if template is None:
         count = sum(part["type"] == "image" for message in messages for part in _parts(message))
@@ -124,22 +124,22 @@ def render_prompt(processor: Any, messages: Sequence[Message]) -> tuple[str, dic
     text = processor.apply_chat_template(
         conversation, chat_template=template, add_generation_prompt=True, tokenize=False
     )
-    return str(text), {"add_special_tokens": False}  # The template has written them.
+    return str(text), {"add_special_tokens": False}  # The template has added them.
 
 
 def visual_prompt(processor: Any, messages: Sequence[Message]) -> VisualPrompt:
-    """What the model is given to continue `messages`, by the checkpoint's chat template and processor.
+    """Process a conversation by the checkpoint's chat template and processor.
 
     Raises:
-        ImageError: an image cannot be read.
+        ImageError: an image cannot be loaded.
     """
     images = load_images(messages)
-    text, own = render_prompt(processor, messages)
-    given = processor(text=[text], images=[images] if images else None, return_tensors="pt", **own)
-    ids = given["input_ids"][0].tolist()
+    text, options = render_prompt(processor, messages)
+    encoded = processor(text=[text], images=[images] if images else None, return_tensors="pt", **options)
+    ids = encoded["input_ids"][0].tolist()
     inputs = {
         name: value
-        for name, value in given.items()
+        for name, value in encoded.items()
         if name not in ("input_ids", "attention_mask") and isinstance(value, torch.Tensor)
     }
     return VisualPrompt(ids, inputs)
@@ -157,7 +157,7 @@ def _parts(message: Message) -> list[dict[str, str]]:
 def batch_inputs(
     prompts: Sequence[VisualPrompt], length: int, device: torch.device, dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
-    """The image inputs of a batch of one signature, padded on the left to `length` tokens where they follow them."""
+    """Batch the image inputs of prompts with one signature. Inputs per token are padded on the left to `length`."""
     batch: dict[str, torch.Tensor] = {}
     for name in prompts[0].inputs:
         tensors = [prompt.inputs[name] for prompt in prompts]

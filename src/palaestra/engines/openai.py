@@ -1,9 +1,8 @@
-"""Completions from a service: OpenAI, Azure OpenAI, or any server that speaks their chat format.
+"""Completions from a service: OpenAI, Azure OpenAI, or any server with the same chat format.
 
-Many calls are in flight at once, and answers come back in the order of their requests. Every completion is
-a call of its own, with its own seed: it is repeated, counted and cached alone, and servers that know
-nothing of `n` serve it too. What fails for the moment is repeated with patience; what fails for good is that
-slot's `Failure`; what would fail for every call (a wrong key, no such model) ends the run in one line.
+Many calls run at once, and answers are returned in the order of their requests. Every completion is a separate call with
+its own seed, so it is repeated, counted and cached on its own. Temporary failures are repeated. Permanent failures are
+the `Failure` of their slot. Errors that every call would have (a wrong key, an unknown model) raise `EngineError`.
 """
 
 from __future__ import annotations
@@ -25,38 +24,46 @@ from palaestra.core.records import Failure, FailureCause, Usage
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Answer, BaseEngine, CallMonitor, Price, Request, Slot
 from palaestra.engines.openai_endpoint import Endpoint, find_list_price
-from palaestra.engines.openai_format import LIMITS, BrokenAnswerError, Dialect, Trouble, body, read, trouble
-from palaestra.engines.retry import AGAIN, WAITING, Patience
+from palaestra.engines.openai_format import (
+    LIMITS,
+    BrokenAnswerError,
+    CallError,
+    Dialect,
+    build_body,
+    classify_error,
+    parse_response,
+)
+from palaestra.engines.retry import RETRY, WAITING, RetryPolicy
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 _POLL = 0.01
-"""Seconds until a call that the budget told to wait asks again."""
+"""Seconds until a call that waits for budget asks again."""
 _log = logging.getLogger(__name__)
 
 
 class OpenAIEngine(BaseEngine):
-    """Asks a model that is served somewhere.
+    """Calls a model of a service.
 
     Arguments:
         name: `openai:MODEL`, `azure:DEPLOYMENT` or `http://HOST:PORT/v1#MODEL`; keys come from the environment
             (`palaestra.engines.openai_endpoint`).
-        in_flight: most calls at once.
-        patience: how calls are repeated that failed for the moment.
-        timeout: most seconds for one call, its whole answer included.
-        stall: most seconds without a byte, once an answer has begun to arrive.
-        notice: seconds without a byte after which the listener is told, and again after twice as long.
-        largest: most bytes of an answer; one that is larger is not read on and is a failure.
-        exact: ask for token ids and log-probs as well, which vLLM can give.
-        identity: what the cache knows the answers by; empty takes address and model. Give one for a server
-            that is the same at another address the next time.
-        extra: further fields of the call's JSON, for example `{"reasoning_effort": "low"}`.
-        listener: is told of every call that will be made again (an event of the phase `AGAIN`), and of calls without an answer
-            for `notice` seconds (`WAITING`).
+        in_flight: maximum number of concurrent calls.
+        retry_policy: when calls with temporary failures are repeated.
+        timeout: maximum seconds of one call.
+        stall: maximum seconds without a byte, once an answer has begun to arrive.
+        notice: seconds without a byte after which the listener receives an event, and again after twice as long.
+        max_bytes: maximum size of an answer; a larger one is a failure.
+        exact: request token ids and log-probs as well, which vLLM supports.
+        identity: the identity of the answers in the cache; default: address and model. Set it for a server whose
+            address changes.
+        extra: further fields of the request body, for example `{"reasoning_effort": "low"}`.
+        listener: receives an event for every repeated call (phase `RETRY`), and for calls without an answer for `notice`
+            seconds (`WAITING`).
 
     Raises:
-        EngineError: there is no key, or Azure's address is missing.
+        EngineError: the key or Azure's address is missing.
         MissingExtraError: the `openai` package is not installed.
 
     Example:
@@ -71,31 +78,31 @@ class OpenAIEngine(BaseEngine):
         name: str,
         *,
         in_flight: int = 32,
-        patience: Patience = Patience(),
+        retry_policy: RetryPolicy = RetryPolicy(),
         timeout: float = 600.0,
         stall: float = 60.0,
         notice: float = 15.0,
-        largest: int = 4_000_000,
+        max_bytes: int = 4_000_000,
         exact: bool = False,
         identity: str = "",
         extra: Mapping[str, Any] = MappingProxyType({}),
         listener: Listener = ignore,
     ) -> None:
-        if in_flight < 1 or timeout <= 0 or stall <= 0 or notice <= 0 or largest < 1:
+        if in_flight < 1 or timeout <= 0 or stall <= 0 or notice <= 0 or max_bytes < 1:
             raise SettingsError(
-                "an engine for a service needs in_flight and largest of at least 1, and timeout, stall and notice above 0; "
-                f"got {in_flight}, {largest}, {timeout}, {stall} and {notice}"
+                "OpenAIEngine needs in_flight and max_bytes of at least 1, and timeout, stall and notice above 0; "
+                f"got {in_flight}, {max_bytes}, {timeout}, {stall} and {notice}"
             )
         self.name, self.endpoint, self.listener = name, Endpoint.parse(name), listener
-        self.in_flight, self.patience, self.largest = in_flight, patience, largest
+        self.in_flight, self.retry_policy, self.max_bytes = in_flight, retry_policy, max_bytes
         self.timeout, self.stall, self.notice = timeout, stall, notice
         self.extra = {**({"return_token_ids": True, "logprobs": True} if exact else {}), **extra}
         settings = json.dumps(self.extra, sort_keys=True) if self.extra else ""
         self.identity = identity or self.endpoint.identity + settings
-        self.endpoint.check()  # A missing key or package is better known now than at the first call.
+        self.endpoint.check()  # Raise for a missing key or package before the first call.
         self._dialect = Dialect(limit=LIMITS[1] if self.endpoint.kind == "url" else LIMITS[0])
         self._reached = False
-        """Whether there was ever somebody at the address."""
+        """Whether a server has ever answered."""
 
     @classmethod
     def open(cls, name: str, *, device: str = "", listener: Listener = ignore, **options: Any) -> OpenAIEngine:
@@ -110,192 +117,190 @@ class OpenAIEngine(BaseEngine):
         return find_list_price(name)
 
     def generate(self, requests: Sequence[Request]) -> list[list[Answer]]:
-        return self.generate_monitored(requests, _Nobody())
+        return self.generate_monitored(requests, _NoMonitor())
 
     def generate_monitored(
-        self, requests: Sequence[Request], watch: CallMonitor, known: Mapping[Slot, Answer] = MappingProxyType({})
+        self, requests: Sequence[Request], monitor: CallMonitor, known: Mapping[Slot, Answer] = MappingProxyType({})
     ) -> list[list[Answer]]:
         slots = [(i, k) for i, request in enumerate(requests) for k in range(request.sampling.count)]
-        batch = _Batch(requests, watch, dict(known), iter([slot for slot in slots if slot not in known]))
+        batch = _Batch(requests, monitor, dict(known), iter([slot for slot in slots if slot not in known]))
         if len(batch.answers) < len(slots):
             try:
                 _run(self._work(batch, min(self.in_flight, len(slots) - len(batch.answers))))
             except BaseException as error:
-                # Interrupted in a notebook, where calls are made in another thread: it starts no further one.
+                # After an interrupt in a notebook, the thread of the calls starts no further one.
                 batch.fatal = batch.fatal or error
                 raise
         return [[batch.answers[i, k] for k in range(r.sampling.count)] for i, r in enumerate(requests)]
 
     async def _work(self, batch: _Batch, workers: int) -> None:
         async with self.endpoint.client(self.timeout) as client:
-            watching = asyncio.create_task(self._watch_silence(batch))
+            watcher = asyncio.create_task(self._watch_silence(batch))
             await asyncio.gather(*(self._worker(client, batch) for _ in range(workers)))
-            watching.cancel()
+            watcher.cancel()
             with suppress(asyncio.CancelledError):
-                await watching
+                await watcher
         if batch.fatal is not None:
             raise batch.fatal
 
     async def _watch_silence(self, batch: _Batch) -> None:
-        """Tell the listener when calls have had no answer for `notice` seconds, then for twice as long, and so on."""
-        told = 0.0
+        """Send an event when calls have received nothing for `notice` seconds, then for twice as long, and so on."""
+        reported = 0.0
         while True:
             await asyncio.sleep(min(1.0, self.notice / 4))
             now = time.monotonic()
             silent = [now - at for at in batch.heard.values() if now - at >= self.notice]
             if not silent:
-                told = 0.0
-            elif max(silent) >= 2 * told:
-                told = max(silent)
-                data = {"model": self.name, "calls": len(silent), "seconds": told, "limit": self.timeout}
+                reported = 0.0
+            elif max(silent) >= 2 * reported:
+                reported = max(silent)
+                data = {"model": self.name, "calls": len(silent), "seconds": reported, "limit": self.timeout}
                 self.listener(Event(WAITING, data=data))
 
     async def _worker(self, client: AsyncOpenAI, batch: _Batch) -> None:
         for slot in batch.waiting:
             try:
                 batch.answers[slot] = await self._answer(client, batch, slot)
-            except Exception as error:  # Whatever it is, the others' calls are paid for: they end first.
+            except Exception as error:  # The other workers' calls are paid for, so they finish first.
                 batch.fatal = batch.fatal or error
             if batch.fatal is not None:
                 return
 
     async def _answer(self, client: AsyncOpenAI, batch: _Batch, slot: Slot) -> Answer:
-        """Call until there is an answer, a failure for good, or no patience left."""
+        """Call until there is an answer, a permanent failure, or no retry left."""
         request = batch.requests[slot[0]]
         seeds = Seeds(request.seed).derive("call", slot[1])
         first, tried = time.monotonic(), 0
         while True:
             dialect = self._dialect
             try:
-                sent = body(self.endpoint, request, slot[1], dialect, self.extra)
+                body = build_body(self.endpoint, request, slot[1], dialect, self.extra)
             except ValueError as error:
                 return Failure(FailureCause.INVALID_REQUEST, str(error))
             await batch.may_start(slot)
             tried, start = tried + 1, time.monotonic()
             try:
-                outcome, usage = await self._call(client, sent, request, batch.heard, slot)
+                outcome, usage = await self._call(client, body, request, batch.heard, slot)
             except asyncio.CancelledError:
-                batch.watch.after(slot, None, time.monotonic() - start, None)
+                batch.monitor.after(slot, None, time.monotonic() - start, None)
                 raise
             seconds = time.monotonic() - start
-            if not isinstance(outcome, Trouble):
+            if not isinstance(outcome, CallError):
                 batch.reached = self._reached = True
-                batch.watch.after(slot, usage, seconds, outcome)
+                batch.monitor.after(slot, usage, seconds, outcome)
                 return outcome
             batch.reached, self._reached = batch.reached or outcome.connected, self._reached or outcome.connected
             adapted = self._adapt(dialect, outcome.refused)
             wait = None if adapted or not outcome.again else self._wait(batch, outcome, tried, first, seeds)
             last = not adapted and wait is None
             usage = Usage() if usage is None and not outcome.billed else usage
-            batch.watch.after(slot, usage, seconds, outcome.failure if last and outcome.fatal is None else None)
+            batch.monitor.after(slot, usage, seconds, outcome.failure if last and outcome.fatal is None else None)
             if outcome.fatal is not None:
                 raise outcome.fatal
             if last:
                 if not batch.reached:
-                    raise EngineError(f"nobody answers at {self.endpoint.url}: {outcome.failure.message}")
+                    raise EngineError(f"no server answers at {self.endpoint.url}: {outcome.failure.message}")
                 return outcome.failure
             if wait is not None:
                 data = {"reason": outcome.failure.message, "seconds": wait}
-                self.listener(Event(AGAIN, tried, self.patience.tries, data=data))
+                self.listener(Event(RETRY, tried, self.retry_policy.tries, data=data))
                 await asyncio.sleep(wait)
 
-    def _wait(self, batch: _Batch, outcome: Trouble, tried: int, first: float, seeds: Seeds) -> float | None:
-        wait = self.patience.wait(tried, time.monotonic() - first, outcome.wish, seeds, self._reached)
+    def _wait(self, batch: _Batch, outcome: CallError, tried: int, first: float, seeds: Seeds) -> float | None:
+        wait = self.retry_policy.wait(tried, time.monotonic() - first, outcome.wish, seeds, self._reached)
         if wait is not None and outcome.wish is not None:
-            # The server wants fewer calls, not this one later: nobody starts before its time.
+            # The server limits the rate of all calls, so no call of the batch starts before.
             batch.quiet_until = max(batch.quiet_until, time.monotonic() + outcome.wish)
         return wait
 
     async def _call(
-        self, client: AsyncOpenAI, sent: Mapping[str, Any], request: Request, heard: dict[Slot, float], slot: Slot
-    ) -> tuple[Answer | Trouble, Usage | None]:
+        self, client: AsyncOpenAI, body: Mapping[str, Any], request: Request, heard: dict[Slot, float], slot: Slot
+    ) -> tuple[Answer | CallError, Usage | None]:
         """Make one call.
 
-        Returns its answer or what went wrong, and the usage that the server billed. `heard[slot]` is the time of the last
-        byte while the call is under way.
+        Returns the answer or the error, and the billed usage. `heard[slot]` is the time of the last byte while the call
+        is running.
         """
         create: Any = client.chat.completions.with_streaming_response.create
         silent, heard[slot] = True, time.monotonic()
         try:
             async with asyncio.timeout(self.timeout):
-                # The client would walk through every message and knows only its own server's options.
-                async with create(model=self.endpoint.model, messages=(), extra_body=sent) as response:
+                # `extra_body` avoids the client's conversion of messages and its list of known options.
+                async with create(model=self.endpoint.model, messages=(), extra_body=body) as response:
                     raw, silent = bytearray(), False
-                    pieces = response.iter_bytes().__aiter__()
-                    while (piece := await asyncio.wait_for(anext(pieces, None), self.stall)) is not None:
-                        raw += piece
+                    chunks = response.iter_bytes().__aiter__()
+                    while (chunk := await asyncio.wait_for(anext(chunks, None), self.stall)) is not None:
+                        raw += chunk
                         heard[slot] = time.monotonic()
-                        if len(raw) > self.largest:
-                            said = (
-                                f"{self.name} sent more than {self.largest} bytes; its answer was not read to the end"
-                            )
-                            return Failure(FailureCause.MALFORMED, said), None
+                        if len(raw) > self.max_bytes:
+                            message = f"{self.name} sent more than {self.max_bytes} bytes"
+                            return Failure(FailureCause.MALFORMED, message), None
             try:
                 data = json.loads(raw)
             except (ValueError, RecursionError) as error:
-                raise BrokenAnswerError(f"the answer is no JSON ({len(raw)} bytes): {error}") from error
-            return read(data, request.sampling.stop)
+                raise BrokenAnswerError(f"the answer is not JSON ({len(raw)} bytes): {error}") from error
+            return parse_response(data, request.sampling.stop)
         except BrokenAnswerError as error:
-            return trouble(error, self.endpoint, sent), error.usage
+            return classify_error(error, self.endpoint, body), error.usage
         except TimeoutError:
-            said = f"no answer within {self.timeout:g} s" if silent else (
+            message = f"no answer within {self.timeout:g} s" if silent else (
                 f"no further byte for {self.stall:g} s, or no end after {self.timeout:g} s"
             )  # fmt: skip
-            return trouble(BrokenAnswerError(said, silent=silent), self.endpoint, sent), None
-        except Exception as error:  # The client's errors, and those of whichever httpx it stands on.
-            return trouble(error, self.endpoint, sent), None
+            return classify_error(BrokenAnswerError(message, silent=silent), self.endpoint, body), None
+        except Exception as error:  # Errors of the client and of httpx.
+            return classify_error(error, self.endpoint, body), None
         finally:
             heard.pop(slot, None)
 
     def _adapt(self, used: Dialect, refused: str) -> bool:
-        """Learn that the server refuses an option; whether the call is worth making again without it."""
+        """Remember that the server rejects an option. Returns whether to repeat the call without it."""
         if not refused:
             return False
         now = self._dialect
         if refused in now.without:
-            return used != now  # Another call has learned it in the meantime.
+            return used != now  # Another call has found out in the meantime.
         if refused in LIMITS:
             other = LIMITS[1 - LIMITS.index(refused)]
             if other in now.without:
                 return False
             now = replace(now, limit=other)
         elif refused not in ("stop", "response_format"):
-            _log.warning("%s does not accept '%s'; it is left out and has no effect", self.name, refused)
+            _log.warning("%s does not accept '%s'; the option is left out and has no effect", self.name, refused)
         self._dialect = replace(now, without=now.without | {refused})
         return True
 
 
 @dataclass(slots=True)
 class _Batch:
-    """The calls of one `generate`, and what its workers share."""
+    """The calls of one `generate`, shared by its workers."""
 
     requests: Sequence[Request]
-    watch: CallMonitor
+    monitor: CallMonitor
     answers: dict[Slot, Answer]
     waiting: Iterator[Slot]
     fatal: BaseException | None = None
     reached: bool = False
-    """Whether anybody has answered at all."""
+    """Whether a server has answered in this batch."""
     quiet_until: float = 0.0
     heard: dict[Slot, float] = field(default_factory=dict)
-    """When the last byte came, or the call began, of each call that is under way."""
+    """The time of the last byte, or of the start, of each running call."""
 
     async def may_start(self, slot: Slot) -> None:
-        """Wait for the server's wish and for the budget; raises what ended the batch in the meantime."""
+        """Wait for the server's `Retry-After` and for budget. Raises the error that ended the batch in the meantime."""
         while True:
             if self.fatal is not None:
                 raise self.fatal
             quiet = self.quiet_until - time.monotonic()
             if quiet > 0:
                 await asyncio.sleep(quiet)
-            elif self.watch.before(slot):
+            elif self.monitor.before(slot):
                 return
             else:
                 await asyncio.sleep(_POLL)
 
 
-class _Nobody:
-    """Watches nothing."""
+class _NoMonitor:
+    """Allows every call and records nothing."""
 
     def before(self, slot: Slot) -> bool:
         return True
@@ -305,7 +310,7 @@ class _Nobody:
 
 
 def _run(work: Any) -> None:
-    """Run a coroutine to its end, also where a loop is running already, as in a notebook."""
+    """Run a coroutine, also if an event loop is already running, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

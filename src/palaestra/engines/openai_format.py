@@ -1,4 +1,4 @@
-"""What goes over the wire and what comes back, in the chat format that OpenAI set. No network here."""
+"""The OpenAI chat format: requests, responses and errors, without any network access."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ from palaestra.core.records import (
 from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Answer, Request
 from palaestra.engines.openai_endpoint import Endpoint
-from palaestra.engines.retry import server_wish
+from palaestra.engines.retry import parse_retry_after
 from palaestra.engines.schemas import instruct, response_format
 
 OPTIONAL = ("temperature", "top_p", "seed", "stop", "logprobs", "response_format", "return_token_ids")
-"""What can be left out of a request where a server refuses it. `stop` is then applied to the text that comes back,
-and a schema is asked for in words; of the others the engine says that they have no effect."""
+"""Options that are left out if a server rejects them. `stop` is then applied to the returned text, and a schema is
+described in the prompt. For the others the engine logs a warning."""
 LIMITS = ("max_completion_tokens", "max_tokens")
-"""The two names of the token limit. Some servers know only the one, some only the other."""
+"""The two names of the token limit. Some servers know only one of them."""
 _TOO_LONG = re.compile(
     r"context.{0,12}(length|window|size)|too many tokens|maximum.{0,20}tokens|too long", re.IGNORECASE
 )
-MOST_TOKENS = 10**9
-"""Of one call; a server that bills for more is wrong."""
+MAX_TOKENS = 10**9
+"""Maximum plausible token count of one call."""
 REASONING = ("reasoning_content", "reasoning")
-"""Fields of a message in which servers put what a model thought; it may have thought only."""
+"""Fields of a message with the model's reasoning. An answer may consist of reasoning only."""
 _FILTERED = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
 
 
 class BrokenAnswerError(Exception):
-    """The server sent something that is no chat completion.
+    """The response is not a chat completion.
 
     Arguments:
-        usage: what the server billed for it, if it said so.
-        silent: whether not even the header of an answer arrived.
+        usage: the billed usage, if known.
+        silent: whether not even the header of a response arrived.
     """
 
     def __init__(self, message: str, usage: Usage | None = None, silent: bool = False) -> None:
@@ -60,16 +60,16 @@ class BrokenAnswerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Which of the format's options a server understands: learned from what it refuses."""
+    """The options that a server supports, learned from its rejections."""
 
     limit: str = "max_tokens"
     without: frozenset[str] = frozenset()
 
 
-def body(
+def build_body(
     endpoint: Endpoint, request: Request, sample: int, dialect: Dialect, extra: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The JSON of one call: one completion of the request.
+    """Build the JSON body of one call, for one completion of the request.
 
     Raises:
         ValueError: an image of the request cannot be read.
@@ -83,7 +83,7 @@ def body(
     if sampling.top_k:
         options["top_k"] = sampling.top_k
     if sampling.temperature > 0:
-        # Some servers keep 32 bits of a seed, and some refuse more.
+        # Some servers truncate seeds to 32 bits, and some reject larger ones.
         options["seed"] = Seeds(request.seed).derive("completion", sample).integer() & 0x7FFFFFFF
     if sampling.stop:
         options["stop"] = list(sampling.stop)
@@ -95,20 +95,20 @@ def body(
         options["tools"] = json.loads(request.tools)
     return {
         "model": endpoint.model,
-        "messages": chat_messages(messages),
+        "messages": to_chat_messages(messages),
         dialect.limit: sampling.max_tokens,
         **{name: value for name, value in options.items() if name not in dialect.without},
     }
 
 
-def chat_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """A conversation in the format, as plain dictionaries, in which a tool's message must answer a call that was made before it.
+def to_chat_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Convert a conversation to dictionaries of the chat format.
 
-    One that answers none is to the model what it is told. Some servers refuse a call without an answer: those that
-    the conversation leaves open are not sent.
+    A tool message that answers no call becomes a user message. Calls without an answer are left out, because some servers
+    reject them.
     """
-    made = {call.id for message in messages for call in message.tool_calls}
-    answered = {message.tool_call_id for message in messages if message.role == "tool" and message.tool_call_id in made}
+    calls = {call.id for message in messages for call in message.tool_calls}
+    answered = {m.tool_call_id for m in messages if m.role == "tool" and m.tool_call_id in calls}
     return [_message(message, answered) for message in messages]
 
 
@@ -118,7 +118,7 @@ def _message(message: Message, answered: Collection[str]) -> dict[str, Any]:
         return {
             "role": message.role,
             "content": message.text or None,
-            "tool_calls": [chat_call(call) for call in calls],
+            "tool_calls": [to_chat_call(call) for call in calls],
         }
     if message.role == "tool" and message.tool_call_id in answered:
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": message.text}
@@ -128,45 +128,45 @@ def _message(message: Message, answered: Collection[str]) -> dict[str, Any]:
     parts = [
         {"type": "text", "text": part.text}
         if isinstance(part, TextPart)
-        else {"type": "image_url", "image_url": {"url": image_address(part)}}
+        else {"type": "image_url", "image_url": {"url": image_url(part)}}
         for part in message.content
     ]
     return {"role": role, "content": parts}
 
 
-def chat_call(call: ToolCall) -> dict[str, Any]:
-    """A call of a tool in the format."""
+def to_chat_call(call: ToolCall) -> dict[str, Any]:
+    """Convert a tool call to the chat format."""
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def assistant_message(said: Mapping[str, Any]) -> Message:
-    """An assistant's message from the format, as a server answers it.
+def parse_assistant_message(data: Mapping[str, Any]) -> Message:
+    """Parse an assistant message of the chat format.
 
     Raises:
-        ValueError: it is none; says what is wrong with it.
+        ValueError: the message is invalid; the error says why.
     """
     try:
-        content = said.get("content")
+        content = data.get("content")
         if isinstance(content, list):
             content = "".join(part["text"] for part in content)
-        if said["role"] != "assistant" or not isinstance(content, str | None):
-            raise TypeError(f"role '{said['role']}' with content of type {type(content).__name__}")
-        return Message("assistant", content or "", tuple(_call(call) for call in said.get("tool_calls") or ()))
+        if data["role"] != "assistant" or not isinstance(content, str | None):
+            raise TypeError(f"role '{data['role']}' with content of type {type(content).__name__}")
+        return Message("assistant", content or "", tuple(_call(call) for call in data.get("tool_calls") or ()))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"an assistant's message has the role 'assistant', a text and perhaps tool_calls; {type(error).__name__}: {error}"
+            f"an assistant message has the role 'assistant', a text and optional tool_calls; {type(error).__name__}: {error}"
         ) from error
 
 
-def message_of(said: Mapping[str, Any]) -> Message:
-    """A message of any role from the format, as `chat_messages` writes it.
+def parse_message(data: Mapping[str, Any]) -> Message:
+    """Parse a message of any role of the chat format, as `to_chat_messages` writes it.
 
     Raises:
-        ValueError: it is none; says what is wrong with it.
+        ValueError: the message is invalid; the error says why.
     """
-    role, content = said.get("role"), said.get("content")
+    role, content = data.get("role"), data.get("content")
     if role == "assistant":
-        return assistant_message(said)
+        return parse_assistant_message(data)
     if role not in ("system", "user", "tool"):
         raise ValueError(f"a message has the role system, user, assistant or tool; got {role!r}")
     if isinstance(content, (list, tuple)):
@@ -174,24 +174,24 @@ def message_of(said: Mapping[str, Any]) -> Message:
         texts = [part.text for part in parts if isinstance(part, TextPart)]
         content = "".join(texts) if len(texts) == len(parts) else parts
     if not isinstance(content, (str, tuple)):
-        raise ValueError(f"a message of the {role} has a text, or a list of parts; got {type(content).__name__}")
-    return Message(role, content, tool_call_id=str(said.get("tool_call_id") or ""))
+        raise ValueError(f"a {role} message has a text or a list of parts; got {type(content).__name__}")
+    return Message(role, content, tool_call_id=str(data.get("tool_call_id") or ""))
 
 
-def _part(said: Any) -> TextPart | ImagePart:
-    match said:
+def _part(data: Any) -> TextPart | ImagePart:
+    match data:
         case {"type": "text", "text": str(text)}:
             return TextPart(text)
         case {"type": "image_url", "image_url": {"url": str(url)}}:
             return ImagePart(url)
-    raise ValueError("a part of a message is of the type text, with its text, or image_url, with its url")
+    raise ValueError("a part of a message has the type text with a text, or image_url with a url")
 
 
-def image_address(part: ImagePart) -> str:
-    """The image as an address that a server far away can read: a file becomes a `data:` address.
+def image_url(part: ImagePart) -> str:
+    """Return an image as a URL for a remote server. A file becomes a `data:` URL.
 
     Raises:
-        ValueError: there is no such file.
+        ValueError: the file cannot be read.
     """
     if part.url.startswith(("http://", "https://", "data:")):
         return part.url
@@ -204,13 +204,13 @@ def image_address(part: ImagePart) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def read(data: Any, stop: Sequence[str] = ()) -> tuple[Answer, Usage | None]:
-    """The answer in a server's JSON, and what it was billed for, if that is said.
+def parse_response(data: Any, stop: Sequence[str] = ()) -> tuple[Answer, Usage | None]:
+    """Parse a server's response into the answer and the billed usage, if it is given.
 
-    An answer with an impossible `usage` is a failure: its cost is unknown, and another call would say the same.
+    A response with an impossible `usage` is a failure, because its cost is unknown.
 
     Raises:
-        BrokenAnswerError: it is no chat completion; has the `usage` that the server billed.
+        BrokenAnswerError: the response is not a chat completion; has the billed `usage`.
     """
     usage: Usage | None = None
     try:
@@ -220,8 +220,8 @@ def read(data: Any, stop: Sequence[str] = ()) -> tuple[Answer, Usage | None]:
             return Failure(FailureCause.MALFORMED, str(error)), None
         if not data.get("choices"):
             reported = data.get("error")  # Some gateways report errors with the status 200.
-            words = reported.get("message") if isinstance(reported, Mapping) else reported
-            raise ValueError("it has no choices" + (f"; the server says: {str(words)[:300]}" if words else ""))
+            detail = reported.get("message") if isinstance(reported, Mapping) else reported
+            raise ValueError("it has no choices" + (f"; the server says: {str(detail)[:300]}" if detail else ""))
         choice = data["choices"][0]
         message, finish = choice["message"], choice.get("finish_reason")
         text = message.get("content")
@@ -234,8 +234,8 @@ def read(data: Any, stop: Sequence[str] = ()) -> tuple[Answer, Usage | None]:
         if text is not None and not isinstance(text, str):
             raise TypeError(f"the content is of type {type(text).__name__}")
         if text is None and not (message.get("tool_calls") or finish == "length" or any(map(message.get, REASONING))):
-            said = "the answer has no content: it is null, without a tool call, a refusal or a reasoning"
-            return Failure(FailureCause.MALFORMED, said), usage
+            message = "the answer has no content: it is null, without a tool call, a refusal or reasoning"
+            return Failure(FailureCause.MALFORMED, message), usage
         text, ids = text or "", tuple(int(token) for token in choice.get("token_ids") or ())
         calls = tuple(_call(call) for call in message.get("tool_calls") or ())
         listed = (choice.get("logprobs") or {}).get("content") or ()
@@ -243,27 +243,27 @@ def read(data: Any, stop: Sequence[str] = ()) -> tuple[Answer, Usage | None]:
         prompt = tuple(int(token) for token in data.get("prompt_token_ids") or ())
         stopped = isinstance(choice.get("stop_reason"), str)  # vLLM: the string that ended it.
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        raise BrokenAnswerError(f"no chat completion: {type(error).__name__}: {error}", usage) from error
+        raise BrokenAnswerError(f"not a chat completion: {type(error).__name__}: {error}", usage) from error
     for end in stop:
-        before, found, _ = text.partition(end)
-        if found:
+        before, match, _ = text.partition(end)
+        if match:
             text, stopped = before, True
     reason = StopReason.LENGTH if finish == "length" and not stopped else StopReason.STOP if stopped else StopReason.END
     return Completion(text, ids, logprobs, reason, usage or Usage(), prompt, calls), usage
 
 
-def _call(said: Any) -> ToolCall:
-    """A call as a server gives it; the arguments of some are an object, and some number no calls."""
-    arguments = said["function"].get("arguments") or "{}"
-    written = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    return ToolCall(str(said["function"]["name"]), written, str(said.get("id") or ""))
+def _call(data: Any) -> ToolCall:
+    """Parse a tool call. Some servers send the arguments as an object, and some send no id."""
+    arguments = data["function"].get("arguments") or "{}"
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return ToolCall(str(data["function"]["name"]), text, str(data.get("id") or ""))
 
 
 def read_usage(data: Any) -> Usage | None:
-    """The tokens that a server billed; `None` if it does not say.
+    """Parse the billed tokens; `None` if the server does not report them.
 
     Raises:
-        ValueError: a count is no whole number from 0 to `MOST_TOKENS`.
+        ValueError: a count is not an integer from 0 to `MAX_TOKENS`.
 
     >>> read_usage({"prompt_tokens": 3, "completion_tokens": 2})
     Usage(prompt_tokens=3, completion_tokens=2)
@@ -271,27 +271,27 @@ def read_usage(data: Any) -> Usage | None:
     if data is None:
         return None
     if not isinstance(data, dict):
-        raise ValueError(f"the server's usage is no object of token counts; got {str(data)[:80]}")
+        raise ValueError(f"the server's usage is not an object of token counts; got {str(data)[:80]}")
     counts = [data.get(name) for name in ("prompt_tokens", "completion_tokens")]
     for count in counts:
-        whole = type(count) is int or (isinstance(count, float) and count.is_integer())
-        if count is not None and not (whole and 0 <= count <= MOST_TOKENS):
+        integral = type(count) is int or (isinstance(count, float) and count.is_integer())
+        if count is not None and not (integral and 0 <= count <= MAX_TOKENS):
             raise ValueError(f"the server's usage has an impossible token count: {str(count)[:80]}")
     return None if counts == [None, None] else Usage(int(counts[0] or 0), int(counts[1] or 0))
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """What a call that failed means.
+class CallError:
+    """The consequences of a failed call.
 
     Arguments:
-        failure: what the slot gets, if this was its last call.
-        again: whether the same call may go well later.
+        failure: the failure of the slot, if this was its last call.
+        again: whether the same call may succeed later.
         wish: seconds that the server asks to wait.
-        refused: an option of the call that the server does not understand.
-        fatal: what ends the run, because every other call will fail in the same way.
-        billed: whether tokens may have been billed that nobody knows of.
-        connected: whether a server answered anything at all.
+        refused: an option of the call that the server rejects.
+        fatal: the error that ends the run, because every call would fail in the same way.
+        billed: whether an unknown number of tokens may have been billed.
+        connected: whether a server answered at all.
     """
 
     failure: Failure
@@ -303,57 +303,57 @@ class Trouble:
     connected: bool = True
 
 
-def trouble(error: Exception, endpoint: Endpoint, sent: Mapping[str, Any]) -> Trouble:
-    """Read the error of a call: the client's, the network's, or `BrokenAnswerError`."""
+def classify_error(error: Exception, endpoint: Endpoint, body: Mapping[str, Any]) -> CallError:
+    """Classify the error of a call: the client's, the network's, or `BrokenAnswerError`."""
     status = getattr(error, "status_code", None)
     if not isinstance(status, int):
-        # No answer, or none that can be read: the connection, a time limit, a proxy. It may go well next time.
+        # The connection, a timeout or a proxy failed. The next call may succeed.
         cause = error.__cause__ if error.__cause__ is not None else error
-        said = str(error) if isinstance(error, BrokenAnswerError) else f"{type(cause).__name__}: {cause}"
-        failure = Failure(FailureCause.UNAVAILABLE, f"{endpoint.name}: {said.strip().rstrip(':')[:300]}")
+        reason = str(error) if isinstance(error, BrokenAnswerError) else f"{type(cause).__name__}: {cause}"
+        failure = Failure(FailureCause.UNAVAILABLE, f"{endpoint.name}: {reason.strip().rstrip(':')[:300]}")
         connected = type(cause).__name__ not in ("ConnectError", "ConnectTimeout")
         answered = connected and not (isinstance(error, BrokenAnswerError) and error.silent)
-        return Trouble(failure, again=True, billed=connected, connected=answered)
-    said, code = _said(error), str(getattr(error, "code", None) or "")
-    line = f"{endpoint.name} answered {status}: {said}"
+        return CallError(failure, again=True, billed=connected, connected=answered)
+    reason, code = _read_reason(error), str(getattr(error, "code", None) or "")
+    line = f"{endpoint.name} answered {status}: {reason}"
     if status in (401, 403):
-        fatal = EngineError(f"{endpoint.name} does not accept the key in {endpoint.variable} ({status}: {said})")
-        return Trouble(Failure(FailureCause.ENGINE, line), fatal=fatal)
+        fatal = EngineError(f"{endpoint.name} does not accept the key in {endpoint.variable} ({status}: {reason})")
+        return CallError(Failure(FailureCause.ENGINE, line), fatal=fatal)
     if status == 404:
-        fatal = EngineError(f"there is no model '{endpoint.model}' at {endpoint.url} ({status}: {said})")
-        return Trouble(Failure(FailureCause.ENGINE, line), fatal=fatal)
+        fatal = EngineError(f"there is no model '{endpoint.model}' at {endpoint.url} ({status}: {reason})")
+        return CallError(Failure(FailureCause.ENGINE, line), fatal=fatal)
     if code == "insufficient_quota":
-        fatal = EngineError(f"the account behind {endpoint.variable} has no credit left ({status}: {said})")
-        return Trouble(Failure(FailureCause.UNAVAILABLE, line), fatal=fatal)
+        fatal = EngineError(f"the account behind {endpoint.variable} has no credit left ({status}: {reason})")
+        return CallError(Failure(FailureCause.UNAVAILABLE, line), fatal=fatal)
     if status in (408, 409, 429) or status >= 500:
-        wish = server_wish(getattr(getattr(error, "response", None), "headers", {}))
-        return Trouble(Failure(FailureCause.UNAVAILABLE, line), again=True, wish=wish)
+        wish = parse_retry_after(getattr(getattr(error, "response", None), "headers", {}))
+        return CallError(Failure(FailureCause.UNAVAILABLE, line), again=True, wish=wish)
     if code in _FILTERED:
-        return Trouble(Failure(FailureCause.REFUSED, line))
+        return CallError(Failure(FailureCause.REFUSED, line))
     if code == "context_length_exceeded":
-        return Trouble(Failure(FailureCause.CONTEXT_LENGTH, line))
-    if refused := _refused(error, said, sent):
-        return Trouble(Failure(FailureCause.INVALID_REQUEST, line), refused=refused)
-    cause_of = FailureCause.CONTEXT_LENGTH if _TOO_LONG.search(said) else FailureCause.INVALID_REQUEST
-    return Trouble(Failure(cause_of, line))
+        return CallError(Failure(FailureCause.CONTEXT_LENGTH, line))
+    if refused := _find_refused_option(error, reason, body):
+        return CallError(Failure(FailureCause.INVALID_REQUEST, line), refused=refused)
+    too_long = _TOO_LONG.search(reason)
+    return CallError(Failure(FailureCause.CONTEXT_LENGTH if too_long else FailureCause.INVALID_REQUEST, line))
 
 
-def _said(error: Exception) -> str:
-    """What the server said, in one line."""
-    found = getattr(error, "body", None)
-    if isinstance(found, dict):
-        found = found.get("message") or found.get("error") or found.get("detail")
-    return " ".join(str(found or error).split())[:300]
+def _read_reason(error: Exception) -> str:
+    """Return the server's error message in one line."""
+    reason = getattr(error, "body", None)
+    if isinstance(reason, dict):
+        reason = reason.get("message") or reason.get("error") or reason.get("detail")
+    return " ".join(str(reason or error).split())[:300]
 
 
-def _refused(error: Exception, said: str, sent: Mapping[str, Any]) -> str:
-    """Which option of the call the server's words are about, if it is one that can be changed or left out."""
-    names = [name for name in (*LIMITS, *OPTIONAL) if name in sent]
+def _find_refused_option(error: Exception, reason: str, body: Mapping[str, Any]) -> str:
+    """Return the option that the server rejects, if it can be changed or left out; empty otherwise."""
+    names = [name for name in (*LIMITS, *OPTIONAL) if name in body]
     parameter = str(getattr(error, "param", None) or "").split(".")[0]
     if not re.search(
-        r"support|unknown|unrecogni[sz]ed|unexpected|not permitted|not allowed|extra|invalid schema", said, re.I
+        r"support|unknown|unrecogni[sz]ed|unexpected|not permitted|not allowed|extra|invalid schema", reason, re.I
     ):
         return ""
     if parameter in names:
         return parameter
-    return next((name for name in names if re.search(rf"\b{name}\b", said)), "")
+    return next((name for name in names if re.search(rf"\b{name}\b", reason)), "")

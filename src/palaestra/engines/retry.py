@@ -1,4 +1,4 @@
-"""How long to wait before a call is made again, and when to stop trying."""
+"""When a failed call to a service is repeated, and how long to wait before."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from email.utils import parsedate_to_datetime
 from palaestra.core.errors import SettingsError
 from palaestra.core.seeding import Seeds
 
-AGAIN = "call again"
-"""The phase of an event: a call has failed for the moment. It says how many of how many were made for this answer, and in
-its data the `reason` and the `seconds` until the next."""
+RETRY = "call again"
+"""The phase of an event: a call failed and is repeated. The event counts the calls for this answer; its data have the
+`reason` and the `seconds` until the next call."""
 
 WAITING = "no answer yet"
-"""The phase of an event: calls are under way and nothing has come back for a while. The data have the `model`, the
-`calls` that are silent, for how many `seconds` the longest has been, and the `limit` after which the engine gives up."""
+"""The phase of an event: running calls have received nothing for a while. The data have the `model`, the number of such
+`calls`, the `seconds` of the longest silence, and the `limit` after which the engine gives up."""
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How a call that failed for the moment is repeated.
+class RetryPolicy:
+    """Exponential backoff with jitter for calls with a temporary failure.
 
     Arguments:
-        first: seconds before the second try; they double from try to try, less up to a half by chance.
-        longest: most seconds between two tries. A server that names its own wish is given that instead.
-        total: most seconds from the first try to the last. A wish beyond that ends the trying at once.
-        tries: most calls for one answer.
-        unreached: most seconds where nobody was ever met at the address, which is more often wrong than asleep.
+        first: seconds before the second call. They double each time, minus a random fraction of up to a half.
+        longest: maximum seconds between two calls. A server's `Retry-After` takes precedence.
+        total: maximum seconds from the first call to the last. A `Retry-After` beyond that ends the retries.
+        tries: maximum number of calls for one answer.
+        unreached: replaces `total` while no server has ever answered at the address.
     """
 
     first: float = 0.5
@@ -40,22 +40,22 @@ class Patience:
 
     def __post_init__(self) -> None:
         seconds = (self.first, self.longest, self.total, self.unreached)
-        if not (all(one >= 0 for one in seconds) and self.tries >= 1):
-            raise SettingsError(f"patience needs seconds of 0 or more and at least 1 try; got {self}")
+        if not (all(value >= 0 for value in seconds) and self.tries >= 1):
+            raise SettingsError(f"a retry policy needs seconds of 0 or more and at least 1 try; got {self}")
 
     def wait(self, tried: int, elapsed: float, wish: float | None, seeds: Seeds, reached: bool = True) -> float | None:
-        """Seconds until the next try; `None` where there is to be none.
+        """Return the seconds until the next call; `None` for no further call.
 
         Arguments:
-            tried: calls that were made already.
-            elapsed: seconds since the first of them.
-            wish: what the server asked for, if it did.
-            seeds: whose chance it is.
-            reached: whether there was ever somebody at the other end.
+            tried: number of calls so far.
+            elapsed: seconds since the first call.
+            wish: the server's `Retry-After` in seconds, if any.
+            seeds: the source of the jitter.
+            reached: whether a server has ever answered.
 
-        >>> Patience(first=1.0, total=30.0).wait(1, 0.0, 7.0, Seeds(0))
+        >>> RetryPolicy(first=1.0, total=30.0).wait(1, 0.0, 7.0, Seeds(0))
         7.0
-        >>> Patience(first=1.0, total=30.0).wait(1, 25.0, 7.0, Seeds(0)) is None
+        >>> RetryPolicy(first=1.0, total=30.0).wait(1, 25.0, 7.0, Seeds(0)) is None
         True
         """
         if tried >= self.tries:
@@ -67,29 +67,29 @@ class Patience:
             seconds = min(self.longest, self.first * 2.0 ** min(tried - 1, 60)) * (1.0 - 0.5 * float(chance))
         left = (self.total if reached else min(self.total, self.unreached)) - elapsed
         if not reached and left >= self.first:
-            seconds = min(seconds, left)  # One last time, when its time is over.
+            seconds = min(seconds, left)  # One last call at the end of the time.
         return seconds if seconds <= left else None
 
 
-def server_wish(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """Seconds that a server asks to wait, by `retry-after-ms` or `retry-after` (seconds or a date).
+def parse_retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
+    """Parse the seconds that a server asks to wait: `retry-after-ms`, or `retry-after` in seconds or as a date.
 
     Arguments:
-        headers: with names in lower case, or of a kind that does not care.
-        now: seconds since 1970; for a wish that is a date.
+        headers: a mapping with lower-case names, or one that ignores case.
+        now: seconds since 1970, for dates.
 
-    >>> server_wish({"retry-after": "2"}), server_wish({"retry-after-ms": "150"}), server_wish({})
+    >>> parse_retry_after({"retry-after": "2"}), parse_retry_after({"retry-after-ms": "150"}), parse_retry_after({})
     (2.0, 0.15, None)
     """
     for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
-        said = headers.get(name)
-        if said is None:
+        value = headers.get(name)
+        if value is None:
             continue
         try:
-            seconds = float(said) * scale
+            seconds = float(value) * scale
         except ValueError:
             try:
-                seconds = parsedate_to_datetime(said).timestamp() - (time.time() if now is None else now)
+                seconds = parsedate_to_datetime(value).timestamp() - (time.time() if now is None else now)
             except (ValueError, TypeError, OverflowError):
                 continue
         if math.isfinite(seconds):

@@ -1,4 +1,4 @@
-"""JSON schemas as services and models want them."""
+"""JSON schemas in the forms that services and models expect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from palaestra.core.records import Message, TextPart
 
 
 def response_format(schema: str) -> dict[str, Any]:
-    """The `response_format` of a chat completion that is to follow `schema`."""
+    """Return the `response_format` of a chat completion for `schema`."""
     data = json.loads(schema)
     strict = strict_schema(data)
     named = {"name": _name(data), "schema": strict if strict is not None else data, "strict": strict is not None}
@@ -18,19 +18,19 @@ def response_format(schema: str) -> dict[str, Any]:
 
 
 def instruct(messages: Sequence[Message], schema: str) -> tuple[Message, ...]:
-    """The conversation with the schema in its last message, for a model that nothing else holds to it."""
-    said = f"\n\nAnswer with one JSON value and nothing else. It must follow this JSON schema:\n{schema}"
+    """Add the schema to the last message, for models whose engine does not enforce it."""
+    instruction = f"\n\nAnswer with one JSON value and nothing else. It must follow this JSON schema:\n{schema}"
     last = messages[-1]
     if isinstance(last.content, str):
-        return (*messages[:-1], Message(last.role, last.content + said))
-    return (*messages[:-1], Message(last.role, (*last.content, TextPart(said))))
+        return (*messages[:-1], Message(last.role, last.content + instruction))
+    return (*messages[:-1], Message(last.role, (*last.content, TextPart(instruction))))
 
 
 def strict_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The schema in the form that a service can enforce token by token, or `None` where it has none.
+    """Convert a schema to the strict form that services enforce during decoding; `None` if that is not possible.
 
-    In that form every property of an object is required and there are no others. What had a default is
-    then always said; pydantic checks the rest afterwards. An object with free keys has no such form.
+    In the strict form every property of an object is required, and no others are allowed. Objects with free keys have
+    no strict form. Conditions that the form does not have are validated by pydantic afterwards.
 
     >>> strict_schema({"type": "object", "properties": {"a": {"type": "integer", "default": 1}}})
     {'type': 'object', 'properties': {'a': {'type': 'integer'}}, 'required': ['a'], 'additionalProperties': False}
@@ -38,16 +38,16 @@ def strict_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
     True
     """
     if schema.get("type") != "object":
-        return None  # The outermost value has to be an object.
+        return None  # The outermost value must be an object.
     try:
-        made = _strict(schema)
-    except _NotStrict:
+        strict = _strict(schema)
+    except _NotStrictError:
         return None
-    assert isinstance(made, dict)
-    return made
+    assert isinstance(strict, dict)
+    return strict
 
 
-class _NotStrict(Exception):
+class _NotStrictError(Exception):
     """The schema allows keys that it does not name."""
 
 
@@ -57,27 +57,27 @@ def _strict(node: Any) -> Any:
     if not isinstance(node, Mapping):
         return node
     if "$ref" in node:
-        return {"$ref": node["$ref"]}  # Nothing may stand beside a reference.
-    made: dict[str, Any] = {}
+        return {"$ref": node["$ref"]}  # A reference may have no siblings.
+    strict: dict[str, Any] = {}
     for name, value in node.items():
         if name in ("properties", "$defs"):
-            made[name] = {key: _strict(part) for key, part in value.items()}
+            strict[name] = {key: _strict(part) for key, part in value.items()}
         elif name == "oneOf":
-            made["anyOf"] = _strict(value)
+            strict["anyOf"] = _strict(value)
         elif name not in ("default", "title", "discriminator", "examples"):
-            made[name] = _strict(value) if name in ("items", "anyOf", "allOf") else value
+            strict[name] = _strict(value) if name in ("items", "anyOf", "allOf") else value
     if node.get("type") == "object":
         if node.get("additionalProperties") not in (None, False) or not node.get("properties"):
-            raise _NotStrict
-        made["required"] = list(node["properties"])
-        made["additionalProperties"] = False
+            raise _NotStrictError
+        strict["required"] = list(node["properties"])
+        strict["additionalProperties"] = False
     elif "prefixItems" in node or ("type" not in node and not {"anyOf", "oneOf", "allOf", "enum", "const"} & set(node)):
-        raise _NotStrict
-    return made
+        raise _NotStrictError
+    return strict
 
 
 def _name(schema: Mapping[str, Any]) -> str:
-    """A name of the letters that services accept."""
+    """Return a name of the characters that services accept."""
     title = str(schema.get("title", "answer"))
     return (
         "".join(sign if sign.isascii() and (sign.isalnum() or sign in "_-") else "_" for sign in title)[:64] or "answer"

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch.nn.functional import linear
 
+from palaestra.core.errors import ModelError
 from palaestra.engines.cpu import ATOL, RTOL
 from palaestra.engines.cpu.forward import TokenIds, make_fast_forward
-from palaestra.engines.families import takes_slots
+from palaestra.engines.families import context_length, takes_slots
 from palaestra.engines.sequences import pad_right
 
 SHARED_PROMPTS = 0.5
@@ -76,6 +77,7 @@ class SequenceForward:
 
     def __init__(self, model: Any) -> None:
         self.model, self.fast = model, make_fast_forward(model)
+        self.context = context_length(model.config) or 1 << 30
         self.output_layer = model.get_output_embeddings()  # `None` for a body
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
         parameters = inspect.signature(inner.forward).parameters
@@ -99,7 +101,13 @@ class SequenceForward:
             width: positions of a sequence; column 0 is the position after the prompt.
             hidden, logits: which outputs to return. The model's own forward pass always returns logits.
             include_end: also return the position after the last token of a response.
+
+        Raises:
+            ModelError: a sequence is longer than the model's context.
         """
+        longest = max(len(prompt) + min(len(ids), width - 1) for prompt, ids in zip(prompts, responses, strict=True))
+        if longest > self.context:
+            raise ModelError(f"a sequence has {longest} tokens; the model reads {self.context}")
         if self.fast is None:
             return self.own_forward(prompts, responses, width, hidden)
         hidden_ND, rows_N = self.fast(prompts, responses, width, include_end)

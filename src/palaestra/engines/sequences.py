@@ -1,7 +1,7 @@
-"""Stepping any causal language model: each sequence alone, without padding, as the model's own forward pass reads it.
+"""Decode with any causal language model, one sequence at a time and without padding.
 
-It serves what `slots.SlotStepper` cannot: ALiBi, state-space and hybrid models, and families that are not known. Where
-the model has a cache of its own, each sequence keeps one. Otherwise every step reads the whole sequences again.
+This is for models that `slots.SlotStepper` does not support: ALiBi, state-space and hybrid models, and unknown families. If
+the model has a cache, each sequence has its own. Otherwise every step processes the whole sequences again.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from palaestra.core.errors import ModelError
 from palaestra.engines.families import context_length
 
 CACHE_NAMES = ("past_key_values", "cache_params")
-"""What models call their cache, as an argument and in their output."""
+"""Names of a model's cache as an argument and in its output."""
 
 
 class SequenceStepper:
     """Next-token logits of the sequences in `slots`, with the interface of `SlotStepper`.
 
     Raises:
-        ModelError: the model is not causal: what follows a position changes its logits.
+        ModelError: the model is not causal: the logits of a position depend on later tokens.
     """
 
     def __init__(self, model: Any, slots: int) -> None:
@@ -44,15 +44,15 @@ class SequenceStepper:
 
     @torch.no_grad()
     def start(self, prompts: dict[int, Sequence[int]], logits_SV: torch.Tensor | None = None) -> torch.Tensor:
-        """Begin new sequences in some slots; returns the logits behind each prompt at its slot."""
-        read: dict[tuple[int, ...], tuple[torch.Tensor, Any]] = {}
+        """Start new sequences in some slots. Returns the logits after each prompt at its slot."""
+        outputs: dict[tuple[int, ...], tuple[torch.Tensor, Any]] = {}
         for slot, ids in prompts.items():
             key = tuple(ids)
             if len(key) > self.context:
                 raise ModelError(f"a prompt has {len(key)} tokens; the model reads {self.context}")
-            if key not in read:
-                read[key] = self._forward(key, None)
-            logits_V, cache = read[key]
+            if key not in outputs:
+                outputs[key] = self._forward(key, None)
+            logits_V, cache = outputs[key]
             self._ids[slot], self._caches[slot] = list(ids), copy.deepcopy(cache)
             if logits_SV is None:
                 logits_SV = logits_V.new_zeros((self.slots, len(logits_V)))
@@ -62,9 +62,9 @@ class SequenceStepper:
 
     @torch.no_grad()
     def step(self, tokens_S: torch.Tensor, starting: Sequence[int] = (), waiting: Sequence[int] = ()) -> torch.Tensor:
-        """Feed one token a slot; returns the logits behind it, `[slots, vocabulary]`.
+        """Feed one token per slot. Returns the logits after it, `[slots, vocabulary]`.
 
-        Slots at rest, about to be started anew (`starting`) or `waiting` are left out; their logits are 0.
+        Resting slots, and those in `starting` or `waiting`, are skipped; their logits are 0.
         """
         passive = {*starting, *waiting}
         going = [slot for slot in range(self.slots) if self._ids[slot] and slot not in passive]
@@ -93,7 +93,7 @@ class SequenceStepper:
             self._ids[slot], self._caches[slot] = [], None
 
     def _forward(self, ids: Sequence[int], cache: Any) -> tuple[torch.Tensor, Any]:
-        """The logits behind the last of `ids`, and the model's cache, if it has one."""
+        """Return the logits after the last of `ids`, and the model's cache if it has one."""
         if not self._cache_name:
             return self._read([ids])[0], None
         given = {self._cache_name: cache} if cache is not None else {}
@@ -101,7 +101,7 @@ class SequenceStepper:
         return output.logits[0, -1], getattr(output, self._cache_name, None)
 
     def _read(self, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
-        """The logits behind whole sequences, without a cache."""
+        """Return the logits after whole sequences, without a cache."""
         ids_BL, last_B = (x.to(self.device) for x in pad_right(sequences))
         logits_BLV: torch.Tensor = self.model(input_ids=ids_BL, **self._without_cache).logits
         return logits_BLV[torch.arange(len(sequences), device=self.device), last_B]
@@ -112,9 +112,9 @@ class SequenceStepper:
 
     @torch.no_grad()
     def _check(self) -> None:
-        """Compare two short sequences in turns with the model's own forward pass on each alone.
+        """Compare cached decoding of two short sequences with the model's own forward pass on each.
 
-        A model whose cache does not hold all of its memory loses the cache; one that is not causal is refused.
+        If the results differ, the cache is not used. A model that is not causal raises a `ModelError`.
         """
         if not self.slots:
             return
@@ -123,14 +123,14 @@ class SequenceStepper:
         rows = int(self.model.get_input_embeddings().weight.shape[0])
         first, second = ([(start + 3 * k) % rows for k in range(5)] for start in (1, 2))
         try:
-            wanted = [self._alone(first), self._alone(second[:4])]
-            self._zeros_V = torch.zeros_like(wanted[0])
-            if not _equal(self._read([first, second[:4]]), wanted):
+            expected = [self._alone(first), self._alone(second[:4])]
+            self._zeros_V = torch.zeros_like(expected[0])
+            if not _equal(self._read([first, second[:4]]), expected):
                 raise ModelError(
-                    f"the model ({self.model.config.model_type}) is not causal: its logits depend on what follows; expected "
+                    f"the model ({self.model.config.model_type}) is not causal: its logits depend on later tokens; expected "
                     "a decoder-only causal language model"
                 )
-            if self._cache_name and not _equal(self._in_turns(first, second[:4]), wanted):
+            if self._cache_name and not _equal(self._decode_in_turns(first, second[:4]), expected):
                 self._cache_name = ""
         finally:
             self.model.train(training)
@@ -139,9 +139,10 @@ class SequenceStepper:
         logits_V: torch.Tensor = self.model(input_ids=torch.tensor([ids], device=self.device)).logits[0, -1]
         return logits_V
 
-    def _in_turns(self, first: list[int], second: list[int]) -> list[torch.Tensor]:
-        """The logits behind two sequences that grow in turns by their own caches; none if the model returns no cache."""
-        found, caches = [], []
+    def _decode_in_turns(self, first: list[int], second: list[int]) -> list[torch.Tensor]:
+        """Return the logits after two sequences that are decoded in turns; empty if the model returns no cache."""
+        caches: list[Any] = []
+        last: list[Any] = [None, None]
         for ids in (first, second):
             _, cache = self._forward(ids[:2], None)
             if cache is None:
@@ -152,14 +153,14 @@ class SequenceStepper:
                 if at < len(ids):
                     logits_V, caches[k] = self._forward([ids[at]], caches[k])
                     if at == len(ids) - 1:
-                        found.append((k, logits_V))
-        return [logits_V for _, logits_V in sorted(found, key=lambda one: one[0])]
+                        last[k] = logits_V
+        return last
 
 
 def pad_right(sequences: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids `[sequences, longest]` and the place of each last token.
+    """Return ids `[sequences, longest]`, padded on the right, and the index of each last token.
 
-    A causal model needs no mask for what stands on the right: nothing before it depends on it.
+    A causal model needs no mask for padding on the right.
     """
     lengths = [len(ids) for ids in sequences]
     table = np.zeros((len(sequences), max(lengths)), dtype=np.int64)
@@ -168,9 +169,9 @@ def pad_right(sequences: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.T
     return torch.from_numpy(table), torch.tensor(lengths) - 1
 
 
-def _equal(found: Sequence[torch.Tensor] | torch.Tensor, wanted: Sequence[torch.Tensor]) -> bool:
-    """Whether logits agree, on average, to a small part of their own spread."""
-    return len(found) == len(wanted) and all(
-        float((one - other).abs().mean()) <= (1e-3 if one.dtype == torch.float32 else 0.05) * float(other.std())
-        for one, other in zip(found, wanted, strict=True)
+def _equal(actual: Sequence[torch.Tensor] | torch.Tensor, expected: Sequence[torch.Tensor]) -> bool:
+    """Whether the mean difference of logits is small relative to their standard deviation."""
+    return len(actual) == len(expected) and all(
+        float((a - b).abs().mean()) <= (1e-3 if a.dtype == torch.float32 else 0.05) * float(b.std())
+        for a, b in zip(actual, expected, strict=True)
     )

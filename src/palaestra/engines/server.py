@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from palaestra.core.errors import MissingExtraError
 from palaestra.core.records import Completion, Failure, FailureCause, ImagePart, StopReason, ToolCall
 from palaestra.engines.base import Answer, Engine, Request, Sampling, StreamingEngine, reads_schema
-from palaestra.engines.openai_format import chat_call, message_of
+from palaestra.engines.openai_format import parse_message, to_chat_call
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -264,7 +264,7 @@ class OpenAIServer:
             return JSONResponse({"object": "list", "data": [card]})
 
         def guard(handler: Handler) -> Handler:
-            async def guarded(request: HttpRequest) -> HttpResponse:
+            async def handle(request: HttpRequest) -> HttpResponse:
                 try:
                     self._check_key(request.headers.get("authorization", ""))
                     return await handler(request)
@@ -272,7 +272,7 @@ class OpenAIServer:
                     detail = {"message": str(error), "type": "invalid_request_error", "code": error.code, "param": None}
                     return JSONResponse({"error": detail}, error.status)
 
-            return guarded
+            return handle
 
         return Starlette(
             routes=[
@@ -301,7 +301,7 @@ class OpenAIServer:
             calls = [*answer.tool_calls, *calls]
             message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None}
             if calls:
-                message["tool_calls"] = [chat_call(call) for call in calls]
+                message["tool_calls"] = [to_chat_call(call) for call in calls]
             choice = {"index": index, "message": message, "finish_reason": _finish(answer, calls)}
             if body.logprobs:
                 choice["logprobs"] = {"content": self._list_logprobs(answer), "refusal": None}
@@ -349,7 +349,7 @@ class OpenAIServer:
 
     def _to_request(self, body: ChatBody) -> Request:
         try:
-            messages = tuple(message_of(message) for message in body.messages)
+            messages = tuple(parse_message(message) for message in body.messages)
         except ValueError as error:
             raise RequestError(str(error)) from error
         for part in (part for m in messages if not isinstance(m.content, str) for part in m.content):

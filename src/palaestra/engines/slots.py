@@ -1,10 +1,8 @@
-"""Stepping a causal language model over many sequences that grow, end and start anew in their slots.
+"""Continuous batching: decode many sequences in slots that share one key-value cache.
 
-Every slot has its place in one key-value cache and its own length. A step feeds one token a slot. A
-slot that starts anew is filled from position 0 without touching the others; equal prompts are read
-once. Slots that are done leave the batch when enough of them have.
-
-It knows ids and logits, and nothing of tokenizers, rewards or sampling.
+Every slot has its own length. A step feeds one token per slot. A slot that starts a new sequence is filled from position 0
+without touching the others, and equal prompts are computed once. Finished slots leave the batch when enough of them have
+finished. This module knows ids and logits, but nothing of tokenizers, rewards or sampling.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 BLOCK = 64
-"""Positions by which the cache grows at least."""
+"""Minimum number of positions by which the cache grows."""
 
 
 class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -53,16 +51,16 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
             rows_R, source_R, shift_UP = owner.filling
             length = key_states.shape[2]
             for stored, new in ((self.keys, key_states), (self.values, value_states)):
-                if shift_UP is not None:  # Prompts come padded on the left; in the cache they start at 0.
+                if shift_UP is not None:  # Prompts are padded on the left; in the cache they start at 0.
                     new = new.gather(2, shift_UP[:, None, :, None].expand_as(new))
                 stored[rows_R, :, :length] = new[source_R]
             return key_states, value_states
         return self.write(key_states[:, :, 0], value_states[:, :, 0])
 
     def write(self, key_RHD: torch.Tensor, value_RHD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Put one step of every row in its place; returns all that is to be attended to."""
+        """Write one step of every row. Returns the keys and values to attend to."""
         owner = self.owner
-        if owner.together:  # All rows at one position: a plain copy, several times as fast as an indexed one.
+        if owner.together:  # All rows at one position: a plain copy is several times as fast as an indexed one.
             self.keys[:, :, owner.window - 1], self.values[:, :, owner.window - 1] = key_RHD, value_RHD
         else:
             at_R, every_R = owner.positions_R, owner.every_R
@@ -70,7 +68,7 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.keys[:, :, : owner.window], self.values[:, :, : owner.window]
 
     def resize(self, keep_R: torch.Tensor | None, room: int) -> None:
-        """Keep some rows, or all, and make room for more positions."""
+        """Keep some rows, or all, and allocate more positions."""
         if not self.is_initialized:
             return
         for name in ("keys", "values"):
@@ -94,7 +92,7 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class SlotCache(Cache):  # type: ignore[misc]
-    """The cache that `SlotStepper` hands to the model; what it is about to write is set before each pass."""
+    """The cache that `SlotStepper` passes to the model. Its write positions are set before each forward pass."""
 
     def __init__(self, layers: int, rows: int, room: int) -> None:
         self.rows, self.room, self.window, self.together = rows, room, 0, False
@@ -113,11 +111,11 @@ class SlotCache(Cache):  # type: ignore[misc]
 
 
 class SlotStepper:
-    """Next-token logits of the sequences in `slots`, which grow by one token a call.
+    """Computes the next-token logits of sequences in slots. Each call of `step` adds one token.
 
     Arguments:
-        model: a causal language model of one of the families in `families.SLOTS`; `make_stepper` serves all others.
-        slots: how many sequences there are side by side.
+        model: a causal language model of a family in `families.SLOTS`; `make_stepper` supports all others.
+        slots: number of sequences.
 
     Example:
         >>> stepper = SlotStepper(model, slots=2)                                # doctest: +SKIP
@@ -134,7 +132,7 @@ class SlotStepper:
         self.context = context_length(model.config) or 1 << 30
         if not takes_slots(model.config):
             raise ModelError(f"models of the type {config.model_type} cannot share one cache; use make_stepper")
-        # Layers that look back a few positions share the cache and have a mask of their own.
+        # Sliding-window layers share the cache and have their own mask.
         self._sliding_window = sliding_window(model.config)
         self._by_kind = "sliding_attention" in (getattr(config, "layer_types", None) or ())
         self._additive = getattr(config, "_attn_implementation", None) != "sdpa"
@@ -146,7 +144,7 @@ class SlotStepper:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all sequences, and look at the model's weights anew."""
+        """Forget all sequences, and read the model's weights again."""
         if self._fast is not None:
             with torch.no_grad():
                 self._fast.refresh()
@@ -158,11 +156,11 @@ class SlotStepper:
 
     @torch.no_grad()
     def start(self, prompts: dict[int, Sequence[int]], logits_SV: torch.Tensor | None = None) -> torch.Tensor:
-        """Begin new sequences in some slots; returns the logits behind each prompt at its slot.
+        """Start new sequences in some slots. Returns the logits after each prompt at its slot.
 
         Arguments:
-            prompts: ids by slot; the slot's old sequence, if any, is forgotten.
-            logits_SV: where to write them, so that one tensor serves a step and the slots that start in it.
+            prompts: ids by slot; the slot's old sequence is dropped.
+            logits_SV: the tensor to write to, for example the result of a step.
         """
         slots = sorted(prompts)
         if any(self._idle[slot] for slot in slots):
@@ -210,10 +208,10 @@ class SlotStepper:
 
     @torch.no_grad()
     def step(self, tokens_S: torch.Tensor, starting: Sequence[int] = (), waiting: Sequence[int] = ()) -> torch.Tensor:
-        """Feed one token a slot; returns the logits behind it, `[slots, vocabulary]`.
+        """Feed one token per slot. Returns the logits after it, `[slots, vocabulary]`.
 
-        Slots that are idle, about to be started anew (`starting`) or `waiting` ride along: what is given for them is
-        ignored, and what is returned for them means nothing. A slot that waits keeps its sequence and goes on later.
+        For idle slots and those in `starting` or `waiting` the tokens are ignored and the logits are undefined. A waiting
+        slot keeps its sequence and continues later.
         """
         self._drop_idle()
         slots = self._slot_of_row
@@ -221,9 +219,9 @@ class SlotStepper:
         going = np.array([not self._idle[s] and s not in passive and self._lengths[s] > 0 for s in slots])
         at = np.where(going, self._lengths[slots], 0)
         if waiting:
-            # What a waiting row writes lands behind its sequence, where its next token will overwrite it.
-            kept = np.isin(slots, list(waiting))
-            at = np.where(kept, np.minimum(self._lengths[slots], self.context - 1), at)
+            # A waiting row writes after its sequence, where its next token overwrites it.
+            is_waiting = np.isin(slots, list(waiting))
+            at = np.where(is_waiting, np.minimum(self._lengths[slots], self.context - 1), at)
         window = int(at.max()) + 1
         if window > self.context:
             raise ModelError(f"a sequence has {window} tokens; the model reads {self.context}")
@@ -268,7 +266,7 @@ class SlotStepper:
         return logits_RV
 
     def _masks(self, mask_R11W: torch.Tensor | None, positions_R: torch.Tensor) -> Any:
-        """The mask in the form that the model takes: by the kind of a layer, and as numbers to be added, where needed."""
+        """Return the mask as the model expects it: by layer type, and additive if needed."""
         window = self._cache.window
         if not self._sliding_window or (mask_R11W is None and window <= self._sliding_window):
             return self._to_model(mask_R11W)
@@ -287,18 +285,18 @@ class SlotStepper:
         return torch.zeros_like(mask_R11W, dtype=dtype).masked_fill(~mask_R11W, torch.finfo(dtype).min)
 
     def rest(self, slots: Sequence[int]) -> None:
-        """These slots are done for now: they need no more computing until they start again."""
+        """Mark slots as idle until they start again."""
         self._idle[list(slots)] = True
 
     def _drop_idle(self) -> None:
-        """Take resting slots out of the batch once a quarter of it rests: dropping them costs a copy."""
+        """Remove idle slots from the batch once a quarter is idle. Removing rows copies the cache."""
         rows = [row for row, slot in enumerate(self._slot_of_row) if not self._idle[slot]]
         if rows and len(rows) <= 0.75 * len(self._slot_of_row):
             self._cache.resize(torch.tensor(rows, device=self.device), self._cache.room)
             self._slot_of_row = [self._slot_of_row[row] for row in rows]
 
     def _revive(self) -> None:
-        """Bring back the rows of all slots."""
+        """Restore the rows of all slots."""
         self._idle[:] = False
         missing = [slot for slot in range(self.slots) if slot not in set(self._slot_of_row)]
         if missing:

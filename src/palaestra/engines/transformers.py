@@ -1,12 +1,10 @@
 """Completions from a transformers model in this process.
 
-Batches are sorted by length, padded on the left, and always masked. Rows that have finished leave
-the batch. A row's random choices come from its own request, so in float32 the same request gives
-the same tokens in any company. Models that take no padding (state-space and hybrid models) are stepped one
-sequence at a time.
+Batches are sorted by length, padded on the left, and masked. Finished rows leave the batch. The random choices of a row
+come from its own request, so in float32 the same request gives the same tokens in any batch. Models that do not support
+padding (state-space and hybrid models) process one sequence at a time.
 
-With a processor, prompts may hold images. Prompts with and without images never share a batch, nor
-do prompts whose images became inputs of different shapes.
+With a processor, prompts may contain images. A batch has only prompts with image inputs of the same shapes.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Row:
-    """One completion on its way."""
+    """One completion in progress."""
 
     slot: tuple[int, int]
     prompt: list[int]
@@ -46,22 +44,22 @@ class _Row:
     logprobs: list[float]
     stop_reason: StopReason | None = None
     text: str | None = None
-    seen: VisualPrompt | None = None
-    """What the prompt's images became; none where it has no image."""
+    visual: VisualPrompt | None = None
+    """The processed prompt of a model that reads images."""
 
     @property
     def signature(self) -> str:
-        return self.seen.signature if self.seen is not None else ""
+        return self.visual.signature if self.visual is not None else ""
 
 
 class TransformersEngine(BaseEngine):
-    """Generates with a causal language model of transformers, or with one that reads images too.
+    """Generates with a causal language model of transformers, with or without image input.
 
     Arguments:
         model, tokenizer: as loaded by `palaestra.engines.models.load`.
-        name: what the ledger calls it.
-        batch_size: the most completions that are generated side by side.
-        processor: of an image-text-to-text checkpoint; without one, a prompt with an image is a failure.
+        name: the model's name in the ledger.
+        batch_size: maximum number of completions per batch.
+        processor: the processor of an image-text-to-text checkpoint; without one, prompts with images fail.
     """
 
     def __init__(
@@ -78,15 +76,15 @@ class TransformersEngine(BaseEngine):
         pad = tokenizer.pad_token_id
         self.pad_id = int(pad) if pad is not None else next(iter(self.end_ids), 0)
         self.context = position_limit(model.config) or 1 << 30
-        # With LongRoPE a sequence is read differently once it is longer: none may grow beyond, alone or in a batch.
+        # LongRoPE changes its factors beyond this length, so no sequence may grow across it.
         self._original = original_context(model.config)
         self._padded = processor is not None or takes_padding(model.config)
         self._stepper: SequenceStepper | None = None
         self._on_token: Callable[[Slot, int, int], None] | None = None
-        # Only the last position's logits are needed; models that can skip the others are told to.
+        # Only the logits of the last position are needed.
         forward = inspect.signature(model.forward).parameters
         self._last_only: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in forward else {}
-        # Some models count the positions of an image in three directions, and say how.
+        # Some models have position ids in three dimensions for images.
         self._positions: Any = None
         if processor is not None:
             self._positions = next((m.get_rope_index for m in model.modules() if hasattr(m, "get_rope_index")), None)
@@ -105,11 +103,11 @@ class TransformersEngine(BaseEngine):
         answers: list[list[Answer | None]] = [[None] * request.sampling.count for request in requests]
         rows: list[_Row] = []
         for index, request in enumerate(requests):
-            made = self._rows(index, request)
-            if isinstance(made, Failure):
-                answers[index] = [made] * request.sampling.count
+            new_rows = self._rows(index, request)
+            if isinstance(new_rows, Failure):
+                answers[index] = [new_rows] * request.sampling.count
             else:
-                rows += made
+                rows += new_rows
         was_training = self.model.training
         self.model.eval()
         try:
@@ -118,12 +116,12 @@ class TransformersEngine(BaseEngine):
                     answers[row.slot[0]][row.slot[1]] = answer
         finally:
             self.model.train(was_training)
-        return [[answer for answer in several if answer is not None] for several in answers]
+        return [[answer for answer in row if answer is not None] for row in answers]
 
     def prompt_tokens(self, request: Request) -> int:
-        """How many tokens the prompt of a request has; 0 where it cannot be asked, which `generate` says."""
-        made = self._prompt(request)
-        return 0 if isinstance(made, Failure) else len(made[0])
+        """Count the tokens of a request's prompt; 0 if the prompt is invalid, for which `generate` returns a failure."""
+        prompt = self._prompt(request)
+        return 0 if isinstance(prompt, Failure) else len(prompt[0])
 
     def _batches(self, rows: list[_Row]) -> Iterator[list[_Row]]:
         rows.sort(key=lambda row: (row.signature, len(row.prompt), row.limit, row.slot))
@@ -133,10 +131,10 @@ class TransformersEngine(BaseEngine):
                 yield group[start : start + self.batch_size]
 
     def _prompt(self, request: Request) -> tuple[list[int], VisualPrompt | None] | Failure:
-        """The ids that the model is given, and what the prompt's images became."""
+        """Return the token ids of a prompt and its processed images."""
         if self.processor is None and has_image(request.messages):
             return Failure(FailureCause.INVALID_REQUEST, f"{self.name} reads text only; the prompt has an image")
-        seen: VisualPrompt | None = None
+        visual: VisualPrompt | None = None
         try:
             if request.prompt_ids:
                 prompt = list(request.prompt_ids)
@@ -144,23 +142,23 @@ class TransformersEngine(BaseEngine):
                 prompt = prompt_ids(self.tokenizer, request.messages, request.tools)
             else:
                 messages = with_tools(request.messages, request.tools) if request.tools else request.messages
-                seen = visual_prompt(self.processor, messages)
-                prompt = seen.ids
+                visual = visual_prompt(self.processor, messages)
+                prompt = visual.ids
         except MissingExtraError:
             raise
         except ImageError as error:
             return Failure(FailureCause.INVALID_REQUEST, str(error))
-        except Exception as error:  # A chat template is a program of somebody else's: it may raise anything.
-            return Failure(FailureCause.INVALID_REQUEST, f"the chat template refused the prompt: {error}")
+        except Exception as error:  # A chat template may raise anything.
+            return Failure(FailureCause.INVALID_REQUEST, f"the chat template rejected the prompt: {error}")
         if not prompt:
             return Failure(FailureCause.INVALID_REQUEST, "the prompt is empty")
-        return prompt, seen
+        return prompt, visual
 
     def _rows(self, index: int, request: Request) -> list[_Row] | Failure:
-        made = self._prompt(request)
-        if isinstance(made, Failure):
-            return made
-        prompt, seen = made
+        encoded = self._prompt(request)
+        if isinstance(encoded, Failure):
+            return encoded
+        prompt, visual = encoded
         context = self._original if len(prompt) <= self._original else self.context
         room = context - len(prompt)
         if room < 1:
@@ -173,14 +171,14 @@ class TransformersEngine(BaseEngine):
         for k in range(request.sampling.count):
             stream = Seeds(request.seed).derive("completion", k).generator()
             uniforms = stream.random(limit) if request.sampling.temperature > 0 else np.zeros(0)
-            rows.append(_Row((index, k), prompt, request.sampling, limit, uniforms, [], [], seen=seen))
+            rows.append(_Row((index, k), prompt, request.sampling, limit, uniforms, [], [], visual=visual))
         return rows
 
     def _complete(self, rows: list[_Row]) -> list[Answer]:
-        """Generate one batch; where it breaks, its halves, so that one bad row spoils no other."""
+        """Generate one batch. If it fails, generate its halves, so that one bad row does not affect the others."""
         try:
             self._decode(rows)
-        except Exception as error:  # Models are programs of others: whatever one raises is its rows' failure.
+        except Exception as error:  # A model may raise anything.
             if len(rows) == 1:
                 return [Failure(FailureCause.ENGINE, f"{type(error).__name__}: {error}".splitlines()[0])]
             for row in rows:
@@ -197,7 +195,7 @@ class TransformersEngine(BaseEngine):
             self._decode_sequences(rows)
 
     def _decode_sequences(self, rows: list[_Row]) -> None:
-        """Generate with a model that takes no padding."""
+        """Generate with a model that does not support padding."""
         if self._stepper is None or self._stepper.slots < len(rows):
             self._stepper = SequenceStepper(self.model, len(rows))
         stepper, device = self._stepper, self.model.device
@@ -210,11 +208,11 @@ class TransformersEngine(BaseEngine):
             if len(finished) == len(rows):
                 return
             stepper.rest(finished)
-            active = [row if row.stop_reason is None else _finished(row) for row in active]
+            active = [row if row.stop_reason is None else _make_placeholder(row) for row in active]
             logits_SV = stepper.step(torch.nn.functional.pad(chosen_B, (0, stepper.slots - len(rows))))
 
     def _extend(self, rows: list[_Row], logits_BV: torch.Tensor, choose: Chooser) -> torch.Tensor:
-        """Choose the next token of every row; returns the tokens."""
+        """Choose the next token of every row, append it, and return the tokens."""
         if not bool(torch.isfinite(logits_BV.amax(-1)).all()):
             raise ValueError("the model's logits are not finite")
         chosen_B, logprobs_B = choose(logits_BV)
@@ -238,9 +236,9 @@ class TransformersEngine(BaseEngine):
         input_ids_BT, mask_BT = input_ids_BT.to(device), mask_BT.to(device)
         position_ids_BT = (mask_BT.cumsum(-1) - 1).clamp(min=0)
         images: dict[str, Any] = {}
-        seen = [row.seen for row in rows if row.seen is not None]
-        if seen and seen[0].inputs:
-            images = batch_inputs(seen, length, device, self.model.dtype)
+        visual = [row.visual for row in rows if row.visual is not None]
+        if visual and visual[0].inputs:
+            images = batch_inputs(visual, length, device, self.model.dtype)
             if self._positions is not None:
                 position_ids_BT = self._positions(input_ids_BT, attention_mask=mask_BT, **images)[0]
         active, cache = rows, None
@@ -262,9 +260,9 @@ class TransformersEngine(BaseEngine):
             if not keep:
                 return
             next_B = chosen_B
-            # A finished row that rides along must not walk out of the context.
+            # The positions of finished rows must stay within the context.
             position_ids_BT = (position_ids_BT[..., -1:] + 1).clamp(max=self.context - 1)
-            # Finished rows ride along until a quarter has finished: dropping them costs a copy.
+            # Finished rows stay until a quarter has finished: dropping rows copies the cache.
             if len(keep) <= 0.75 * len(active):
                 index_B = torch.tensor(keep, device=device)
                 cache.batch_select_indices(index_B)
@@ -273,7 +271,7 @@ class TransformersEngine(BaseEngine):
                 active = [active[index] for index in keep]
                 choose = _chooser(active, device)
             elif len(keep) < len(active):
-                active = [row if row.stop_reason is None else _finished(row) for row in active]
+                active = [row if row.stop_reason is None else _make_placeholder(row) for row in active]
             mask_BT = torch.cat([mask_BT, mask_BT.new_ones((len(active), 1))], dim=-1)
             input_ids_BT = next_B[:, None]
 
@@ -284,9 +282,9 @@ class TransformersEngine(BaseEngine):
             return StopReason.END
         if row.sampling.stop:
             text = self.tokenizer.decode(row.ids, skip_special_tokens=True)
-            found = [at for at in (text.find(stop) for stop in row.sampling.stop) if at >= 0]
-            if found:
-                row.text = text[: min(found)]
+            places = [place for place in (text.find(stop) for stop in row.sampling.stop) if place >= 0]
+            if places:
+                row.text = text[: min(places)]
                 return StopReason.STOP
         return StopReason.LENGTH if len(row.ids) >= row.limit else None
 
@@ -306,8 +304,8 @@ class TransformersEngine(BaseEngine):
         )
 
 
-def _finished(row: _Row) -> _Row:
-    """A stand-in for a finished row that rides along: what is appended to it goes nowhere."""
+def _make_placeholder(row: _Row) -> _Row:
+    """Return a row that stands in for a finished row of the batch. Its tokens are discarded."""
     return _Row(row.slot, [], Sampling(), 1, np.zeros(0), [0], [], row.stop_reason)
 
 
@@ -315,7 +313,7 @@ Chooser = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
 def _chooser(rows: list[_Row], device: torch.device) -> Chooser:
-    """How this batch picks its next tokens: `logits_BV -> (chosen_B, logprobs_B)`."""
+    """Return the function that samples the next tokens of a batch: `logits_BV -> (chosen_B, logprobs_B)`."""
     if all(row.sampling.temperature == 0 for row in rows):
         return _greedy
     temperature_B1 = torch.tensor([[row.sampling.temperature] for row in rows], device=device)
@@ -344,7 +342,7 @@ def _greedy(logits_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def filter_logits(logits_BV: torch.Tensor, top_p_B1: torch.Tensor, top_k_B1: torch.Tensor) -> torch.Tensor:
-    """Set to minus infinity what top-k and top-p leave out. The most likely token always stays."""
+    """Set the logits that top-k and top-p exclude to minus infinity. The most likely token is always kept."""
     if bool((top_p_B1 >= 1).all()) and bool((top_k_B1 == 0).all()):
         return logits_BV
     sorted_BV, order_BV = logits_BV.sort(stable=True, dim=-1, descending=True)
@@ -357,8 +355,8 @@ def filter_logits(logits_BV: torch.Tensor, top_p_B1: torch.Tensor, top_k_B1: tor
 
 
 def _draw(logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
-    """Sample by inverting the cumulative distribution at one uniform number a row."""
+    """Sample by inverting the cumulative distribution at one uniform number per row."""
     cumulative_BV = logits_BV.double().softmax(-1).cumsum(-1)
     target_B1 = (uniform_B * cumulative_BV[:, -1])[:, None]
-    # `right=True` never lands on a token of probability zero.
+    # `right=True` never selects a token of probability zero.
     return torch.searchsorted(cumulative_BV, target_B1, right=True)[:, 0].clamp(max=logits_BV.shape[-1] - 1)

@@ -1,4 +1,4 @@
-"""Hashes of the files of a model, cached for large files."""
+"""Hashes of a model's files, cached for large files."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from palaestra.runs.files import hash_file, write_json
 from palaestra.runs.provenance import PROVENANCE
 
 SUFFIXES = (".safetensors", ".bin", ".json", ".jinja")
-"""Files of a checkpoint that its answers depend on: weights, configuration, tokenizer, chat template."""
+"""Suffixes of files that determine a model's answers: weights, configuration, tokenizer, chat template."""
 CACHED_FROM = 64 * 1024 * 1024
-"""Bytes from which the hash of a file is cached."""
+"""Size in bytes from which the hash of a file is cached."""
 
 
 def hash_model(name: str) -> dict[str, Any] | None:
-    """The SHA-256 of every file of a local model, and one hash of them all; `None` if its files are not on this machine.
+    """Return the SHA-256 of every file of a local model and one hash of all; `None` if they are not on this machine.
 
     Arguments:
-        name: of the shelf, a folder, or a hub id whose files are in the hub's cache.
+        name: a registered name, a folder, or a hub id whose files are in the hub's cache.
     """
     try:
         folder = Path(locate(name))
@@ -31,18 +31,15 @@ def hash_model(name: str) -> dict[str, Any] | None:
 
             folder = Path(snapshot_download(name, local_files_only=True))
         files = hash_files(folder)
-    except (PalaestraError, OSError, ValueError):  # The hub raises several of its own for a model that is not there.
+    except (PalaestraError, OSError, ValueError):  # The hub has several errors for a missing model.
         return None
     lines = "".join(f"{digest}  {file}\n" for file, digest in files.items())
     return {"sha256": hashlib.sha256(lines.encode()).hexdigest(), "files": files}
 
 
 def hash_files(folder: Path) -> dict[str, str]:
-    """The SHA-256 of the files of a checkpoint by name.
-
-    Hashes of large files are cached by path, size and time of change.
-    """
-    # How a checkpoint was made changes none of its answers.
+    """Return the SHA-256 of a checkpoint's files by name. Hashes of large files are cached by path, size and time."""
+    # The provenance of a checkpoint does not change its answers.
     files = [path for path in folder.iterdir() if path.suffix in SUFFIXES and path.name != PROVENANCE]
     paths = sorted(path for path in files if path.is_file())
     store = cache_folder() / "hashes.json"
@@ -64,13 +61,13 @@ def hash_files(folder: Path) -> dict[str, str]:
             store.parent.mkdir(parents=True, exist_ok=True)
             write_json(store, {**_read(store), **fresh})
         except (OSError, PalaestraError):
-            pass  # A cache that cannot be written only costs time.
+            pass  # Without a cache the next call takes longer.
     return hashes
 
 
 def _read(store: Path) -> dict[str, Any]:
     try:
-        found = json.loads(store.read_text(encoding="utf-8"))
+        data = json.loads(store.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return data if isinstance(data, dict) else {}

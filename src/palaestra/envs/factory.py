@@ -1,4 +1,4 @@
-"""From an environment's id to a vector environment that can be trained in."""
+"""Make vector environments for training from environment ids."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def get_spec(env_id: str) -> Any:
         try:
             kind: Any = find_reference(env_id) if is_reference(env_id) else import_code(module)
         except Exception as error:  # The user's code may raise anything.
-            raise EnvError(f"cannot import '{module}', which is to register {name}: {describe_error(error)}") from error
+            raise EnvError(
+                f"cannot import '{module}', which should register {name}: {describe_error(error)}"
+            ) from error
         if isinstance(kind, type) and issubclass(kind, VectorEnv):
             return EnvSpec(name, vector_entry_point=kind)  # type: ignore[arg-type]
         if isinstance(kind, type) and issubclass(kind, gymnasium.Env):
@@ -50,14 +52,14 @@ def get_spec(env_id: str) -> Any:
     try:
         return gymnasium.spec(name)
     except (gymnasium.error.DeprecatedEnv, gymnasium.error.VersionNotFound, gymnasium.error.NamespaceNotFound) as error:
-        # Gymnasium knows which version replaced an old one, and that a package is missing.
+        # Gymnasium's message names the new version or the missing package.
         raise EnvError(f"unknown environment '{env_id}': {_first_line(error)}") from None
     except gymnasium.error.Error:
-        raise UnknownNameError("environment", env_id, _known(module)) from None
+        raise UnknownNameError("environment", env_id, _list_ids(module)) from None
 
 
-def _known(module: str) -> list[str]:
-    """The ids that somebody may have meant: those that a module registers, or the newest version of each."""
+def _list_ids(module: str) -> list[str]:
+    """Return ids to suggest: those that a module registers, or the newest version of each environment."""
     specs = {
         name: spec for name, spec in gymnasium.registry.items() if not name.startswith(("phys2d", "tabular", "GymV"))
     }
@@ -67,19 +69,19 @@ def _known(module: str) -> list[str]:
         if own:
             return own
     newest = {
-        (spec.namespace, spec.name): name for name, spec in sorted(specs.items(), key=lambda one: one[1].version or 0)
+        (spec.namespace, spec.name): name for name, spec in sorted(specs.items(), key=lambda item: item[1].version or 0)
     }
     return list(newest.values())
 
 
 def detect_kind(env_id: str, options: Mapping[str, Any]) -> Literal["token", "turn", "control"]:
-    """What one action of the environment is: a token, a message, or classic; decided without loading a model."""
+    """Return what an action of the environment is: a token, a turn or a classic action. Loads no model."""
     spec = get_spec(env_id)
     if _token_class(spec) is not None:
         return "token"
     if _turn_class(spec) is not None:
         return "turn"
-    env = _made(env_id, options)
+    env = _make_single(env_id, options)
     try:
         if isinstance(env.unwrapped, TurnEnv):
             return "turn"
@@ -89,43 +91,40 @@ def detect_kind(env_id: str, options: Mapping[str, Any]) -> Literal["token", "tu
 
 
 def check_options(env_id: str, options: Mapping[str, Any]) -> None:
-    """Raise for an option that a language model's environment does not take, or an unknown task or skill among them.
-
-    Nothing is made and no model loaded for this.
-    """
+    """Raise for an unknown option, task or skill of a language-model environment. Makes and loads nothing."""
     spec = get_spec(env_id)
-    known: list[str] = []
+    names: list[str] = []
     for entry in (spec.entry_point, spec.vector_entry_point):
-        kind = _loaded(spec, entry)
+        kind = _load_entry(spec, entry)
         if kind is None:
             continue
         if not isinstance(kind, type) or not issubclass(kind, (TokenEnv, TokenVectorEnv, TurnEnv, TurnVectorEnv)):
             return
-        known += _parameters(kind)
-    if not known:
+        names += _list_parameters(kind)
+    if not names:
         return
     for option in options:
-        if option not in known:
+        if option not in names:
             raise SettingsError(
-                f"setting 'env_options': {env_id} has no option '{option}'; {suggest(option, dict.fromkeys(known))}"
+                f"setting 'env_options': {env_id} has no option '{option}'; {suggest(option, dict.fromkeys(names))}"
             )
     given = {**spec.kwargs, **options}
-    if isinstance(given.get("task"), str) and "task_options" in known:
+    if isinstance(given.get("task"), str) and "task_options" in names:
         task = resolve_task(given["task"], given.get("task_options"))
         skills = given.get("skills", ())
         check_skills(task, [skills] if isinstance(skills, str) else skills)
 
 
 def is_token_env(env_id: str, options: Mapping[str, Any]) -> bool:
-    """Whether actions of the environment are tokens; decided without loading a model."""
+    """Whether actions of the environment are tokens. Loads no model."""
     return detect_kind(env_id, options) == "token"
 
 
 def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own: Any) -> TokenEnvContract:
-    """A token environment with `num_envs` slots.
+    """Make a token environment with `num_envs` slots.
 
     Arguments:
-        options: of the environment itself; they go before `own`.
+        options: arguments of the environment; they take precedence over `own`.
         own: `tokenizer`, `max_tokens`, `context`, `group_size`, `failures`, `end_ids`.
     """
     spec = get_spec(env_id)
@@ -133,37 +132,37 @@ def make_token_env(env_id: str, num_envs: int, options: Mapping[str, Any], **own
     if kind is not None and issubclass(kind, TokenEnv) and kind.__init__ is TokenEnv.__init__:
         kind = kind.vector_class
     if kind is not None and issubclass(kind, TokenVectorEnv):
-        env: TokenEnvContract = _call(env_id, kind, {**spec.kwargs, **own, **options}, num_envs=num_envs)
-        return env
-    if kind is not None or not isinstance(_loaded(spec, spec.entry_point), type):
-        # The arguments of its vector environment are known to the single one alone.
-        made = _made(env_id, {**({} if kind is None else _taken(kind, own)), **options})
-        single = made.unwrapped
+        native: TokenEnvContract = _call(env_id, kind, {**spec.kwargs, **own, **options}, num_envs=num_envs)
+        return native
+    if kind is not None or not isinstance(_load_entry(spec, spec.entry_point), type):
+        # Only the single environment knows the arguments of its vector environment.
+        env = _make_single(env_id, {**({} if kind is None else _select_accepted(kind, own)), **options})
+        single = env.unwrapped
         if isinstance(single, TokenEnv):
             return single.in_slots(num_envs, **{name: options.get(name, own[name]) for name in own})
-        made.close()
-    own.pop("end_ids", None)  # A plain environment says itself when an episode is over.
-    return PlainTokenVectorEnv(lambda: _made(env_id, options), num_envs, **own)
+        env.close()
+    own.pop("end_ids", None)  # A plain environment decides itself when an episode ends.
+    return PlainTokenVectorEnv(lambda: _make_single(env_id, options), num_envs, **own)
 
 
 def make_turn_env(
     env_id: str, num_envs: int, options: Mapping[str, Any], *, held_out: bool = False, **own: Any
 ) -> TurnVectorEnv:
-    """A turn environment with `num_envs` slots: its native vector form where it has one.
+    """Make a turn environment with `num_envs` slots, by its native vector environment if it has one.
 
     Arguments:
-        options: of the environment itself.
-        held_out: make it of the episodes that nobody learns from (see `TurnEnv.held_out`).
+        options: arguments of the environment.
+        held_out: use the held-out episodes (see `TurnEnv.held_out`).
         own: `group_size`, `autoreset`, `failures`.
     """
     spec = get_spec(env_id)
-    single, several = _loaded(spec, spec.entry_point), _loaded(spec, spec.vector_entry_point)
+    single, vector = _load_entry(spec, spec.entry_point), _load_entry(spec, spec.vector_entry_point)
     if held_out and isinstance(single, type) and issubclass(single, TurnEnv):
         options = {**options, **single.held_out}
-    if isinstance(several, type) and issubclass(several, TurnVectorEnv):
-        made: TurnVectorEnv = _call(env_id, several, {**spec.kwargs, **options}, num_envs=num_envs, **own)
-        return made
-    return TurnVectorEnv(lambda: _made(env_id, options), num_envs, **own)
+    if isinstance(vector, type) and issubclass(vector, TurnVectorEnv):
+        env: TurnVectorEnv = _call(env_id, vector, {**spec.kwargs, **options}, num_envs=num_envs, **own)
+        return env
+    return TurnVectorEnv(lambda: _make_single(env_id, options), num_envs, **own)
 
 
 def turn_options(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,30 +172,30 @@ def turn_options(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
         SettingsError: they make the very episodes that are held out.
     """
     spec = get_spec(env_id)
-    single = _loaded(spec, spec.entry_point)
+    single = _load_entry(spec, spec.entry_point)
     if not isinstance(single, type) or not issubclass(single, TurnEnv):
         return dict(options)
     more = {name: value for name, value in single.learned_from.items() if name not in {**spec.kwargs, **options}}
-    found = {**options, **more}
+    training = {**options, **more}
     defaults = {name: p.default for name, p in inspect.signature(single).parameters.items()}
-    effective = {**defaults, **spec.kwargs, **found}
+    effective = {**defaults, **spec.kwargs, **training}
     held_out = single.held_out
     if held_out and all(effective.get(name) == value for name, value in held_out.items()):
-        told = ", ".join(f"{name}={value}" for name, value in held_out.items())
+        values = ", ".join(f"{name}={value}" for name, value in held_out.items())
         raise SettingsError(
-            f"setting 'env_options': {env_id} with {told} has the episodes that its results are measured on; learn from "
-            f"others, by another value of {' or '.join(held_out)}"
+            f"setting 'env_options': {env_id} with {values} has the held-out episodes for evaluation; train on others, by "
+            f"another value of {' or '.join(held_out)}"
         )
-    return found
+    return training
 
 
 def make_control_env(
     env_id: str, num_envs: int, options: Mapping[str, Any], own_seeds: bool = False
 ) -> VectorEnv[Any, Any, Any]:
-    """A classic environment with `num_envs` slots: its native vector form where it has one.
+    """Make a classic environment with `num_envs` slots, by its native vector environment if it has one.
 
     Arguments:
-        own_seeds: every slot must take a seed of its own, which native forms do not.
+        own_seeds: whether every slot needs its own seed, which native vector environments do not support.
     """
     spec = get_spec(env_id)
     if spec.vector_entry_point is not None and not own_seeds:
@@ -204,13 +203,13 @@ def make_control_env(
             native = gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **options)
             return CheckedVectorEnv(native)
         except (TypeError, gymnasium.error.Error):
-            pass  # The native form may know fewer options than the environment: then slots serve.
+            pass  # The native vector environment may have fewer options; use single environments then.
         except Exception as error:
             raise EnvError(f"cannot make {env_id}: {describe_error(error)}") from error
-    return SlotVectorEnv(lambda: _made(env_id, options), num_envs, env_id)
+    return SlotVectorEnv(lambda: _make_single(env_id, options), num_envs, env_id)
 
 
-def _made(env_id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
+def _make_single(env_id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
     env: gymnasium.Env[Any, Any] = _call(env_id, gymnasium.make, options, id=get_spec(env_id), disable_env_checker=True)
     for name in ("observation_space", "action_space"):
         space = getattr(env, name, None)
@@ -231,45 +230,45 @@ def _call(env_id: str, make: Callable[..., Any], options: Mapping[str, Any], **o
     try:
         return make(**options, **own)
     except TypeError as error:
-        # Gymnasium repeats all arguments in its message; the cause is what was said first.
-        said = str(error.__cause__ if isinstance(error.__cause__, TypeError) else error)
-        if "argument" in said:
-            raise EnvError(f"{env_id} does not take these options: {said.splitlines()[0]}") from error
+        # Gymnasium repeats all arguments in its message, so take the original one.
+        message = str(error.__cause__ if isinstance(error.__cause__, TypeError) else error)
+        if "argument" in message:
+            raise EnvError(f"{env_id} does not take these options: {message.splitlines()[0]}") from error
         if not options:
             raise EnvError(f"cannot make {env_id}: {describe_error(error)}") from error
         given = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        raise EnvError(f"{env_id} cannot be made with {given[:200]}: {said.splitlines()[0]}") from error
+        raise EnvError(f"{env_id} cannot be made with {given[:200]}: {message.splitlines()[0]}") from error
     except PalaestraError:
         raise
-    except Exception as error:  # An environment is a program of somebody else's: it may raise anything.
+    except Exception as error:  # User code may raise anything.
         raise EnvError(f"cannot make {env_id}: {describe_error(error)}") from error
 
 
-def _taken(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the arguments that making a `kind` takes."""
+def _select_accepted(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the arguments that the constructor of `kind` accepts."""
     parameters = inspect.signature(kind).parameters
     everything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     return {name: value for name, value in given.items() if everything or name in parameters}
 
 
-def _parameters(kind: type) -> list[str]:
-    """The arguments that making a `kind` takes, those that it hands on to its base classes included.
+def _list_parameters(kind: type) -> list[str]:
+    """List the arguments of a constructor, including those that it passes on to its base classes.
 
-    None are known of a class that hands them on to something else.
+    The list is empty if they are passed on to anything else.
     """
-    found: list[str] = []
-    for one in kind.__mro__:
-        if "__init__" not in vars(one):
+    names: list[str] = []
+    for base in kind.__mro__:
+        if "__init__" not in vars(base):
             continue
-        parameters = list(inspect.signature(vars(one)["__init__"]).parameters.values())[1:]
-        found += [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
+        names += [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            return found
+            return names
     return []
 
 
-def _loaded(spec: Any, entry: Any) -> Any:
-    """What an entry point stands for."""
+def _load_entry(spec: Any, entry: Any) -> Any:
+    """Load the object of an entry point."""
     if not isinstance(entry, str):
         return entry
     from gymnasium.envs.registration import load_env_creator
@@ -281,18 +280,18 @@ def _loaded(spec: Any, entry: Any) -> Any:
 
 
 def _token_class(spec: Any) -> Any:
-    """The token environment behind a spec, of many slots or of one, or `None`."""
+    """Return the token environment class of a spec, vector or single; `None` for other environments."""
     return _class_among(spec, (TokenVectorEnv, TokenEnv))
 
 
 def _turn_class(spec: Any) -> Any:
-    """The turn environment behind a spec, of many slots or of one, or `None`."""
+    """Return the turn environment class of a spec, vector or single; `None` for other environments."""
     return _class_among(spec, (TurnVectorEnv, TurnEnv))
 
 
 def _class_among(spec: Any, kinds: tuple[type, ...]) -> Any:
     for entry in (spec.vector_entry_point, spec.entry_point):
-        found = _loaded(spec, entry)
-        if isinstance(found, type) and issubclass(found, kinds):
-            return found
+        target = _load_entry(spec, entry)
+        if isinstance(target, type) and issubclass(target, kinds):
+            return target
     return None

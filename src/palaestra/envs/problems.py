@@ -1,4 +1,4 @@
-"""The problems of a task that an environment draws from."""
+"""Select the task and the problems of an environment."""
 
 from __future__ import annotations
 
@@ -11,71 +11,71 @@ from palaestra.core.records import Problem, Split
 from palaestra.tasks.base import EVERY, Task, check_skills, get_hooks, make_task
 from palaestra.tasks.checks import draw_problems
 
-ENOUGH = 200
-"""Problems of a skill, where nobody says how many."""
+DEFAULT_PROBLEMS = 200
+"""Default number of problems per skill."""
 
 
 def resolve_task(task: Any, options: Mapping[str, Any] | None = None) -> Task:
-    """A task, or the one of that name.
+    """Return a task by its name. A task object is returned unchanged.
 
     Arguments:
-        options: of a task that is given by its name.
+        options: arguments of a task that is given by its name.
 
     Raises:
-        EnvError: it is neither, or the options are no options.
+        EnvError: `task` is neither, or `options` is not a mapping.
     """
     if not isinstance(options, Mapping | None):
-        raise EnvError(f"task_options is a mapping of names to values; got {short_repr(options)}")
+        raise EnvError(f"task_options must be a mapping of names to values; got {short_repr(options)}")
     if isinstance(task, str):
         return make_task(task, **(options or {}))
     if not all(callable(getattr(task, name, None)) for name in ("skills", "problems", "score")):
-        raise EnvError(f"task is the name of one, or a Task; got {short_repr(task)}")
-    found: Task = task
-    return found
+        raise EnvError(f"task must be a name or a Task; got {short_repr(task)}")
+    checked: Task = task
+    return checked
 
 
 def select_problems(
     task: Task, split: str, per_skill: int | None, skills: str | Sequence[str], seed: int
 ) -> Sequence[Problem]:
-    """At least one problem.
+    """Select the problems of an environment, at least one.
 
     Arguments:
-        per_skill: how many a skill, 0 for all of a published data set; None for `ENOUGH`, or all that a skill has if
-            those are fewer.
-        skills: only these; all if none is given.
+        per_skill: number of problems per skill, 0 for all of a published data set; `None` for `DEFAULT_PROBLEMS`, or all
+            that a skill has if there are fewer.
+        skills: names of skills; all if empty.
 
     Raises:
-        EnvError, TaskError: there are no such problems, or not so many.
+        EnvError, TaskError: there are no such problems, or too few.
     """
     if isinstance(skills, str):
         skills = [skills]
     names = list(skills) if isinstance(skills, Iterable) else [skills]
     if not all(isinstance(name, str) for name in names):
-        raise EnvError(f"skills is the name of one, or a list of names; got {short_repr(skills)}")
+        raise EnvError(f"skills must be a name or a list of names; got {short_repr(skills)}")
     skills, seed = names, check_integer("problem_seed", seed)
     check_skills(task, skills)
     if split not in list(Split):
         raise EnvError(f"split is one of {', '.join(Split)}; got {split!r}")
     if per_skill is None:
-        found = _up_to(ENOUGH, task, Split(split), seed, skills)
+        selected = _draw_up_to(DEFAULT_PROBLEMS, task, Split(split), seed, skills)
     elif check_integer("problems", per_skill) < 0 or (per_skill == EVERY and get_hooks(task).is_procedural):
-        raise EnvError(f"problems is how many a skill, at least 1 for {task.name}; got {per_skill}")
+        raise EnvError(f"problems is the number per skill, at least 1 for {task.name}; got {per_skill}")
     else:
-        found = draw_problems(task, Split(split), per_skill, seed, skills)
-    if not found:
+        selected = draw_problems(task, Split(split), per_skill, seed, skills)
+    if not selected:
         raise EnvError(f"task {task.name} has no {split} problems")
-    return found
+    return selected
 
 
-def _up_to(most: int, task: Task, split: Split, seed: int, skills: Sequence[str]) -> list[Problem]:
-    """`most` problems of each skill, or as many as it has; a skill that has none is left out unless it was asked for."""
-    found: list[Problem] = []
+def _draw_up_to(maximum: int, task: Task, split: Split, seed: int, skills: Sequence[str]) -> list[Problem]:
+    """Draw `maximum` problems of each skill, or as many as it has. A skill without problems raises only if it was named."""
+    drawn: list[Problem] = []
     for skill in skills or task.skills():
         try:
-            found += draw_problems(task, split, most, seed, [skill])
+            drawn += draw_problems(task, split, maximum, seed, [skill])
         except TooFewProblemsError as error:
             if error.available:
-                found += draw_problems(task, split, error.available, seed, [skill])
+                drawn += draw_problems(task, split, error.available, seed, [skill])
             elif skills:
                 raise
-    return found
+    return drawn

@@ -29,11 +29,11 @@ from palaestra.learn.collect import collect_answers, collect_responses
 from palaestra.learn.grpo import GRPO, GRPOConfig, Variant
 from palaestra.learn.policies.language_model import LanguageModelPolicy
 from palaestra.learn.policies.visual import VisualPolicy
-from palaestra.learn.progress import TrainingState
 from palaestra.learn.reference import apply_kl_penalty
 from palaestra.learn.rollouts import Rollout
 from palaestra.learn.student import Keep, ModelStudent, OnStep, Scorer, Start
 from palaestra.learn.supervised import Supervision, padding_id
+from palaestra.learn.training_state import TrainingState
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,9 @@ from palaestra.core.seeding import Seeds
 from palaestra.engines.base import Request, Sampling
 from palaestra.engines.models import LoadedModel
 from palaestra.learn.batches import IGNORE, Encoded, collate, encode
-from palaestra.learn.progress import TrainingState
 from palaestra.learn.student import Keep, ModelStudent, OnStep, Scorer, Start
 from palaestra.learn.supervised import Supervision, all_batches, optimise, padding_id
+from palaestra.learn.training_state import TrainingState
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
 from palaestra.core.errors import LessonError
 from palaestra.core.seeding import Seeds
-from palaestra.learn.batches import batch_plan
+from palaestra.learn.batches import plan_batches
 from palaestra.learn.randomness import fork_torch_rng
 from palaestra.learn.reward_data import ResponseComparison
 from palaestra.learn.reward_model import RewardModel
 from palaestra.learn.reward_report import RewardReport
+from palaestra.learn.training_state import TrainingState
 
 
 def best_of_k_loss(scores_BK: torch.Tensor, best_B: torch.Tensor, centre: float = 0.0) -> torch.Tensor:
@@ -64,21 +65,6 @@ class RewardTraining:
     patience: int = 2
 
 
-@dataclass(slots=True)
-class RewardState:
-    """The state to resume a training from, apart from its data and its seed.
-
-    It contains no random state: every sample depends on the seed and the step or epoch.
-    """
-
-    step: int = 0
-    weights: dict[str, torch.Tensor] = field(default_factory=dict)
-    moments: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
-    best: dict[str, torch.Tensor] = field(default_factory=dict)
-    curve: list[tuple[int, float]] = field(default_factory=list)
-    validation: list[dict[str, float]] = field(default_factory=list)
-
-
 @dataclass(frozen=True, slots=True)
 class RewardHistory:
     """The loss by step, the validation metrics by epoch, and the epoch of the final weights."""
@@ -98,8 +84,8 @@ def train_reward_model(
     *,
     on_step: Callable[[int, int, float], None] = lambda step, total, loss: None,
     on_epoch: Callable[[int, RewardReport], None] = lambda epoch, report: None,
-    state: RewardState | None = None,
-    keep_state: Callable[[RewardState], None] | None = None,
+    state: TrainingState | None = None,
+    keep_state: Callable[[TrainingState], None] | None = None,
 ) -> RewardHistory:
     """Train all weights of `model` in place.
 
@@ -124,7 +110,7 @@ def train_reward_model(
     batches = [
         (epoch, batch)
         for epoch in range(training.epochs)
-        for batch in batch_plan(lengths, training.batch_size, seeds.derive("order", epoch).generator())
+        for batch in plan_batches(lengths, training.batch_size, seeds.derive("order", epoch).generator())
     ]
     trained = {name: p for name, p in weights.named_parameters() if p.requires_grad}
     optimizer = torch.optim.AdamW(
@@ -135,7 +121,7 @@ def train_reward_model(
         lr=training.learning_rate,
         fused=True,
     )
-    now = RewardState(weights={name: p.detach() for name, p in trained.items()})
+    now = TrainingState(weights={name: p.detach() for name, p in trained.items()})
     if state is not None and state.step:
         with torch.no_grad():
             for name, parameter in trained.items():

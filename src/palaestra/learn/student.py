@@ -20,8 +20,9 @@ from palaestra.engines.base import Engine
 from palaestra.engines.models import LoadedModel
 from palaestra.engines.transformers import TransformersEngine
 from palaestra.learn.batches import encode
-from palaestra.learn.progress import TrainingState, fingerprint_training, load_state, save_state
 from palaestra.learn.supervised import Supervision, add_adapter, fine_tune
+from palaestra.learn.training_state import STATE_FILE, TrainingState, fingerprint_training, read_state, write_state
+from palaestra.runs.files import write_folder
 
 OnStep = Callable[[int, int, float], None]
 Keep = Callable[[TrainingState], None]
@@ -171,7 +172,7 @@ class ModelStudent(ABC):
                     examples,
                     seeds,
                     on_step,
-                    load_state(progress, fingerprint),
+                    read_state(progress / STATE_FILE, fingerprint),
                     self._make_keep(progress, fingerprint, held),
                 )
         except BaseException:
@@ -258,7 +259,7 @@ class ModelStudent(ABC):
         def keep(state: TrainingState) -> None:
             nonlocal last
             if held.pending or time.monotonic() - last >= self.keep_every:
-                save_state(folder, state, fingerprint)
+                write_folder(folder, lambda target: write_state(target / STATE_FILE, state, fingerprint))
                 last = time.monotonic()
             held.release()
 

@@ -155,9 +155,9 @@ def check_call_timeout(seconds: float) -> None:
 
 def service_options(call_timeout: float, **options: Any) -> dict[str, Any]:
     """Arguments of `OpenAIEngine`: `call_timeout` limits each call and all of its retries together."""
-    from palaestra.engines.retry import Patience
+    from palaestra.engines.retry import RetryPolicy
 
-    return {"timeout": call_timeout, "patience": Patience(total=call_timeout), **options}
+    return {"timeout": call_timeout, "retry_policy": RetryPolicy(total=call_timeout), **options}
 
 
 class SharedEngines:

@@ -21,7 +21,7 @@ from rich.text import Text, TextType
 
 from palaestra.core.events import NOTICE, Event, Listener, ignore, notice
 from palaestra.core.records import Report
-from palaestra.engines.retry import AGAIN, WAITING
+from palaestra.engines.retry import RETRY, WAITING
 
 SWITCH = "PALAESTRA_PROGRESS"
 """The environment variable that turns the progress of Python calls off if it is 0."""
@@ -114,7 +114,7 @@ class RunProgress:
     def __call__(self, event: Event) -> None:
         if event.phase == NOTICE:
             self._tell(event.data["text"])
-        elif event.phase == AGAIN:
+        elif event.phase == RETRY:
             wait = event.data["seconds"]
             when = f"{wait:.0f} s" if wait >= 10 else f"{wait:.1f} s"
             self._tell(f"{event.data['reason']}; asked again in {when} (call {event.done} of at most {event.total})")

@@ -11,14 +11,38 @@ A key is `null` if it does not apply: an evaluation has no `before`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from palaestra.core.records import Attempt
 from palaestra.core.statistics import measure_gain, report_on
 from palaestra.runs.records import to_data
 
+SHARED_KEYS = ("before", "after", "gain", "gain_low", "gain_high", "unit")
+"""The keys that a summary has even if they do not apply; `seconds` always applies."""
 PERCENT = "percent"
 """The unit of accuracies. A gain is a difference of them, in percentage points."""
+
+
+class RecipeResult:
+    """Base class of the results of recipes, with a short `repr`."""
+
+    __slots__ = ()
+    folder: Path
+    summary: dict[str, Any]
+
+    def __repr__(self) -> str:
+        """Return the main numbers and the folder.
+
+        >>> from dataclasses import make_dataclass
+        >>> Result = make_dataclass("Result", ["folder", "summary"], bases=(RecipeResult,), repr=False)
+        >>> Result("runs/a", {"before": 50.0, "after": 75.5, "gain": 25.5, "unit": "percent", "seconds": 9})
+        Result(before=50.0, after=75.5, gain=25.5, unit='percent', folder='runs/a')
+        """
+        names = ("before", "after", "gain", "unit")
+        numbers = {name: self.summary[name] for name in names if self.summary.get(name) is not None}
+        values = {**numbers, "folder": str(self.folder)}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
 
 def summarize_gain(before: Sequence[Attempt], after: Sequence[Attempt]) -> dict[str, Any]:

@@ -1,8 +1,7 @@
-"""The cache of completions, and the ledger of the calls that brought them: one SQLite file.
+"""The cache of completions and the ledger of calls, in one SQLite file.
 
-An answer and what it cost are one transaction, made when the answer arrives. A call is noted before it
-is made. So a kill at any instant loses the calls under way and nothing else, and those are still counted.
-Several processes may share one file.
+A call is recorded before it starts. Its answer and cost are written in one transaction when the answer arrives. A kill at
+any instant loses only the running calls, and those are still counted. Several processes may share one file.
 """
 
 from __future__ import annotations
@@ -39,22 +38,22 @@ _KINDS: dict[str, type[Completion] | type[Failure]] = {"completion": Completion,
 
 
 def digest(parts: Any) -> str:
-    """The key of what is asked: a hash of plain data, the same in every process."""
+    """Return the key of a request: a hash of plain data, the same in every process."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
 class Cache:
-    """Answers by key, and every call by its owner.
+    """Stores answers by key, and calls by owner.
 
     Arguments:
-        path: the SQLite file, made if it does not exist; `":memory:"` keeps everything in this process.
+        path: the SQLite file, created if it does not exist; `":memory:"` stores nothing on disk.
 
-    An owner is a run, whatever name it goes by; a phase is a part of it, as in the run's ledger.
+    An owner is the id of a run; a phase is a part of it, as in the run's ledger.
 
     Raises:
-        RunError: the file is something else, damaged, or of another version.
-        StorageError: it cannot be written to.
+        RunError: the file is not a cache, is damaged, or has another version.
+        StorageError: the file cannot be written to.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -67,14 +66,14 @@ class Cache:
         try:
             with storage_errors(self.path, "opening the cache"):
                 self._db.execute("PRAGMA journal_mode=WAL")
-                # A kill loses nothing that is committed. A power cut may lose the last few: they are asked again.
+                # A kill loses no committed answer. A power cut may lose the last ones, which are requested again.
                 self._db.execute("PRAGMA synchronous=NORMAL")
                 version = self._prepare()
         except RunError as error:
             self._db.close()
             if "damaged" in str(error):
                 raise RunError(
-                    f"{self.path} is no cache, or damaged; delete it: what it held is asked again"
+                    f"{self.path} is not a cache, or damaged; delete it: its answers are requested again"
                 ) from error
             raise
         except BaseException:
@@ -83,13 +82,13 @@ class Cache:
         if version != str(SCHEMA_VERSION):
             self._db.close()
             raise RunError(
-                f"the cache {self.path} is of version {version}, expected {SCHEMA_VERSION}; delete it or name another"
+                f"the cache {self.path} has version {version}, expected {SCHEMA_VERSION}; delete it or name another"
             )
 
     def _prepare(self) -> str:
-        """Make the tables where they are missing; returns the version of those that are there."""
-        found = self._db.execute("SELECT 1 FROM sqlite_master WHERE name='meta'").fetchone()
-        if not found:
+        """Create missing tables. Returns the version of the schema."""
+        exists = self._db.execute("SELECT 1 FROM sqlite_master WHERE name='meta'").fetchone()
+        if not exists:
             self._db.executescript(
                 f"BEGIN IMMEDIATE; {_SCHEMA} INSERT OR IGNORE INTO meta VALUES ('schema', '{SCHEMA_VERSION}'); COMMIT;"
             )
@@ -113,26 +112,26 @@ class Cache:
     # Answers
 
     def get(self, keys: Iterable[str]) -> dict[str, Completion | Failure]:
-        """The answers that are there, by key."""
-        found: dict[str, Completion | Failure] = {}
+        """Return the stored answers by key."""
+        answers: dict[str, Completion | Failure] = {}
         with self._lock, storage_errors(self.path, "reading the cache"):
             for key in keys:
                 row = self._db.execute("SELECT kind, data FROM answers WHERE key=?", (key,)).fetchone()
                 if row is not None:
-                    found[key] = self._parse(*row)
-        return found
+                    answers[key] = self._parse(*row)
+        return answers
 
     def _parse(self, kind: str, data: str) -> Completion | Failure:
         try:
             return from_json(_KINDS[kind], data)
         except (KeyError, ValueError) as error:
-            raise RunError(f"the cache {self.path} is damaged; delete it: what it held is asked again") from error
+            raise RunError(f"the cache {self.path} is damaged; delete it: its answers are requested again") from error
 
     # Calls
 
     def begin(self, owner: str, phase: str, model: str, key: str, *, priced: bool = True) -> int:
-        """Note that a call is about to be made; returns its number, for `end`."""
-        with self._transaction("noting a call") as db:
+        """Record that a call is about to start. Returns its number, for `end`."""
+        with self._transaction("recording a call") as db:
             row = db.execute(
                 "INSERT INTO calls (owner, phase, model, key, started, priced) VALUES (?, ?, ?, ?, ?, ?)",
                 (owner, phase, model, key, time.time(), priced),
@@ -147,11 +146,11 @@ class Cache:
         money: float = 0.0,
         keep: tuple[str, Completion | Failure] | None = None,
     ) -> None:
-        """Note what a call has cost and, in the same transaction, what it brought.
+        """Record the cost of a call and store its answer, in one transaction.
 
         Arguments:
-            usage: `None` where it is not known.
-            keep: the key and the answer to be found under it from now on.
+            usage: `None` if it is unknown.
+            keep: the key and the answer to store.
         """
         tokens = usage or Usage()
         with self._transaction("storing an answer") as db:
@@ -162,15 +161,15 @@ class Cache:
             if keep is not None:
                 key, answer = keep
                 kind = "completion" if isinstance(answer, Completion) else "failure"
-                # Whoever came first is right: everybody else has perhaps read that answer already.
+                # The first answer wins, because another process may have read it already.
                 db.execute(
                     "INSERT OR IGNORE INTO answers SELECT ?, model, ?, ?, ? FROM calls WHERE id=?",
                     (key, kind, to_json(answer), time.time(), call),
                 )
 
     def hit(self, owner: str, phase: str, model: str, count: int) -> None:
-        """Note that `count` answers were found and not asked for."""
-        with self._transaction("noting what the cache spared") as db:
+        """Record that `count` answers came from the cache."""
+        with self._transaction("recording cache hits") as db:
             db.execute(
                 "INSERT INTO hits VALUES (?, ?, ?, ?) "
                 "ON CONFLICT (owner, phase, model) DO UPDATE SET count = count + excluded.count",
@@ -178,9 +177,9 @@ class Cache:
             )
 
     def spent(self, owner: str = "", phase: str = "") -> Spending:
-        """What the calls of an owner have cost so far, in all or in phases that start with `phase`.
+        """Return the cost of an owner's calls so far, in total or in phases that start with `phase`.
 
-        Includes the calls of processes that were killed: those under way at the kill are `unmeasured`.
+        Calls of killed processes are included; those that were running are `unmeasured`.
         """
         where = "WHERE owner=? AND substr(phase, 1, ?)=?"
         values = (owner, len(phase), phase)

@@ -1,4 +1,4 @@
-"""Files and folders that are either there whole or not at all."""
+"""Atomic writes of files and folders."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PARTIAL = ".partial"
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write `data` beside `path`, then rename it into place."""
+    """Write `data` as JSON, atomically."""
     write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` beside `path`, then rename it into place."""
+    """Write `text` to a temporary file, then rename it into place."""
     partial = path.with_name(path.name + PARTIAL)
     with storage_errors(path, f"writing {path.name}"):
         try:
@@ -38,20 +38,20 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file; raises `RunError` in one line if it is not there or not JSON."""
+    """Read a JSON file. Raises `RunError` if it does not exist or is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise RunError(f"expected a file {path.name} in {path.parent}; there is none") from None
+        raise RunError(f"{path.parent} has no file {path.name}") from None
     except (ValueError, OSError) as error:
         raise RunError(f"the file {path} cannot be read: {error}") from error
 
 
 def write_folder(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a folder beside `path`, then rename that into place.
+    """Let `write` fill a temporary folder, then rename it to `path`.
 
-    A kill at any instant leaves the old folder, the new one or none, and never half of one. If the
-    disk is full, what was half written is removed again.
+    A kill at any instant leaves the old folder, the new one or none, but never a part of one. If the disk is full, the
+    temporary folder is removed.
     """
     partial = path.with_name(path.name + PARTIAL)
     with storage_errors(path, f"writing the checkpoint {path.name}"):
@@ -68,14 +68,14 @@ def write_folder(path: Path, write: Callable[[Path], None]) -> None:
             os.replace(partial, path)
         except BaseException as error:
             shutil.rmtree(partial, ignore_errors=True)
-            # safetensors reports an error of the disk as its own, with the number only in the text.
-            if found := re.search(r"os error (\d+)", str(error)):
-                raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from error
+            # safetensors raises its own error for a full disk, with the error number only in the text.
+            if match := re.search(r"os error (\d+)", str(error)):
+                raise OSError(int(match[1]), os.strerror(int(match[1])), str(path)) from error
             raise
 
 
 def hash_file(path: Path) -> str:
-    """The SHA-256 of a file, read in pieces."""
+    """Return the SHA-256 of a file."""
     digest = hashlib.sha256()
     with open(path, "rb") as stream:
         while block := stream.read(1 << 20):

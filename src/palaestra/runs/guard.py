@@ -1,4 +1,4 @@
-"""What a disk or a database says when it refuses, in the words of a user."""
+"""Turn errors of the disk and of SQLite into errors with advice for the user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from palaestra.core.errors import RunError, StorageError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# What SQLite reports where its files could not grow.
+# SQLite's codes for files that could not grow.
 _NO_ROOM = {
     sqlite3.SQLITE_IOERR_WRITE,
     sqlite3.SQLITE_IOERR_SHMSIZE,
@@ -23,7 +23,7 @@ _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 @contextmanager
 def storage_errors(path: Path, doing: str) -> Iterator[None]:
-    """Turn the errors of disk and database into `StorageError` and `RunError` about `path`."""
+    """Turn errors of disk and database into `StorageError` and `RunError` about `path`."""
     try:
         yield
     except OSError as error:
@@ -51,7 +51,7 @@ def storage_errors(path: Path, doing: str) -> Iterator[None]:
 
 @contextmanager
 def transaction(db: sqlite3.Connection, path: Path, doing: str) -> Iterator[sqlite3.Connection]:
-    """Everything that is written in this scope is there whole afterwards, or not at all."""
+    """Commit all writes in this context in one transaction, or none of them."""
     with storage_errors(path, doing):
         db.execute("BEGIN IMMEDIATE")
         try:
@@ -64,9 +64,9 @@ def transaction(db: sqlite3.Connection, path: Path, doing: str) -> Iterator[sqli
 
 
 def _full(path: Path, doing: str) -> str:
-    """What to do about a full disk; names the run to resume where there is one."""
-    said = f"no space left on the disk while {doing} ({path}); free some space"
+    """Return the message for a full disk, with the command to resume the run if there is one."""
+    message = f"no space left on the disk while {doing} ({path}); free some space"
     for folder in (path, *path.parents):
         if (folder / "settings.json").exists() and (folder / "store.sqlite").exists():
-            return f"{said}, then: palaestra resume {folder}"
-    return f"{said} and start again"
+            return f"{message}, then: palaestra resume {folder}"
+    return f"{message} and start again"

@@ -1,4 +1,4 @@
-"""What a run has cost: calls, tokens, seconds and money."""
+"""The cost of a run: calls, tokens, seconds and money."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from palaestra.core.records import Usage
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """The cost of one piece of work, written in the same transaction as its result."""
+    """The cost of one step of work, written in the same transaction as its result."""
 
     phase: str
     model: str = ""
@@ -34,17 +34,17 @@ class LedgerTotal:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What calls to a model have cost, and what the cache has spared.
+    """The cost of calls to models.
 
     Arguments:
-        calls: requests that went out, those included that the server turned away or that broke.
-        hits: answers that came from the cache; they cost nothing and are in no other figure.
-        seconds: the calls' latencies added up; calls that overlap count in full.
-        money: US dollars at list price, of the calls whose price is known.
-        unpriced: calls whose price is not known: they are missing from `money`.
-        unmeasured: calls whose tokens are not known, because the connection or this process broke:
-            they are missing from the tokens and from `money`.
-        again: calls for something that had been asked before: the first one failed, or this process was killed.
+        calls: number of calls, including rejected and failed ones.
+        hits: number of answers from the cache; they cost nothing and are not in the other numbers.
+        seconds: the sum of the calls' latencies; concurrent calls count in full.
+        money: US dollars at list price, for calls with a known price.
+        unpriced: number of calls without a known price; they are missing from `money`.
+        unmeasured: number of calls whose tokens are unknown, because the connection or this process broke; they are
+            missing from the tokens and from `money`.
+        again: number of repeated calls, after a failure or a kill of this process.
     """
 
     calls: int = 0
@@ -61,11 +61,11 @@ class Spending:
         return self.usage.prompt_tokens + self.usage.completion_tokens
 
     def entry(self, phase: str, model: str, seconds: float = 0.0) -> LedgerEntry:
-        """As an entry of a run's ledger; `seconds` are those on the wall, which no overlap stretches."""
+        """Convert to an entry of a run's ledger. `seconds` is wall-clock time."""
         return LedgerEntry(phase, model, self.calls, self.usage, seconds, self.money)
 
     def entry_since(self, noted: LedgerTotal, phase: str, model: str = "", seconds: float = 0.0) -> LedgerEntry:
-        """What was spent since `noted`, the total of the ledger's entries so far, also by a process that was killed."""
+        """Return the cost since `noted`, the total of the ledger so far, including the calls of killed processes."""
         usage = Usage(
             max(0, self.usage.prompt_tokens - noted.prompt_tokens),
             max(0, self.usage.completion_tokens - noted.completion_tokens),
@@ -74,7 +74,7 @@ class Spending:
         return LedgerEntry(phase, model, max(0, self.calls - noted.calls), usage, seconds, money)
 
     def gaps(self) -> dict[str, int]:
-        """What a summary says beside its `cost`: how many calls are missing from it.
+        """Return the numbers of calls that are missing from the cost of a summary.
 
         `unpriced_calls` have no known price; `unmeasured_calls` have no known number of tokens.
         """
@@ -82,11 +82,11 @@ class Spending:
 
 
 def describe_cost(summary: Mapping[str, Any]) -> str:
-    """The money of a summary as a person reads it; calls without a price or a token count are never shown as $0.
+    """Describe the cost of a summary. Calls without a price or a token count are not shown as $0.
 
     Arguments:
-        summary: has `cost`, and where there are any `unpriced_calls` and `unmeasured_calls` (`Spending.gaps`) or the
-            names of `unpriced` models.
+        summary: has `cost`, and optionally `unpriced_calls` and `unmeasured_calls` (`Spending.gaps`) or the names of
+            `unpriced` models.
 
     >>> describe_cost({"cost": 0.5}), describe_cost({"cost": 0.0, "unpriced_calls": 4})
     ('$0.50', 'unpriced')

@@ -1,8 +1,7 @@
-"""What a run was made with: `provenance.json` in the run folder.
+"""The provenance of a run: versions, model hashes and the command line, in `provenance.json` of the run folder.
 
-It is written when a run starts and never changed, except that every resume of an unfinished run adds an entry with what
-differs from the start. It holds versions, hashes and the command line. Secrets on the command line are masked, and no
-environment variable is written.
+The file is written when a run starts. Every resume of an unfinished run adds an entry with the differences from the start.
+Secrets on the command line are masked, and no environment variable is written.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def record_provenance(folder: Path, models: Mapping[str, Any], *, ended: bool = 
 
     Arguments:
         models: the hashes of the base weights by model name.
-        ended: the run has ended, so that nothing is resumed and nothing is added.
+        ended: whether the run has ended; then nothing is added.
     """
     known = read_provenance(folder)
     if known is None or not ended:
@@ -43,7 +42,7 @@ def record_provenance(folder: Path, models: Mapping[str, Any], *, ended: bool = 
 
 
 def extend_provenance(known: Mapping[str, Any] | None, models: Mapping[str, Any]) -> dict[str, Any]:
-    """The provenance of a run that starts now, or `known` with an entry for a resume."""
+    """Return the provenance of a run that starts now, or `known` with an entry for a resume."""
     now = collect_provenance(models)
     if known is None:
         return {"started": now, "resumed": []}
@@ -52,7 +51,7 @@ def extend_provenance(known: Mapping[str, Any] | None, models: Mapping[str, Any]
 
 
 def read_provenance(folder: Path) -> dict[str, Any] | None:
-    """The content of `provenance.json`; `None` for a run of an earlier version, which has none.
+    """Return the content of `provenance.json`; `None` if the run has none.
 
     Raises:
         RunError: the file is damaged.
@@ -67,13 +66,13 @@ def read_provenance(folder: Path) -> dict[str, Any] | None:
         or not isinstance(data.get("resumed"), list)
     ):
         raise RunError(
-            f"the run folder is damaged: {path} lacks started or resumed; delete the file to go on without it"
+            f"the run folder is damaged: {path} lacks started or resumed; delete the file to continue without it"
         )
     return data
 
 
 def collect_provenance(models: Mapping[str, Any]) -> dict[str, Any]:
-    """Versions of Palaestra, Python, the platform and all installed packages, with the command line of this process."""
+    """Collect the versions of Palaestra, Python, the platform and all packages, and the command line."""
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": mask_secrets(sys.argv, os.environ),
@@ -87,7 +86,7 @@ def collect_provenance(models: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """What differs between two provenance records, except time and command, as `[before, now]` by dotted name.
+    """Return the differences of two provenance records, except time and command, as `[before, now]` by dotted name.
 
     >>> find_changes({"python": "3.11", "packages": {"numpy": "2.0"}}, {"python": "3.12", "packages": {"numpy": "2.0"}})
     {'python': ['3.11', '3.12']}
@@ -108,10 +107,10 @@ def _flatten(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def read_checkout(package: Path) -> dict[str, Any]:
-    """The git commit of the checkout that holds `package`, and whether it is dirty; both `None` outside of a checkout.
+    """Return the git commit of the checkout with `package`, and whether it is dirty; both `None` outside a checkout.
 
-    An installed package inside a repository of the user is not part of a checkout: git does not track its files. Dirty means
-    changed tracked files, or new files in the package.
+    Dirty means changed tracked files, or new files in the package. An installed package inside a user's repository is not
+    tracked there, so it is not part of a checkout.
     """
     nothing: dict[str, Any] = {"commit": None, "dirty": None}
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
@@ -125,7 +124,7 @@ def read_checkout(package: Path) -> dict[str, Any]:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """The output of a git command that changes nothing; `None` if it fails or there is no git."""
+    """Run a read-only git command. Returns its output; `None` if it fails."""
     # Variables such as GIT_DIR, which git sets in hooks, would point at another repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
@@ -139,9 +138,9 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def list_packages() -> dict[str, str]:
-    """Name and version of every installed package, from the names of the `.dist-info` folders on the import path.
+    """List name and version of all installed packages by the `.dist-info` folders on the import path.
 
-    `importlib.metadata` parses a file for each package, which takes a hundred times as long.
+    `importlib.metadata` parses a file for each package and takes a hundred times as long.
     """
     packages: dict[str, str] = {}
     for entry in sys.path:
@@ -157,10 +156,10 @@ def list_packages() -> dict[str, str]:
 
 
 def mask_secrets(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """A command line without secrets.
+    """Mask the secrets of a command line.
 
-    Masked are values of options named like a secret (`--api-key X`, `token=X`), users, passwords and query values in URLs, strings
-    in the form of known API keys, and values of environment variables named like a secret.
+    These are values of options named like a secret (`--api-key X`, `token=X`), users, passwords and query values in URLs,
+    strings in the form of known API keys, and values of environment variables named like a secret.
 
     >>> mask_secrets(["--writer", "https://me:pw@host/v1?key=1#m", "--api-key", "abc"], {})
     ['--writer', 'https://***@host/v1?***#m', '--api-key', '***']
@@ -194,7 +193,7 @@ def mask_secrets(arguments: Sequence[str], environment: Mapping[str, str]) -> li
 
 
 def _accelerator() -> str | None:
-    """The name of the GPU, if torch is loaded and sees one."""
+    """Return the name of the GPU, if torch is loaded and has one."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_available():
         return None

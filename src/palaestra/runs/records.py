@@ -1,4 +1,4 @@
-"""Records to JSON and back. Pydantic checks what crosses the file."""
+"""Convert records to JSON and back, validated by pydantic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 
 
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """The adapter of a type, built once: building is far slower than using it."""
+    """Return the adapter of a type. It is cached because building one is slow."""
     if kind not in _ADAPTERS:
         from pydantic import TypeAdapter
 
@@ -23,16 +23,16 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def to_json(record: Any) -> str:
-    """A record as JSON text."""
+    """Convert a record to JSON text."""
     return _adapter(type(record)).dump_json(record).decode()
 
 
 def from_json(kind: type[T], text: str | bytes) -> T:
-    """A record of `kind` from JSON text; raises `ValueError` where it does not fit."""
+    """Parse a record of `kind` from JSON text. Raises `ValueError` if it is invalid."""
     record: T = _adapter(kind).validate_json(text)
     return record
 
 
 def to_data(record: Any) -> Any:
-    """A record as plain dictionaries, lists and values."""
+    """Convert a record to dictionaries, lists and plain values."""
     return _adapter(type(record)).dump_python(record, mode="json")

@@ -1,12 +1,12 @@
 """A run: a folder with settings, store, checkpoints, summary and report.
 
 settings.json     the recipe and its settings, enough to start again
-store.sqlite      attempts, lessons, curves, costs
-checkpoints/      weights, each folder written beside and renamed
-summary.json      the figures, once the run has ended
-report.html       the same to look at
-traceback.txt     where the run broke off, if it did
-run.lock          held by the process that is at work
+store.sqlite      attempts, lessons, metrics, costs
+checkpoints/      weights, each folder written atomically
+summary.json      the results, once the run has ended
+report.html       the results as a page
+traceback.txt     the last error, if the run failed
+run.lock          held by the process that works on the run
 """
 
 from __future__ import annotations
@@ -30,18 +30,15 @@ from palaestra.runs.store import Store
 FORMAT = 1
 TRACEBACK = "traceback.txt"
 _PROBE = ".palaestra-"
-"""Folders that `check_folder` makes for a moment begin with this; a kill may leave one behind."""
-# What a start that was killed before it wrote the settings may have left in its folder.
+"""Prefix of the temporary folders of `check_folder`; a kill may leave one behind."""
+# Files that a start may leave behind if it is killed before it writes the settings.
 _UNFINISHED = {
     "run.lock", "store.sqlite", "store.sqlite-journal", "store.sqlite-wal", "store.sqlite-shm", "settings.json" + PARTIAL
 }  # fmt: skip
 
 
 class Run:
-    """An open run folder, locked against other processes while it is used as a context.
-
-    Make one with `Run.create` or `Run.open`.
-    """
+    """An open run folder, locked against other processes. Use `Run.create` or `Run.open`."""
 
     def __init__(self, folder: Path, recipe: str, settings: dict[str, Any]) -> None:
         self.folder, self.recipe, self.settings = folder, recipe, settings
@@ -50,11 +47,11 @@ class Run:
 
     @classmethod
     def create(cls, folder: Path, recipe: str, settings: dict[str, Any]) -> Run:
-        """A new run in `folder`, which must be empty or not exist.
+        """Create a run in `folder`, which must be empty or not exist.
 
         Raises:
-            RunError: the folder holds something already.
-            StorageError: it cannot be written to.
+            RunError: the folder is not empty.
+            StorageError: the folder cannot be written to.
         """
         with storage_errors(folder, "making the run folder"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +62,7 @@ class Run:
             with storage_errors(folder, "making the run folder"):
                 run._clear()
             run._store = Store(folder / "store.sqlite", create=True)
-            # The settings come last: a folder that has them is a run.
+            # The settings are written last: a folder with settings is a run.
             write_json(folder / "settings.json", {"format": FORMAT, "recipe": recipe, "settings": settings})
         except BaseException as error:
             if not isinstance(error, RunError):
@@ -78,17 +75,17 @@ class Run:
 
     @staticmethod
     def check_new(folder: Path) -> None:
-        """Raise now where `create` would, before the work that comes ahead of a run.
+        """Raise if `create` would, before the work that precedes a run.
 
         Raises:
-            RunError: the folder holds something already, or cannot be one.
-            StorageError: it cannot be written to.
+            RunError: the folder is not empty, or there is a file in its place.
+            StorageError: the folder cannot be written to.
         """
         check_folder(folder)
         with storage_errors(folder, "making the run folder"):
             if (folder / "settings.json").exists():
                 raise RunError(
-                    f"{folder} holds a run already; resume it with: palaestra resume {folder}, or choose another --out"
+                    f"{folder} already has a run; resume it with: palaestra resume {folder}, or choose another --out"
                 )
             if folder.is_dir() and any(
                 entry.name not in _UNFINISHED and not entry.match(f"{_PROBE}*") for entry in folder.iterdir()
@@ -96,7 +93,7 @@ class Run:
                 raise RunError(f"{folder} is not empty; choose another --out")
 
     def _clear(self) -> None:
-        """Remove what a start that was killed, or that found the disk full, has left behind."""
+        """Remove the files of a start that was killed or found the disk full."""
         for name in _UNFINISHED - {"run.lock"}:
             (self.folder / name).unlink(missing_ok=True)
         for probe in self.folder.glob(f"{_PROBE}*"):
@@ -104,10 +101,10 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path, *, read_only: bool = False) -> Run:
-        """The run in `folder`, to go on with or (`read_only`) to look at.
+        """Open the run in `folder`, to continue it or (`read_only`) to read it.
 
         Raises:
-            RunError: there is no run, it is damaged, or another process is at work in it.
+            RunError: there is no run, it is damaged, or another process is using it.
         """
         with storage_errors(folder, "opening the run folder"):
             if not folder.is_dir():
@@ -116,7 +113,7 @@ class Run:
                 raise RunError(f"{folder} is not a run folder: it has no settings.json")
         data = read_json(folder / "settings.json")
         if not isinstance(data, dict) or not {"format", "recipe", "settings"} <= set(data):
-            raise RunError(f"the run folder is damaged: {folder / 'settings.json'} lacks format, recipe or settings")
+            raise RunError(f"the run folder is damaged: {folder / 'settings.json'} has no format, recipe or settings")
         if data["format"] != FORMAT:
             raise RunError(
                 f"{folder} was written by another version of Palaestra (format {data['format']!r}, expected {FORMAT})"
@@ -144,24 +141,24 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """The figures of a run that has ended, else `None`."""
+        """The results of a run that has ended; otherwise `None`."""
         path = self.folder / "summary.json"
         if not path.exists():
             return None
         summary = read_json(path)
         if not isinstance(summary, dict):
             raise RunError(
-                f"the run folder is damaged: {path} holds no object; delete it, then: palaestra resume {self.folder}"
+                f"the run folder is damaged: {path} is not an object; delete it, then: palaestra resume {self.folder}"
             )
         return summary
 
     def write_settings(self, settings: dict[str, Any]) -> None:
-        """Change the settings that the run goes on with."""
+        """Change the settings of the run."""
         self.settings = settings
         write_json(self.folder / "settings.json", {"format": FORMAT, "recipe": self.recipe, "settings": settings})
 
     def forget_failure(self) -> None:
-        """Remove the summary of a run that ended with an error, as it goes on."""
+        """Remove the summary of a run that failed and is resumed."""
         if (self.summary or {}).get("error"):
             with storage_errors(self.folder, "removing the summary of a failed run"):
                 (self.folder / "summary.json").unlink()
@@ -203,15 +200,15 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, KeyboardInterrupt):
-            error.add_note(f"palaestra resume {self.folder}")  # How to go on, for whoever stopped it.
+            error.add_note(f"palaestra resume {self.folder}")  # Shown to the user who stopped the run.
         elif self._lock is not None:
-            self._keep_traceback(error)
+            self._write_traceback(error)
         self.close()
 
-    def _keep_traceback(self, error: BaseException | None) -> None:
-        """Write where the run broke off to `traceback.txt`; a run that ends well has none."""
+    def _write_traceback(self, error: BaseException | None) -> None:
+        """Write the traceback of a failed run to `traceback.txt`. A successful run removes the file."""
         path = self.folder / TRACEBACK
-        with suppress(OSError):  # The disk may be full, and that be the error.
+        with suppress(OSError):  # The error may be a full disk.
             if error is None:
                 path.unlink(missing_ok=True)
             else:
@@ -240,22 +237,22 @@ class RunClock:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise if `folder` cannot be made or written to. Nothing is left behind.
+    """Raise if `folder` cannot be created or written to. Creates nothing.
 
     Raises:
-        RunError: there is a file in its place or above it.
-        StorageError: the disk refuses it.
+        RunError: there is a file in its place or in the place of a parent.
+        StorageError: the disk does not allow it.
     """
     with storage_errors(folder, "making the folder"):
         parent = next((path for path in (folder, *folder.parents) if path.exists()), folder)
         if not parent.is_dir():
-            raise RunError(f"{parent} is a file, not a folder; choose another place than {folder}")
+            raise RunError(f"{parent} is a file, not a folder; choose another folder than {folder}")
         with TemporaryDirectory(prefix=_PROBE, dir=parent):
-            pass  # Only making one shows whether a folder can be made there.
+            pass  # Only creating a folder shows whether it is possible.
 
 
 def new_folder(recipe: str, base: Path = Path("runs")) -> Path:
-    """A folder name that is not taken yet: the recipe, the time and the process."""
+    """Return a new folder name from the recipe, the time and, if needed, the process id."""
     stem = f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
     candidates = [base / stem, *(base / f"{stem}-{os.getpid()}-{k}" for k in range(1, 1000))]
     return next(folder for folder in candidates if not folder.exists())

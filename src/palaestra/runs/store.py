@@ -1,7 +1,7 @@
 """The store of a run: one SQLite file that survives a kill at any instant.
 
-Every method that writes is one transaction, and everything that belongs to one step of a run goes
-through one such call: after a kill a step is there whole, with its cost, or not at all.
+Every method that writes is one transaction, and one step of a run is written by one call. After a kill a step is stored
+completely, with its cost, or not at all.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class Store:
     """Reads and writes the records of one run.
 
     Arguments:
-        path: the SQLite file; made if `create` is set, expected to exist otherwise.
-        read_only: open for reading, for example for a report while the run goes on.
+        path: the SQLite file; created if `create` is set, otherwise it must exist.
+        read_only: open for reading, for example for a report of a running run.
     """
 
     def __init__(self, path: Path, *, create: bool = False, read_only: bool = False) -> None:
         self.path = path
         if not create and not path.exists():
-            raise RunError(f"expected a store {path.name} in {path.parent}; there is none")
+            raise RunError(f"{path.parent} has no store {path.name}")
         with storage_errors(path, "opening the store"):
             self._db = sqlite3.connect(path, isolation_level=None)
             try:
@@ -88,13 +88,13 @@ class Store:
 
     @property
     def id(self) -> str:
-        """What tells this run from every other, wherever its folder is moved to."""
+        """The unique id of the run, which does not depend on its folder."""
         return str(self._read("SELECT value FROM meta WHERE key='id'")[0][0])
 
     # Attempts
 
     def add_attempts(self, phase: str, attempts: Sequence[Attempt], cost: LedgerEntry) -> None:
-        """Record attempts of one phase (`"2/validation"`, say) together with what they cost."""
+        """Store the attempts of a phase, for example `"2/validation"`, with their cost."""
         with self._transaction("storing attempts") as db:
             db.executemany(
                 "INSERT INTO attempts VALUES (?, ?, ?, ?, ?)",
@@ -103,7 +103,7 @@ class Store:
             _insert_cost(db, cost)
 
     def attempts(self, phase: str) -> list[Attempt]:
-        """The attempts of one phase in the order in which they were made."""
+        """Return the attempts of a phase in order."""
         rows = self._read("SELECT data FROM attempts WHERE phase=? ORDER BY rowid", (phase,))
         return [self._parse(Attempt, data) for (data,) in rows]
 
@@ -115,11 +115,11 @@ class Store:
     def add_lesson(
         self, round_: int, lesson: Lesson, cost: LedgerEntry, inspection: Any = None, delivery: Any = None
     ) -> None:
-        """Record a lesson as it will be taught.
+        """Store a lesson as it will be taught.
 
         Arguments:
-            inspection: the record of the checks that it went through, if it did.
-            delivery: the record of what was ordered and what became of it.
+            inspection: the record of its quality checks, if any.
+            delivery: the record of the ordered and the delivered examples.
         """
         with self._transaction("storing a lesson") as db:
             if delivery is not None:
@@ -136,7 +136,7 @@ class Store:
             _insert_cost(db, cost)
 
     def lesson(self, round_: int) -> Lesson | None:
-        """The lesson of a round, or `None` if it has not been written."""
+        """Return the lesson of a round; `None` if it has not been written."""
         rows = self._read("SELECT decisions FROM lessons WHERE round=?", (round_,))
         if not rows:
             return None
@@ -147,34 +147,34 @@ class Store:
         )
 
     def lesson_rounds(self) -> list[int]:
-        """The rounds whose lesson has been written."""
+        """Return the rounds whose lesson has been written."""
         return [round_ for (round_,) in self._read("SELECT round FROM lessons ORDER BY round")]
 
     def inspections(self, kind: type[T]) -> dict[int, T]:
-        """What the checks said of each round's lesson, as records of `kind`."""
+        """Return the quality checks of each round's lesson, as records of `kind`."""
         rows = self._read("SELECT round, data FROM inspections ORDER BY round")
         return {round_: self._parse(kind, data) for round_, data in rows}
 
     def add_delivery(self, round_: int, delivery: Any, cost: LedgerEntry) -> None:
-        """Record what became of an order that led to no lesson; it is replaced when the round is tried again."""
+        """Store the delivery of an order without a lesson. It is replaced when the round is repeated."""
         with self._transaction("storing a delivery") as db:
             db.execute("INSERT OR REPLACE INTO deliveries VALUES (?, ?)", (round_, to_json(delivery)))
             _insert_cost(db, cost)
 
     def deliveries(self, kind: type[T]) -> dict[int, T]:
-        """What was ordered and delivered in each round, as records of `kind`."""
+        """Return the orders and deliveries of each round, as records of `kind`."""
         rows = self._read("SELECT round, data FROM deliveries ORDER BY round")
         return {round_: self._parse(kind, data) for round_, data in rows}
 
-    def add_skills(self, stage: str, found: Any, cost: LedgerEntry | None = None) -> None:
-        """Record what a stage of skill discovery found, and what it cost, if anything."""
+    def add_skills(self, stage: str, skills: Any, cost: LedgerEntry | None = None) -> None:
+        """Store the result of a stage of skill discovery, with its cost."""
         with self._transaction("storing skills") as db:
-            db.execute("INSERT OR REPLACE INTO skills VALUES (?, ?)", (stage, to_json(found)))
+            db.execute("INSERT OR REPLACE INTO skills VALUES (?, ?)", (stage, to_json(skills)))
             if cost is not None:
                 _insert_cost(db, cost)
 
     def forget_skills(self, keep: Sequence[str]) -> None:
-        """Forget all stages of skill discovery but those in `keep`, and the attempts, which are stored by skill."""
+        """Delete all stages of skill discovery except `keep`, and all attempts, which depend on the skills."""
         with self._transaction("forgetting skills") as db:
             for (stage,) in db.execute("SELECT stage FROM skills").fetchall():
                 if stage not in keep:
@@ -182,23 +182,23 @@ class Store:
             db.execute("DELETE FROM attempts")
 
     def skills(self, kind: type[T]) -> dict[str, T]:
-        """What skill discovery found, by stage, as records of `kind`."""
+        """Return the results of skill discovery by stage, as records of `kind`."""
         return {stage: self._parse(kind, data) for stage, data in self._read("SELECT stage, data FROM skills")}
 
     def allocation(self) -> dict[int, dict[tuple[str, str], int]]:
-        """Examples by round, and in it by skill and subskill."""
-        found: dict[int, dict[tuple[str, str], int]] = {}
+        """Return the number of examples by round, skill and subskill."""
+        counts: dict[int, dict[tuple[str, str], int]] = {}
         query = "SELECT round, skill, subskill, COUNT(*) FROM examples GROUP BY round, skill, subskill ORDER BY round"
         for round_, skill, subskill, count in self._read(query):
-            found.setdefault(round_, {})[skill, subskill] = count
-        return found
+            counts.setdefault(round_, {})[skill, subskill] = count
+        return counts
 
     # Training
 
     def add_training(
         self, round_: int, weights_sha256: str, curve: Sequence[tuple[int, float]], cost: LedgerEntry
     ) -> None:
-        """Record that a round's training is done and its weights are in the checkpoint."""
+        """Store that a round's training is done and its weights are in the checkpoint."""
         steps = curve[-1][0] if curve else 0
         with self._transaction("storing a training") as db:
             db.execute("INSERT INTO trainings VALUES (?, ?, ?, ?)", (round_, weights_sha256, steps, cost.seconds))
@@ -206,26 +206,26 @@ class Store:
             _insert_cost(db, cost)
 
     def weights_sha256(self, round_: int) -> str | None:
-        """The hash of the weights after a round's training, or `None` before it."""
+        """Return the hash of the weights after a round's training; `None` before it."""
         rows = self._read("SELECT weights_sha256 FROM trainings WHERE round=?", (round_,))
         return str(rows[0][0]) if rows else None
 
     def curves(self) -> dict[int, list[tuple[int, float]]]:
-        """The training loss by round: pairs of step and loss."""
-        found: dict[int, list[tuple[int, float]]] = {}
+        """Return the training loss by round: pairs of step and loss."""
+        curves: dict[int, list[tuple[int, float]]] = {}
         for round_, step, loss in self._read("SELECT round, step, loss FROM curves ORDER BY round, step"):
-            found.setdefault(round_, []).append((step, loss))
-        return found
+            curves.setdefault(round_, []).append((step, loss))
+        return curves
 
     # Iterations of reinforcement learning
 
     def add_iteration(
         self, iteration: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory], cost: LedgerEntry
     ) -> None:
-        """Record what an iteration brought; a figure that is no number is left out."""
-        known = [(iteration, name, float(value)) for name, value in metrics.items() if math.isfinite(value)]
+        """Store the metrics and trajectories of an iteration. Non-finite metrics are left out."""
+        rows = [(iteration, name, float(value)) for name, value in metrics.items() if math.isfinite(value)]
         with self._transaction("storing an iteration") as db:
-            db.executemany("INSERT INTO metrics VALUES (?, ?, ?)", known)
+            db.executemany("INSERT INTO metrics VALUES (?, ?, ?)", rows)
             db.executemany(
                 "INSERT INTO trajectories VALUES (?, ?, ?, ?)",
                 [(iteration, k, t.total_reward, to_json(t)) for k, t in enumerate(trajectories)],
@@ -233,54 +233,52 @@ class Store:
             _insert_cost(db, cost)
 
     def add_metrics(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Record further metrics of an iteration, for example of an evaluation after it."""
-        known = [(iteration, name, float(value)) for name, value in metrics.items() if math.isfinite(value)]
+        """Store further metrics of an iteration, for example of an evaluation after it."""
+        rows = [(iteration, name, float(value)) for name, value in metrics.items() if math.isfinite(value)]
         with self._transaction("storing metrics") as db:
-            db.executemany("INSERT OR REPLACE INTO metrics VALUES (?, ?, ?)", known)
+            db.executemany("INSERT OR REPLACE INTO metrics VALUES (?, ?, ?)", rows)
 
     def metrics(self) -> dict[int, dict[str, float]]:
-        """All metrics by iteration."""
-        found: dict[int, dict[str, float]] = {}
+        """Return all metrics by iteration."""
+        metrics: dict[int, dict[str, float]] = {}
         for iteration, name, value in self._read("SELECT iteration, name, value FROM metrics ORDER BY iteration"):
-            found.setdefault(iteration, {})[name] = value
-        return found
+            metrics.setdefault(iteration, {})[name] = value
+        return metrics
 
     def trajectories(self, iteration: int) -> list[Trajectory]:
         rows = self._read("SELECT data FROM trajectories WHERE iteration=? ORDER BY position", (iteration,))
         return [self._parse(Trajectory, data) for (data,) in rows]
 
     def forget_after(self, iteration: int) -> None:
-        """Remove what came after a checkpoint: it will be done again, with the same result."""
+        """Delete everything after a checkpoint. It will be repeated with the same result."""
         with self._transaction("going back to a checkpoint") as db:
             db.execute("DELETE FROM metrics WHERE iteration > ?", (iteration,))
             db.execute("DELETE FROM trajectories WHERE iteration > ?", (iteration,))
-            for (phase,) in db.execute("SELECT DISTINCT phase FROM attempts").fetchall():
-                if phase.split("/")[0].isdigit() and int(phase.split("/")[0]) > iteration:
-                    db.execute("DELETE FROM attempts WHERE phase=?", (phase,))
-            for (phase,) in db.execute("SELECT DISTINCT phase FROM ledger").fetchall():
-                if phase.split("/")[0].isdigit() and int(phase.split("/")[0]) > iteration:
-                    db.execute("DELETE FROM ledger WHERE phase=?", (phase,))
+            for table in ("attempts", "ledger"):
+                for (phase,) in db.execute(f"SELECT DISTINCT phase FROM {table}").fetchall():
+                    if phase.split("/")[0].isdigit() and int(phase.split("/")[0]) > iteration:
+                        db.execute(f"DELETE FROM {table} WHERE phase=?", (phase,))
 
     # Steps of episodes at the turn scale
 
     def save_step(self, episode: int, position: int, step: Any, costs: Sequence[LedgerEntry] = ()) -> None:
-        """Record a step of an episode with what it cost; one that was played again takes the place of the first."""
+        """Store a step of an episode with its cost. A repeated step replaces the first."""
         with self._transaction("storing a step") as db:
             db.execute("INSERT OR REPLACE INTO steps VALUES (?, ?, ?)", (episode, position, to_json(step)))
             for cost in costs:
                 _insert_cost(db, cost)
 
     def steps(self, kind: type[T], episode: int) -> list[T]:
-        """The steps of an episode in their order, as records of `kind`."""
+        """Return the steps of an episode in order, as records of `kind`."""
         rows = self._read("SELECT data FROM steps WHERE episode=? ORDER BY position", (episode,))
         return [self._parse(kind, data) for (data,) in rows]
 
     def episodes(self) -> list[int]:
-        """The episodes that have begun."""
+        """Return the numbers of the episodes that have begun."""
         return [episode for (episode,) in self._read("SELECT DISTINCT episode FROM steps ORDER BY episode")]
 
     def forget_steps(self, episode: int, position: int) -> None:
-        """Remove the steps of an episode from `position` on: played again, it ended before them."""
+        """Delete the steps of an episode from `position` on, after a repeated episode ended earlier."""
         with self._transaction("forgetting steps") as db:
             db.execute("DELETE FROM steps WHERE episode=? AND position>=?", (episode, position))
 
@@ -291,13 +289,13 @@ class Store:
             _insert_cost(db, cost)
 
     def total(self, phase: str = "") -> LedgerTotal:
-        """What was spent, in all or on phases that start with `phase`."""
+        """Return the total cost, of all phases or of those that start with `phase`."""
         columns = ", ".join(f"COALESCE(SUM({c}), 0)" for c in LedgerTotal.__dataclass_fields__)
         rows = self._read(f"SELECT {columns} FROM ledger WHERE substr(phase, 1, ?) = ?", (len(phase), phase))
         return LedgerTotal(*rows[0])
 
     def costs(self) -> Mapping[str, LedgerTotal]:
-        """The same by phase."""
+        """Return the total cost of each phase."""
         phases = [phase for (phase,) in self._read("SELECT phase FROM ledger GROUP BY phase ORDER BY MIN(id)")]
         columns = ", ".join(f"SUM({c})" for c in LedgerTotal.__dataclass_fields__)
         return {p: LedgerTotal(*self._read(f"SELECT {columns} FROM ledger WHERE phase=?", (p,))[0]) for p in phases}
@@ -306,7 +304,7 @@ class Store:
         try:
             return from_json(kind, data)
         except ValueError as error:
-            raise RunError(f"the run folder is damaged: {self.path} holds a record that does not parse: "
+            raise RunError(f"the run folder is damaged: {self.path} has a record that does not parse: "
                            f"{str(error).splitlines()[0]}") from error  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from palaestra.core.errors import BudgetSpentError, RunError, SettingsError, Tas
 from palaestra.core.events import Event
 from palaestra.core.records import Completion, Message, Problem, Score, Split
 from palaestra.core.statistics import pass_at_k
-from palaestra.engines.retry import AGAIN
+from palaestra.engines.retry import RETRY
 from palaestra.recipes.evaluate import recipe
 from palaestra.report import write_comparison, write_report
 from palaestra.runs.run import Run
@@ -171,7 +171,7 @@ def test_a_model_behind_a_service_is_asked_scored_and_paid_for(tmp_path: Path, m
         result = evaluate(out=tmp_path / "run", model=server.model, skills=SKILLS, problems=3, listener=told.append)
         with pytest.raises(SettingsError, match="applies its own chat template"):
             evaluate(out=tmp_path / "plain", model=server.model, prompt="plain")
-    assert ["come back later" in event.data["reason"] for event in told if event.phase == AGAIN] == [True]
+    assert ["come back later" in event.data["reason"] for event in told if event.phase == RETRY] == [True]
     summary = result.summary
     assert (summary["report"]["correct"], summary["report"]["count"]) == (5, 6)
     expected = (summary["prompt_tokens"] + 2 * summary["completion_tokens"]) / 1e6

@@ -109,8 +109,8 @@ def test_a_run_that_cannot_be_made_stops_no_other(number: str, tmp_path: Path) -
     settings = ResearchSettings(cache=str(tmp_path / "calls.sqlite"))
     nobody = "model:http://127.0.0.1:9/v1#nobody"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palaestra.engines.retry.Patience.wait", lambda *_: None)
-        with pytest.raises(EngineError, match="nobody answers"):
+        patch.setattr("palaestra.engines.retry.RetryPolicy.wait", lambda *_: None)
+        with pytest.raises(EngineError, match="no server answers"):
             bench(settings, tasks=[number], agents=[nobody, "baseline"], out=tmp_path / "bench")
     found = read_bench(tmp_path / "bench")
     assert [e.summary is not None for e in found.episodes] == [False, True]
@@ -177,7 +177,7 @@ def test_a_task_of_a_folder_goes_by_its_name_and_an_agent_as_it_was_given(
     again = resume(tmp_path / "bench")
     assert [e.summary["best_submission"] for e in again.episodes if e.summary] == [21.0]
     shutil.copytree(number, tmp_path / "copy")
-    with pytest.raises(SettingsError, match="each task of a bench is named once; 'number'"):
+    with pytest.raises(SettingsError, match="each task of a bench must be named once; 'number'"):
         bench(tasks=[number, str(tmp_path / "copy")], agents=["baseline"], out=tmp_path / "twice")
 
 
@@ -209,7 +209,7 @@ def test_an_agent_that_never_spoke_is_marked_in_the_table_and_on_the_page(number
     for table in standings_tables(result.standings, 80, result.silent):
         console.print(table)
     assert "6*°" in out.getvalue()
-    assert "° 0 messages: the agent said nothing" in out.getvalue()
+    assert "° 0 messages: the agent wrote nothing" in out.getvalue()
     out.truncate(0)
     progress = ResearchProgress(console)
     for event in told:
@@ -233,8 +233,8 @@ def test_another_bench_or_a_run_is_not_written_over(number: str, tmp_path: Path)
 
 def test_wrong_names_are_said_at_once(number: str, tmp_path: Path) -> None:
     for tasks, agents, said in (
-        ([number], ["human"], "plays by itself"),
-        ([number], ["best_of:2:human"], "plays by itself"),
+        ([number], ["human"], "does not support interactive agents"),
+        ([number], ["best_of:2:human"], "does not support interactive agents"),
         ([number], ["model"], "name one with --model"),
         ([number], [], "at least 1 agent"),
         ([number], ["baseline", "baseline"], "named once"),

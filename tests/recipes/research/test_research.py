@@ -20,7 +20,7 @@ from number_task import number_task
 from palaestra.cli.research import finish
 from palaestra.core.errors import RunError, SettingsError, TaskError, UnknownNameError
 from palaestra.core.events import Event
-from palaestra.engines.retry import AGAIN
+from palaestra.engines.retry import RETRY
 from palaestra.recipes.research.episode_player import EpisodeStopped, read_submission
 from palaestra.recipes.research.recipe import ResearchResult, research, resume
 from palaestra.recipes.research.settings import ResearchOptions, ResearchSettings
@@ -282,7 +282,7 @@ def test_a_demonstration_a_strategy_and_own_prompts_are_told(number: Path, tmp_p
         ({"parser": "xlm"}, "did you mean 'xml'"),
         ({"sandbox": "bubble"}, "did you mean 'bubblewrap'"),
         ({"commands": ("opn",)}, "did you mean 'open'"),
-        ({"prompts": "/nowhere"}, "no folder of prompts"),
+        ({"prompts": "/nowhere"}, "folder of prompts"),
         ({"demonstration": "/nowhere"}, "no file and no run folder"),
         ({"steps": -1}, "at least 0"),
         ({"seconds": float("inf")}, "setting 'seconds': expected a finite number; got inf"),
@@ -293,7 +293,7 @@ def test_a_demonstration_a_strategy_and_own_prompts_are_told(number: Path, tmp_p
         ({"history": ("last:0",)}, "got 'last:0'"),
         ({"cache": "/tmp"}, "setting 'cache': expected a file; /tmp is a folder"),
         ({"cache": f"{__file__}/calls"}, r"test_research\.py is not a folder"),
-        ({"cache": __file__}, "is no cache, or damaged"),
+        ({"cache": __file__}, "is not a cache, or damaged"),
         ({"memory": "/tmp"}, "the memory is a file; /tmp is a folder"),
         ({"memory": f"{__file__}/notes"}, r"test_research\.py is none"),
         ({"memory": __file__}, "no line of it is a note"),
@@ -374,12 +374,12 @@ def test_an_agent_that_never_spoke_is_marked(number: Path, tmp_path: Path, capsy
     assert (result.summary["silent"], result.summary["best_submission"]) == (True, 6.0)
     finish(result)
     said = capsys.readouterr().out
-    assert "0 messages: the agent said nothing" in said
+    assert "0 messages: the agent wrote nothing" in said
     assert "0 messages." in (tmp_path / "run" / "report.html").read_text()
     spoken = research(task=str(number), agent="baseline", out=tmp_path / "other")
     assert spoken.summary["silent"] is False
     finish(spoken)
-    assert "said nothing" not in capsys.readouterr().out
+    assert "wrote nothing" not in capsys.readouterr().out
     assert "0 messages." not in (tmp_path / "other" / "report.html").read_text()
 
 
@@ -401,7 +401,7 @@ def test_calls_that_were_made_again_are_told_and_counted(
         )  # fmt: skip
     s = result.summary
     assert (s["steps"], s["calls"], s["calls_again"], s["failures"]) == (2, 3, 1, {})
-    (again,) = [event for event in told if event.phase == AGAIN]
+    (again,) = [event for event in told if event.phase == RETRY]
     assert (again.done, again.total) == (1, 10)
     assert "out of order" in again.data["reason"]
     assert again.data["seconds"] > 0

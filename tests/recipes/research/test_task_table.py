@@ -30,6 +30,6 @@ def test_the_table_holds_what_was_measured_and_replaces_the_old_one(tmp_path: Pa
 def test_a_page_without_its_marks_is_left_as_it_is(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("nothing")
-    with pytest.raises(SettingsError, match="must hold the lines"):
+    with pytest.raises(SettingsError, match="must contain the lines"):
         replace_table(page, "a table")
     assert page.read_text() == "nothing"

@@ -11,7 +11,7 @@ from chat_server import Call, Reply, Server, error
 
 from palaestra.core.errors import BudgetSpentError, SettingsError
 from palaestra.core.events import Event
-from palaestra.engines.retry import AGAIN
+from palaestra.engines.retry import RETRY
 from palaestra.recipes.teach import recipe as teach
 from palaestra.report import write_report
 from palaestra.runs.run import Run
@@ -95,7 +95,7 @@ def test_several_calls_of_the_teacher_make_one_lesson_and_the_state_may_be_hidde
     with Server(lambda call, times: sums(call, times) if len(server.calls) > 1 else error(503, "later")) as server:
         result = run_of(server, tmp_path / "run", accumulate=2, state="off", quality="off", listener=told.append)
         asked = "\n".join(call.asked for call in server.calls)
-    assert ["later" in event.data["reason"] for event in told if event.phase == AGAIN] == [True]
+    assert ["later" in event.data["reason"] for event in told if event.phase == RETRY] == [True]
     assert result.summary["examples"] == 12
     assert "It answered" not in asked
     assert (result.summary["delivered"], result.summary["dropped"]) == (12, {})
@@ -107,7 +107,7 @@ def test_several_calls_of_the_teacher_make_one_lesson_and_the_state_may_be_hidde
         ({"writer": "openai:gpt-4o-mini"}, "OPENAI_API_KEY"),
         ({"checks": ("scorr",)}, "did you mean 'scorer'"),
         ({"teacher_options": ("cup=1",)}, "has no option 'cup'"),
-        ({"prompts": "/no/such/folder"}, "there is no folder of prompts"),
+        ({"prompts": "/no/such/folder"}, "the folder of prompts /no/such/folder does not exist"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(

@@ -12,7 +12,7 @@ import torch
 from palaestra.core.errors import ModelError, RunError, SettingsError
 from palaestra.core.events import Event
 from palaestra.learn.reward_model import load_reward_model
-from palaestra.learn.reward_training import RewardState
+from palaestra.learn.training_state import TrainingState, read_state, write_state
 from palaestra.recipes.settings import list_settings
 from palaestra.recipes.train import reward_model as reward
 from palaestra.recipes.train.reward_model import RewardSettings, train_reward
@@ -72,15 +72,17 @@ def test_the_model_is_measured_before_and_after_and_learns(trained: tuple[Any, P
     metrics = json.loads((folder / "reward_metrics.json").read_text())
     assert metrics == json.loads(json.dumps(model.metrics))
     assert metrics["counts"] == {"train": 65, "validation": 7, "held_out": 18, "identical_left_out": 1}
-    for name in ("before", "after"):
+    for name in ("report_before", "report_after"):
         assert metrics[name]["count"] == 18
         assert metrics[name]["low"] <= metrics[name]["accuracy"] <= metrics[name]["high"]
         assert {"mean_reciprocal_rank", "ranking_loss", "calibration_error", "brier", "reliability"} <= set(
             metrics[name]
         )
-    assert metrics["after"]["accuracy"] > 0.9
-    assert metrics["after"]["ranking_loss"] < 0.5 * metrics["before"]["ranking_loss"]
-    assert model.report.accuracy == metrics["after"]["accuracy"]
+    assert metrics["after"] > 90
+    assert metrics["report_after"]["ranking_loss"] < 0.5 * metrics["report_before"]["ranking_loss"]
+    assert model.report.accuracy == metrics["report_after"]["accuracy"]
+    assert metrics["gain"] == pytest.approx(metrics["after"] - metrics["before"], abs=0.02)
+    assert metrics["unit"] == "percent"
     assert metrics["settings"]["learning_rate"] == 1e-2
     steps = [event for event in events if event.phase == "train"]
     assert [event.done for event in steps] == list(range(1, metrics["steps"] + 1))
@@ -150,16 +152,16 @@ def test_a_state_survives_its_file_to_the_bit(tmp_path: Path) -> None:
     def tensors(seed: int) -> dict[str, torch.Tensor]:
         return {"a.weight": torch.rand(3, 2, generator=torch.Generator().manual_seed(seed))}
 
-    state = RewardState(7, tensors(0), {0: tensors(1)}, tensors(2), [(7, 0.1 + 0.2)], [{"ranking_loss": 1 / 3}])
-    reward._write_state(tmp_path / "s", state, "of")
-    found = reward._read_state(tmp_path / "s", "of")
+    state = TrainingState(7, tensors(0), {0: tensors(1)}, [(7, 0.1 + 0.2)], tensors(2), [{"ranking_loss": 1 / 3}])
+    write_state(tmp_path / "s", state, "of")
+    found = read_state(tmp_path / "s", "of")
     assert found is not None
     for one, two in ((state.weights, found.weights), (state.best, found.best), (state.moments[0], found.moments[0])):
         assert torch.equal(one["a.weight"], two["a.weight"])
     assert (found.step, found.curve, found.validation) == (state.step, state.curve, state.validation)
     (tmp_path / "s").write_bytes(b"half")
     with pytest.raises(RunError, match="damaged"):
-        reward._read_state(tmp_path / "s", "of")
+        read_state(tmp_path / "s", "of")
 
 
 def test_a_dry_run_takes_two_batches_and_writes_nothing(backbone: str, data: Path, tmp_path: Path) -> None:
@@ -222,7 +224,7 @@ def test_a_bad_setting_is_one_clear_line(values: dict[str, Any], message: str, d
 
 
 def test_an_unknown_backbone_is_refused(data: Path) -> None:
-    with pytest.raises(ModelError, match="no folder"):
+    with pytest.raises(ModelError, match="neither a folder nor a hub id"):
         train_reward("./no/such/model", data)
 
 

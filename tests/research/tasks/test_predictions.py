@@ -109,7 +109,7 @@ def test_a_table_of_another_form_is_unusable_and_says_why(name: str) -> None:
 @pytest.mark.parametrize("name", SCORES)
 def test_files_that_are_no_text_or_too_large_are_unusable(name: str) -> None:
     judge = judge_of(name)
-    for content, said in ((b"\xff\xfe\x00", "no text in UTF-8"), (b"9" * 5_000_000, "are the most")):
+    for content, said in ((b"\xff\xfe\x00", "not UTF-8 text"), (b"9" * 5_000_000, "are the most")):
         outcome = judge.judge({"submission.csv": content}, "test")
         assert isinstance(outcome, InvalidSubmission)
         assert said in outcome.reason

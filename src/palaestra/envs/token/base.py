@@ -274,7 +274,7 @@ class TokenVectorEnv(TokenEnvContract):
         other._allocate(min(self.num_envs, len(other._items)))
         return other
 
-    def held_out_problems(self, per_skill: int, seed: int) -> Sequence[Problem]:
+    def draw_held_out_problems(self, per_skill: int, seed: int) -> Sequence[Problem]:
         assert self.task is not None, "only environments with a task have held-out problems"
         known = self.task.skills()
         skills = {item.skill for item in self._items if isinstance(item, Problem) and item.skill in known}

@@ -43,7 +43,7 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
         max_tokens: maximum number of tokens per response.
         width: maximum number of tokens of prompt and response together.
         group_size: number of consecutive episodes that share a prompt.
-        task: the task that scores the responses. If it is set, training evaluates the policy on `held_out_problems`
+        task: the task that scores the responses. If it is set, training evaluates the policy on `draw_held_out_problems`
             by greedy decoding; otherwise on the environment that `hold_out` returns.
         kl_coefficient: weight of the KL divergence from the reference model in training. `None` means no reference
             model unless the run's settings ask for one; 0 only reports the divergence.
@@ -71,7 +71,7 @@ class TokenEnvContract(VectorEnv[Observation, np.ndarray, np.ndarray]):
         """Return an environment to evaluate on, with about `count` prompts that this one no longer uses."""
         raise NotImplementedError
 
-    def held_out_problems(self, per_skill: int, seed: int) -> Sequence[Problem]:
+    def draw_held_out_problems(self, per_skill: int, seed: int) -> Sequence[Problem]:
         """Draw test problems of the same skills. Called only if `task` is set."""
         raise NotImplementedError
 

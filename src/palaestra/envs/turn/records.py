@@ -11,7 +11,7 @@ import numpy as np
 
 from palaestra.core.records import Failure, ImagePart, Message, TextPart, ToolCall
 from palaestra.core.spaces import Choice, RecordSpace, Several, UnicodeText
-from palaestra.engines.openai_format import chat_messages
+from palaestra.engines.openai_format import to_chat_messages
 
 TEXT_LIMIT = 1 << 24
 """The maximum number of characters in one message."""
@@ -74,7 +74,7 @@ class Conversation:
 
     def openai(self) -> list[dict[str, Any]]:
         """Return the messages as dictionaries for an OpenAI client; images become `data:` URLs."""
-        return chat_messages(self.messages)
+        return to_chat_messages(self.messages)
 
 
 @dataclass(frozen=True, slots=True)

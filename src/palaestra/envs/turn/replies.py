@@ -10,7 +10,7 @@ from typing import Any
 from palaestra.core.checks import short_repr
 from palaestra.core.errors import EnvError, RewardError
 from palaestra.core.records import Failure, Message
-from palaestra.engines.openai_format import message_of
+from palaestra.engines.openai_format import parse_message
 from palaestra.envs.turn.records import Reply, TurnStopReason, message_space
 
 _MESSAGES = message_space()
@@ -92,7 +92,7 @@ def _message(where: str, given: Any) -> Message:
         given = Message("user", given)
     elif isinstance(given, Mapping):
         try:
-            given = message_of(given)
+            given = parse_message(given)
         except ValueError as error:
             raise EnvError(f"{where} gave {short_repr(given)} as a message; {error}") from error
     if not isinstance(given, Message) or given not in _MESSAGES:

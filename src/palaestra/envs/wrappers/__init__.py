@@ -1,4 +1,4 @@
-"""Other people's environments in slots."""
+"""Vector environments made of single environments."""
 
 from palaestra.envs.wrappers.plain_tokens import PlainTokenVectorEnv
 from palaestra.envs.wrappers.slots import SlotVectorEnv

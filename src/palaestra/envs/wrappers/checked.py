@@ -1,4 +1,4 @@
-"""What a user's environment returns is checked at once: Gymnasium's own wrappers would fail far from the mistake."""
+"""Check what a user's environment returns, at the call. Gymnasium's own wrappers would fail far from the mistake."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from palaestra.core.user_code import describe_error, describe_location
 
 STEP = ("observation", "reward", "terminated", "truncated", "info")
 RESET = ("observation", "info")
-CLOSELY = 200
-"""Steps of an environment whose observations are compared with the bounds of their space; later ones with its shape and
-dtype only, since the comparison would double the cost of a small environment."""
+FULL_CHECK_STEPS = 200
+"""Number of steps whose observations are compared with the bounds of their space. Later ones are compared with its shape
+and dtype only, because the full check would double the cost of a small environment."""
 _ROUNDING = 1e-4
-"""How far, in relation to its size, a float may lie outside of a bound."""
+"""Relative tolerance of a float beyond a bound."""
 
 _UNCHANGING = (OrderEnforcing, PassiveEnvChecker, TimeLimit)
 
@@ -35,21 +35,21 @@ class NonFiniteError(EnvError):
 
 
 class _Checks:
-    """What environments and vector environments are checked alike for."""
+    """Checks that single and vector environments share."""
 
     env: Any
     _observations = True
     _box: tuple[Any, Any] | None
 
-    def _is_plainly_right(self, observation: Any) -> bool:
-        """Whether an array has the shape and dtype of its space and is finite; bounds are not looked at."""
+    def _passes_quick_check(self, observation: Any) -> bool:
+        """Whether an array has the shape and dtype of its space and is finite. Bounds are not checked."""
         if not self._observations:
             return True
         if self._box is None or type(observation) is not np.ndarray:
             return False
         if observation.shape != self._box[0] or observation.dtype != self._box[1]:
             return False
-        # The sum of squares is finite only if every number is.
+        # The sum of squares is finite only if every element is.
         return observation.dtype.kind != "f" or math.isfinite(np.vdot(observation, observation))
 
     def _check_tuple(self, method: str, result: Any, names: tuple[str, ...]) -> None:
@@ -85,13 +85,13 @@ class CheckedEnv(_Checks, gymnasium.Wrapper[Any, Any, Any, Any]):
     """Checks what `reset` and `step` of an environment return.
 
     Arguments:
-        env: whose results are checked.
-        observations: whether observations are compared with the observation space.
+        env: the environment.
+        observations: whether to compare observations with the observation space.
 
     Raises:
-        ReturnError: the result is no tuple of the right length, the observation has another type, shape or dtype than
-            its space or lies outside of it, the reward is no number, or a flag is no bool.
-        NonFiniteError: the reward, or a number of the observation, is NaN or infinite.
+        ReturnError: the result is not a tuple of the right length, the observation is not in its space, the reward is
+            not a number, or a flag is not a bool.
+        NonFiniteError: the reward or an element of the observation is NaN or infinite.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], observations: bool = True) -> None:
@@ -114,7 +114,7 @@ class CheckedEnv(_Checks, gymnasium.Wrapper[Any, Any, Any, Any]):
         self._steps += 1
         self._check_tuple("step", result, STEP)
         observation, reward, terminated, truncated, info = result
-        if self._steps <= CLOSELY or not self._is_plainly_right(observation):
+        if self._steps <= FULL_CHECK_STEPS or not self._passes_quick_check(observation):
             self._check_observation("step", observation)
         if type(terminated) is not bool or type(truncated) is not bool:
             self._check_flags(terminated, truncated)
@@ -144,7 +144,7 @@ class CheckedEnv(_Checks, gymnasium.Wrapper[Any, Any, Any, Any]):
 class CheckedVectorEnv(_Checks, VectorWrapper[Any, Any, Any]):
     """Checks what `reset` and `step` of a native vector environment return, as `CheckedEnv` does.
 
-    A slot of it cannot fail alone: a number that is NaN or infinite is a `ReturnError` as well.
+    A single slot cannot fail, so a NaN or infinite number is a `ReturnError` as well.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
@@ -165,7 +165,7 @@ class CheckedVectorEnv(_Checks, VectorWrapper[Any, Any, Any]):
         self._steps += 1
         self._check_tuple("step", result, STEP)
         observations, rewards, _, _, infos = result
-        if self._steps <= CLOSELY or not self._is_plainly_right(observations):
+        if self._steps <= FULL_CHECK_STEPS or not self._passes_quick_check(observations):
             self._check_observations("step", observations)
         rewards = self._to_column("rewards", rewards, "biuf", "numbers")
         flags = [self._to_column(STEP[k], result[k], "biu", "bools").astype(bool) for k in (2, 3)]
@@ -178,7 +178,7 @@ class CheckedVectorEnv(_Checks, VectorWrapper[Any, Any, Any]):
             raise ReturnError(str(error)) from error
 
     def _to_column(self, name: str, given: Any, kinds: str, wanted: str) -> Any:
-        """One value a slot, as an array of a dtype of `kinds`."""
+        """Return one value per slot as an array with a dtype of `kinds`."""
         column = np.asarray(given)
         if column.shape != (self.env.num_envs,) or column.dtype.kind not in kinds:
             self._refuse("step", f"{_describe(given)} as {name}", f"an array of {self.env.num_envs} {wanted}")
@@ -193,7 +193,7 @@ def _describe_box(space: spaces.Space[Any]) -> tuple[Any, Any] | None:
 
 
 def check_inside(env: gymnasium.Env[Any, Any], observations: bool = True) -> gymnasium.Env[Any, Any]:
-    """Put a `CheckedEnv` around the environment itself and around every wrapper that may change what it returns."""
+    """Wrap the environment and every wrapper that may change its results in a `CheckedEnv`."""
     if isinstance(env, gymnasium.Wrapper):
         env.env = check_inside(env.env, observations)
         if isinstance(env, _UNCHANGING):
@@ -202,15 +202,15 @@ def check_inside(env: gymnasium.Env[Any, Any], observations: bool = True) -> gym
 
 
 def describe_failure(name: str, error: Exception) -> str:
-    """What went wrong in an environment called `name`, in one line with the user's file and line."""
+    """Describe an error of the environment `name` in one line with the user's file and line."""
     returned = isinstance(error, (ReturnError, NonFiniteError))
     return describe_error(error) if returned else f"{name} raised {describe_error(error)}"
 
 
 def find_mismatch(space: spaces.Space[Any], value: Any, name: str = "observation") -> tuple[str, str] | None:
-    """Where a value does not belong to a space: what it is, and what was expected; `None` if it does.
+    """Find the part of a value that is not in a space. Returns it and what was expected; `None` if all is in the space.
 
-    Numbers of another precision than the space's are accepted, and so are lists, as everywhere in Gymnasium.
+    Numbers of another precision and lists are accepted, as everywhere in Gymnasium.
     """
     if isinstance(space, spaces.Box):
         return _find_in_box(space, value, name)
@@ -226,7 +226,9 @@ def find_mismatch(space: spaces.Space[Any], value: Any, name: str = "observation
         parts = [(part, value[k], f"{name}[{k}]") for k, part in enumerate(space.spaces)]
     else:
         return None if space.contains(value) else (f"{_describe(value)} as {name}", f"a member of {_short(space)}")
-    return next((found for part, own, path in parts if (found := find_mismatch(part, own, path)) is not None), None)
+    return next(
+        (mismatch for part, own, path in parts if (mismatch := find_mismatch(part, own, path)) is not None), None
+    )
 
 
 def _find_in_box(space: spaces.Box, value: Any, name: str) -> tuple[str, str] | None:

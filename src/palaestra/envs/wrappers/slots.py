@@ -1,4 +1,4 @@
-"""Plain environments side by side, where one that breaks does not take the others with it."""
+"""A vector environment of single environments in which one may fail without affecting the others."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from palaestra.core.seeding import Seeds
 from palaestra.envs.wrappers.checked import ReturnError, check_inside, describe_failure
 
 GIVE_UP = 3
-"""A slot that breaks so many times in a row, without a good step between, will not mend itself."""
+"""Number of consecutive failures of a slot, without a successful step between, that end the run."""
 
 
 class SlotVectorEnv(VectorEnv[Any, Any, Any]):
     """Environments of one kind in slots, stepped one after the other.
 
-    As Gymnasium's `SyncVectorEnv` with `AutoresetMode.SAME_STEP`, and beyond it: an environment that raises,
-    or whose reward is no finite number, ends its own episode there. `infos["failed"]` marks the slot and
-    `infos["failures"]` names the cause; the environment is made anew and the other slots go on. The
-    environments' own infos are left out. What breaks Gymnasium's contract (a tuple of the wrong length, an observation
-    outside of its space, a reward that is no number) stops everything at once, by a `ReturnError`.
+    It is like Gymnasium's `SyncVectorEnv` with `AutoresetMode.SAME_STEP`, with one difference: if an environment raises
+    or its reward is not finite, only its own episode ends. `infos["failed"]` marks the slot, `infos["failures"]` has the
+    causes, and the environment is made again. The environments' own infos are left out. A result that violates
+    Gymnasium's API, such as a tuple of the wrong length, raises a `ReturnError`.
 
     Arguments:
         make: makes one environment.
-        num_envs: how many.
-        name: what messages call it.
+        num_envs: number of slots.
+        name: the name in messages.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
@@ -53,18 +52,18 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """One seed for all makes slot k start from seed + k; a list gives every slot its own."""
+        """Reset all slots. With a single seed, slot k starts from seed + k; a list has one seed per slot."""
         seeds = seed if isinstance(seed, list) else [None if seed is None else seed + k for k in range(self.num_envs)]
         if len(seeds) != self.num_envs:
-            raise EnvError(f"{self.name} needs a seed a slot, {self.num_envs} in all; got {len(seeds)}")
-        for slot, one in enumerate(seeds):
-            if one is not None:
-                self._seeds[slot], self._remade[slot] = one, 0
+            raise EnvError(f"{self.name} needs one seed per slot, {self.num_envs} in all; got {len(seeds)}")
+        for slot, slot_seed in enumerate(seeds):
+            if slot_seed is not None:
+                self._seeds[slot], self._remade[slot] = slot_seed, 0
             try:
-                self._observations[slot], _ = self.envs[slot].reset(seed=one, options=options)
+                self._observations[slot], _ = self.envs[slot].reset(seed=slot_seed, options=options)
             except ReturnError:
                 raise
-            except Exception as error:  # An environment is a program of somebody else's: it may raise anything.
+            except Exception as error:  # User code may raise anything.
                 raise EnvError(f"{describe_failure(self.name, error)} in reset of slot {slot}") from error
         return self._batch(), {}
 
@@ -88,7 +87,7 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
                 self._remake(slot, failures[-1])
             self._observations[slot] = observation
             if terminated[slot] or truncated[slot]:
-                # A copy: an environment may write its next observation into the same array.
+                # Copy, because an environment may write its next observation into the same array.
                 final_obs[slot] = copy.deepcopy(observation)
                 self._observations[slot] = self._restart(slot, bool(failed[slot]))
         infos: dict[str, Any] = {}
@@ -104,7 +103,7 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
             env.close()
 
     def _restart(self, slot: int, remade: bool) -> Any:
-        """The first observation of the slot's next episode; an environment that breaks in its reset is made anew."""
+        """Return the first observation of the slot's next episode. An environment that fails in its reset is made again."""
         while True:
             try:
                 return self.envs[slot].reset(seed=self._fresh_seed(slot, remade))[0]
@@ -119,12 +118,12 @@ class SlotVectorEnv(VectorEnv[Any, Any, Any]):
         if self._breaks[slot] >= GIVE_UP:
             raise EnvError(f"{failure}, for the {GIVE_UP}rd time in a row; it cannot be trained in")
         self._remade[slot] += 1
-        with suppress(Exception):  # What broke may break again when it is closed.
+        with suppress(Exception):  # Closing a broken environment may fail as well.
             self.envs[slot].close()
         self.envs[slot] = check_inside(self.make())
 
     def _fresh_seed(self, slot: int, failed: bool) -> int | None:
-        """A remade environment needs a seed again; the others go on with their own generators."""
+        """Return the seed for a new environment; `None` for one that continues with its own generator."""
         if not failed:
             return None
         return Seeds(self._seeds[slot]).derive("remade", slot, self._remade[slot]).integer() % 2**31

@@ -86,7 +86,9 @@ def make_mlgym(
     if isinstance(tasks, (str, Path, ResearchTask)):
         raise SettingsError(f"tasks is a list of them; got {tasks!r}; for one take task=, or put it into a list")
     if (task is None) == (tasks is None) or (isinstance(tasks, Sized) and not len(tasks)):
-        raise SettingsError(f"either task or tasks is expected, and not none; got task={task!r} and tasks={tasks!r}")
+        raise SettingsError(
+            f"exactly one of task and tasks is expected, and it must not be empty; got task={task!r} and tasks={tasks!r}"
+        )
     if arguments.get("tools"):
         raise SettingsError("calls of tools have no place in a TorchRL conversation of texts; leave out tools=True")
     if arguments.get("format_penalty"):

@@ -304,7 +304,7 @@ class StateToMessage(MLGymBaseTransform):
 
     def _render(self, slot: Slot, observation: str, state: str, bad: bool) -> str:
         where = json.loads(state)
-        prompts, left = self._prompts.given(**slot.env.template_variables(where)), where["remaining_steps"]
+        prompts, left = self._prompts.bind(**slot.env.template_variables(where)), where["remaining_steps"]
         if bad:
             return prompts.render("format_error", error=observation, remaining=left)
         shared = {"observation": observation, "note": "", "state": where, "remaining": left}

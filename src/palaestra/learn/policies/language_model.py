@@ -90,8 +90,6 @@ class LanguageModelPolicy(nn.Module):
         device: torch.device = self.model.device
         return device
 
-    # Acting
-
     def begin(self, slots: int) -> None:
         """Drop all sequences. The next `act` starts `slots` new ones."""
         self.model.eval()
@@ -169,8 +167,6 @@ class LanguageModelPolicy(nn.Module):
             raise ModelError("the policy's log-probs are not finite; lower the learning rate")
         return chosen_S.cpu().numpy(), logprobs_S.cpu().numpy(), entropy_S.cpu().numpy()
 
-    # Learning
-
     def evaluate_actions(
         self, rollout: Rollout, selection: Selection, entropy: bool = False, values: bool = True
     ) -> ActionEvaluation:
@@ -180,8 +176,9 @@ class LanguageModelPolicy(nn.Module):
         use_value_head = values and self.value_head is not None
         # Entropies and restricted distributions need logits. Log-probs alone are computed from hidden states.
         needs_logits = entropy or bool(inputs.legal) or self.sequence_forward.fast is None
-        outputs = self._outputs_at_decisions(
-            inputs, sequences, selection.width, hidden=use_value_head or not needs_logits, logits=needs_logits
+        needs_hidden = use_value_head or not needs_logits
+        outputs = outputs_at_decisions(
+            self.sequence_forward, inputs, sequences, selection.width, needs_hidden, needs_logits
         )
         shape = (len(sequences), selection.width)
         tokens_N = pad_or_cut([inputs.decisions(sequence) for sequence in sequences], selection.width).flatten()
@@ -227,8 +224,8 @@ class LanguageModelPolicy(nn.Module):
         for selection in select_all(rollout, True, self.max_microbatch_size(rollout)):
             sequences, width = selection.index.tolist(), selection.width
             if self.value_head is not None:
-                outputs = self._outputs_at_decisions(
-                    inputs, sequences, width, hidden=True, logits=False, include_end=True
+                outputs = outputs_at_decisions(
+                    self.sequence_forward, inputs, sequences, width, hidden=True, logits=False, include_end=True
                 )
                 assert outputs.hidden_ND is not None
                 values_N = self.value_head(outputs.hidden_ND.float())[..., 0]
@@ -277,21 +274,6 @@ class LanguageModelPolicy(nn.Module):
         if critic is not None:
             groups.append({"params": [p for p in critic.parameters() if p.requires_grad], "lr": critic_learning_rate})
         return groups
-
-    def _outputs_at_decisions(
-        self,
-        inputs: TokenInputs,
-        sequences: list[int],
-        width: int,
-        hidden: bool,
-        logits: bool,
-        include_end: bool = False,
-    ) -> SequenceOutputs:
-        limit = inputs.reach(sequences, width) - (not include_end)
-        longest = max(len(inputs.prompts[s]) + min(len(inputs.responses[s]), limit) for s in sequences)
-        if longest > self.context:
-            raise ModelError(f"a sequence has {longest} tokens; the model reads {self.context}")
-        return outputs_at_decisions(self.sequence_forward, inputs, sequences, width, hidden, logits, include_end)
 
 
 def outputs_at_decisions(

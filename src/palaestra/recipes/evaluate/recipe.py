@@ -7,19 +7,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from palaestra.core.errors import SettingsError
 from palaestra.core.events import Event, Listener, ignore
 from palaestra.core.plugins import load_plugins
 from palaestra.core.records import Attempt, Problem, Report, Split, StopReason
 from palaestra.core.statistics import first_failures, report_on, slice_by_metadata
-from palaestra.recipes.evaluate.settings import EvaluateSettings
+from palaestra.recipes.evaluate.settings import EvaluateOptions, EvaluateSettings
 from palaestra.recipes.metered_engines import CALLS, MeteredEngines, check_prices, open_cache, service_options
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import build, load_run_settings, resolve_settings, to_plain
-from palaestra.recipes.summary import PERCENT, to_percent
+from palaestra.recipes.summary import PERCENT, RecipeResult, to_percent
 from palaestra.runs.ledger import LedgerEntry, Spending
 from palaestra.runs.records import to_data
 from palaestra.runs.run import Run, new_folder
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 RECIPE = "evaluate"
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluateResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class EvaluateResult(RecipeResult):
     """The result: the run folder, the report by skill, and the contents of `summary.json`."""
 
     folder: Path
@@ -54,7 +54,7 @@ def evaluate(
     out: str | Path = "",
     listener: Listener | None = None,
     progress: bool = True,
-    **values: Any,
+    **values: Unpack[EvaluateOptions],
 ) -> EvaluateResult:
     """Evaluate a model on a task. The run folder stores all attempts.
 

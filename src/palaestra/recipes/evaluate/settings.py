@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP, check_call_timeout
 from palaestra.recipes.settings import check_finite, check_minimum, parse_options, require, setting
@@ -59,3 +60,28 @@ class EvaluateSettings:
         options = parse_options(self.task_options, "task_options")
         require("shots" not in options, "setting 'task_options': give shots as the setting 'shots'")
         return {"shots": self.shots, **options}
+
+
+class EvaluateOptions(TypedDict, total=False):
+    """The fields of `EvaluateSettings` as keyword arguments, for editors and type checkers."""
+
+    plugins: Sequence[str]
+    task: str | type[Any]
+    task_options: Sequence[str]
+    model: str
+    split: Literal["train", "validation", "test"]
+    problems: int
+    limit: int
+    skills: Sequence[str]
+    shots: int
+    samples: int
+    max_tokens: int
+    temperature: float
+    top_p: float
+    stop: Sequence[str]
+    prompt: Literal["chat", "plain"]
+    max_cost: float
+    call_timeout: float
+    engine_batch: int
+    device: str
+    seed: int

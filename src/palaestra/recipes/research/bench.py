@@ -332,7 +332,9 @@ def _places(
             checked = research.check(resolved)
             notes |= {checked.note: None} if checked.note else {}
             if checked.interactive:
-                raise SettingsError(f"a bench plays by itself; a person plays with: palaestra research --agent {agent}")
+                raise SettingsError(
+                    f"a bench does not support interactive agents; use: palaestra research --agent {agent}"
+                )
             if resolved.agent != agent:
                 places[agent] = resolved.agent
         names[task] = research.make_task(resolved).name
@@ -357,7 +359,7 @@ def _once(what: str, several: Sequence[str]) -> None:
         raise SettingsError(f"a bench needs at least 1 {what}; got {', '.join(several) or 'none'}")
     twice = [name for name, count in Counter(map(_name, several)).items() if count > 1]
     if twice:
-        raise SettingsError(f"each {what} of a bench is named once; '{twice[0]}' is there more often")
+        raise SettingsError(f"each {what} of a bench must be named once; '{twice[0]}' is repeated")
 
 
 def _name(text: str) -> str:
@@ -370,7 +372,7 @@ def _summary(folder: Path) -> dict[str, Any] | None:
         return None
     summary = read_json(folder / "summary.json")
     if not isinstance(summary, dict) or summary.get("recipe") != RESEARCH:
-        raise RunError(f"the run folder is damaged: {folder / 'summary.json'} is no summary of a run of research")
+        raise RunError(f"the run folder is damaged: {folder / 'summary.json'} is not the summary of a research run")
     return summary
 
 

@@ -53,18 +53,20 @@ def serve_research(
     # The agent's module registers it, also when the run is resumed.
     plugins = tuple(dict.fromkeys((*settings.plugins, EpisodeChannel.__module__)))
     settings = resolve_paths(replace(settings, agent=AGENT, tools=True, plugins=plugins))
-    line = EpisodeChannel(settings.commands)
-    make_server(line)  # Raises before anything is written.
+    channel = EpisodeChannel(settings.commands)
+    make_server(channel)  # Raises before anything is written.
 
     def play() -> ResearchResult:
-        CHANNEL.set(line)
+        CHANNEL.set(channel)
         try:
             result = research(settings, out=out, listener=listener)
             ended(result)
             with Run.open(result.folder, read_only=True) as run:
-                line.close(run.store.steps(Step, 0)[-1])
+                channel.close(run.store.steps(Step, 0)[-1])
         except BaseException as error:
-            line.answer(CommandResult(f"The episode ended: something around you broke. {error}", ok=False), over=True)
+            channel.answer(
+                CommandResult(f"The episode ended: something around you broke. {error}", ok=False), over=True
+            )
             raise
         return result
 
@@ -73,10 +75,10 @@ def serve_research(
             # Output of task code must not reach the protocol. While serving, the server takes care of that.
             with redirect_stdout(sys.stderr):
                 playing = thread.submit(copy_context().run, play)
-                line.opened.wait()
-            if not line.over:
-                serving(line, line.opening)
+                channel.opened.wait()
+            if not channel.over:
+                serving(channel, channel.opening)
         finally:  # The client has left.
             behind.enter_context(redirect_stdout(behind.enter_context(open(os.devnull, "w"))))
-            line.hang_up()
+            channel.hang_up()
         return playing.result()

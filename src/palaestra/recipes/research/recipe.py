@@ -28,6 +28,7 @@ from palaestra.recipes.settings import (
     resolve_settings,
     to_plain,
 )
+from palaestra.recipes.summary import RecipeResult
 from palaestra.runs.files import write_json
 from palaestra.runs.run import Run, new_folder
 
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
     from palaestra.research.workspace.step_record import Step
 
 
-@dataclass(frozen=True, slots=True)
-class ResearchResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class ResearchResult(RecipeResult):
     """The result of a run: its folder and the content of its `summary.json`."""
 
     folder: Path

@@ -10,7 +10,7 @@ from typing import Any
 
 from palaestra.core.events import Event, Listener
 from palaestra.core.records import Failure, Message
-from palaestra.engines.openai_format import chat_call
+from palaestra.engines.openai_format import to_chat_call
 from palaestra.envs.turn.records import TurnStopReason
 from palaestra.recipes.research.episode_player import WORKSPACE, read_submission
 from palaestra.recipes.research.settings import RECIPE, ResearchSettings
@@ -163,5 +163,5 @@ def _export_message(message: Message) -> dict[str, Any]:
     """Export a message, including unanswered tool calls, which requests to servers leave out."""
     exported: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.tool_calls:
-        exported["tool_calls"] = [chat_call(call) for call in message.tool_calls]
+        exported["tool_calls"] = [to_chat_call(call) for call in message.tool_calls]
     return exported | ({"tool_call_id": message.tool_call_id} if message.tool_call_id else {})

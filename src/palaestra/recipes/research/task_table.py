@@ -70,5 +70,5 @@ def replace_table(path: Path, table: str) -> None:
         before, begin, rest = text.partition(BEGIN)
         _, end, after = rest.partition(END)
         if not begin or not end:
-            raise SettingsError(f"{path} must hold the lines '{BEGIN}' and '{END}', between which the table goes")
+            raise SettingsError(f"{path} must contain the lines '{BEGIN}' and '{END}'")
         path.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from palaestra.core.errors import EngineError, LessonError
 from palaestra.core.events import Event, Listener, ignore
@@ -15,9 +15,10 @@ from palaestra.recipes.metered_engines import check_prices
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import build, load_run_settings, resolve_settings, to_plain
+from palaestra.recipes.summary import RecipeResult
 from palaestra.recipes.teach.lessons import check_writer, open_lessons
 from palaestra.recipes.teach.run_folder import RunJournal, write_lessons
-from palaestra.recipes.teach.settings import TASK_WRITER, TeachSettings
+from palaestra.recipes.teach.settings import TASK_WRITER, TeachOptions, TeachSettings
 from palaestra.recipes.teach.skills import check_discovery, has_skills, label_tasks, regroup
 from palaestra.recipes.teach.summary import store_rewards, summarize_run
 from palaestra.recipes.teach.task_groups import TeachTasks, check_tasks, make_tasks
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 RECIPE = "teach"
 
 
-@dataclass(frozen=True, slots=True)
-class TeachResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class TeachResult(RecipeResult):
     """The result of a run: its folder, the contents of its `summary.json`, and the episode."""
 
     folder: Path
@@ -45,7 +46,7 @@ def teach(
     out: str | Path = "",
     listener: Listener | None = None,
     progress: bool = True,
-    **values: Any,
+    **values: Unpack[TeachOptions],
 ) -> TeachResult:
     """Run an episode at the lesson scale and measure the student's gain.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from palaestra.recipes.metered_engines import CALL_TIMEOUT, CALL_TIMEOUT_HELP, check_call_timeout
 from palaestra.recipes.settings import check_finite, check_minimum, parse_options, setting
@@ -129,3 +130,58 @@ class TeachSettings:
     def data_budget(self) -> int:
         """Maximum examples in all lessons."""
         return self.budget or self.rounds * self.lesson_size
+
+
+class TeachOptions(TypedDict, total=False):
+    """The fields of `TeachSettings` as keyword arguments, for editors and type checkers."""
+
+    plugins: Sequence[str]
+    task: str | type[Any]
+    task_options: Sequence[str]
+    validation_tasks: Sequence[str]
+    test_tasks: Sequence[str]
+    student: str
+    learning: str
+    student_options: Sequence[str]
+    start: Literal["base", "last"]
+    keep: Literal["last", "best"]
+    checkpoints: Literal["kept", "all"]
+    teacher: str | type[Any]
+    teacher_options: Sequence[str]
+    writer: str
+    planner: str
+    prompts: str
+    state: Literal["on", "off"]
+    references: bool
+    quality: Literal["auto", "on", "off"]
+    checks: Sequence[str]
+    skills: Sequence[str]
+    discover: str
+    skills_file: str
+    categories: int
+    discover_train: int
+    rounds: int
+    lesson_size: int
+    budget: int
+    validation: int
+    test: int
+    test_every_round: bool
+    top_up: int
+    accumulate: int
+    answer_tokens: int
+    max_cost: float
+    max_calls: int
+    max_tokens: int
+    call_timeout: float
+    in_flight: int
+    cache: str
+    method: Literal["auto", "full", "lora"]
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    rank: int
+    engine_batch: int
+    device: str
+    threads: int
+    checkpoint_seconds: float
+    seed: int

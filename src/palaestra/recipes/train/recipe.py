@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from palaestra.core.errors import RunError
 from palaestra.core.events import Event, Listener, ignore, notice
@@ -16,7 +16,8 @@ from palaestra.core.plugins import load_plugins
 from palaestra.recipes.progress import TrainProgress, announce_start, show_progress
 from palaestra.recipes.provenance import record_run
 from palaestra.recipes.settings import load_run_settings, resolve_settings, to_plain
-from palaestra.recipes.train.settings import TrainSettings, fill_presets, make_settings, unwrap
+from palaestra.recipes.summary import SHARED_KEYS, RecipeResult
+from palaestra.recipes.train.settings import TrainOptions, TrainSettings, fill_presets, make_settings, unwrap
 from palaestra.recipes.train.signals import describe_no_signal
 from palaestra.runs.ledger import LedgerEntry
 from palaestra.runs.run import Run, RunClock, new_folder
@@ -31,8 +32,8 @@ STOPPING = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TrainResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class TrainResult(RecipeResult):
     """The result of a run: its folder, the content of its `summary.json`, and the trained policy."""
 
     folder: Path
@@ -66,7 +67,7 @@ def train(
     listener: Listener | None = None,
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
-    **values: Any,
+    **values: Unpack[TrainOptions],
 ) -> TrainResult:
     """Train a policy in an environment.
 
@@ -238,6 +239,7 @@ def _summarize(run: Run, settings: TrainSettings, loop: Loop, iterations: int) -
         "return_high": last.get("reward_high"),
         "return_episodes": last.get("reward_count"),
         **({"truncated": last["truncated"]} if "truncated" in last else {}),
+        **dict.fromkeys(SHARED_KEYS),
         **loop.summarize(run.store, iterations),
         "nothing_learned": describe_no_signal(table),
         "seconds": round(total.seconds, 1),

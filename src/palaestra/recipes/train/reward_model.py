@@ -23,6 +23,7 @@ from palaestra.core.seeding import Seeds
 from palaestra.recipes.progress import RunProgress, announce_start, show_progress
 from palaestra.recipes.provenance import hash_models
 from palaestra.recipes.settings import check_finite, check_minimum, require, resolve_settings, setting, to_plain
+from palaestra.recipes.summary import PERCENT, SHARED_KEYS, to_percent
 from palaestra.runs.files import write_folder, write_json
 from palaestra.runs.provenance import PROVENANCE, extend_provenance, read_provenance
 from palaestra.runs.run import check_folder, new_folder
@@ -30,10 +31,10 @@ from palaestra.runs.run import check_folder, new_folder
 if TYPE_CHECKING:
     from palaestra.learn.reward_data import ResponseComparison
     from palaestra.learn.reward_model import RewardModel
-    from palaestra.learn.reward_training import RewardState, RewardTraining
+    from palaestra.learn.reward_training import RewardTraining
+    from palaestra.learn.training_state import TrainingState
 
 RECIPE = "reward"
-STATE = "state.safetensors"
 MAX_SMALL_PARAMETERS = 20_000_000
 """Backbones with at most this many parameters have a higher default learning rate."""
 _WITHOUT_EFFECT = ("reward_model_path", "resume_checkpoint", "threads", "checkpoint_seconds", "dry_run")
@@ -124,6 +125,7 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
     from palaestra.learn.reward_model import make_reward_model
     from palaestra.learn.reward_report import report_to_dict
     from palaestra.learn.reward_training import train_reward_model
+    from palaestra.learn.training_state import STATE_FILE, write_state
 
     started = time.perf_counter()
     models.check(settings.model_name)
@@ -164,9 +166,9 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
         listener(Event("validate", report.count, report.count, number, metrics))
         epoch = number + 1
 
-    def write_progress(state: RewardState) -> Callable[[Path], None]:
+    def write_progress(state: TrainingState) -> Callable[[Path], None]:
         def write(folder: Path) -> None:
-            _write_state(folder / STATE, state, fingerprint)
+            write_state(folder / STATE_FILE, state, fingerprint)
             write_json(folder / PROVENANCE, provenance)
 
         return write
@@ -175,7 +177,7 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
         model.save(folder)
         write_json(folder / PROVENANCE, provenance)
 
-    def keep(state: RewardState) -> None:
+    def keep(state: TrainingState) -> None:
         nonlocal last
         if progress is not None and (held.pending or time.monotonic() - last >= settings.checkpoint_seconds):
             write_folder(progress, write_progress(state))
@@ -200,8 +202,13 @@ def _train(settings: RewardSettings, listener: Listener) -> RewardModel:
             "held_out": len(held_out),
             "identical_left_out": identical,
         },
-        "before": report_to_dict(before),
-        "after": report_to_dict(after),
+        **dict.fromkeys(SHARED_KEYS),
+        "before": to_percent(before.accuracy),
+        "after": to_percent(after.accuracy),
+        "gain": to_percent(after.accuracy - before.accuracy),
+        "unit": PERCENT,
+        "report_before": report_to_dict(before),
+        "report_after": report_to_dict(after),
         "steps": len(history.curve),
         "best_epoch": history.best_epoch,
         "stopped_early": history.stopped_early,
@@ -287,23 +294,23 @@ def _training(settings: RewardSettings, model: RewardModel) -> RewardTraining:
     )
 
 
-def _find_state(settings: RewardSettings, progress: Path | None, fingerprint: str) -> RewardState | None:
+def _find_state(settings: RewardSettings, progress: Path | None, fingerprint: str) -> TrainingState | None:
     """The state to resume from: that of `resume_checkpoint`, or that of an interrupted call with the same settings."""
+    from palaestra.learn.training_state import STATE_FILE, read_state
+
     if settings.resume_checkpoint and not settings.dry_run:
         requested = Path(settings.resume_checkpoint).expanduser()
         beside = requested.with_name(requested.name + ".training")
         for folder in (requested, beside):
-            if (folder / STATE).exists():
-                state = _read_state(folder / STATE, fingerprint)
+            if (folder / STATE_FILE).exists():
+                state = read_state(folder / STATE_FILE, fingerprint)
                 if state is None:
                     raise RunError(
                         f"the training in {folder} had other settings or other data; pass the same to resume it"
                     )
                 return state
         raise RunError(f"expected a training to resume in {requested} or {beside}; found none")
-    if progress is not None and (progress / STATE).exists():
-        return _read_state(progress / STATE, fingerprint)  # `None` if it belongs to another training.
-    return None
+    return read_state(progress / STATE_FILE, fingerprint) if progress is not None else None
 
 
 def _find_provenance(settings: RewardSettings, progress: Path | None) -> dict[str, Any] | None:
@@ -312,56 +319,6 @@ def _find_provenance(settings: RewardSettings, progress: Path | None) -> dict[st
     folders = [progress] if requested is None else [requested, requested.with_name(requested.name + ".training")]
     records = (read_provenance(folder) for folder in folders if folder is not None)
     return next((record for record in records if record), None)
-
-
-def _write_state(path: Path, state: RewardState, fingerprint: str) -> None:
-    import json
-
-    import torch
-    from safetensors.torch import save_file
-
-    tensors = {f"weights/{name}": tensor for name, tensor in state.weights.items()}
-    tensors |= {f"best/{name}": tensor for name, tensor in state.best.items()}
-    for index, moments in state.moments.items():
-        tensors |= {f"moments/{index}/{name}": torch.as_tensor(moment) for name, moment in moments.items()}
-    # Floats survive JSON bit-identically.
-    counters = json.dumps({"step": state.step, "curve": state.curve, "validation": state.validation})
-    # Copies, because safetensors rejects tied weights.
-    save_file(
-        {n: t.detach().cpu().clone().contiguous() for n, t in tensors.items()},
-        path,
-        {"counters": counters, "fingerprint": fingerprint},
-    )
-
-
-def _read_state(path: Path, fingerprint: str) -> RewardState | None:
-    import json
-
-    from safetensors import safe_open
-
-    from palaestra.learn.reward_training import RewardState
-
-    try:
-        with safe_open(path, "pt") as file:
-            meta = file.metadata()
-            if meta["fingerprint"] != fingerprint:
-                return None
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        counters = json.loads(meta["counters"])
-    except Exception as error:  # safetensors raises its own class for a damaged file.
-        raise RunError(
-            f"the training in {path.parent} is damaged: {error}; delete the folder and start again"
-        ) from error
-    state = RewardState(step=int(counters["step"]), validation=counters["validation"])
-    state.curve = [(int(step), float(loss)) for step, loss in counters["curve"]]
-    for name, tensor in tensors.items():
-        kind, rest = name.split("/", 1)
-        if kind == "moments":
-            index, moment = rest.split("/")
-            state.moments.setdefault(int(index), {})[moment] = tensor
-        else:
-            (state.best if kind == "best" else state.weights)[rest] = tensor
-    return state
 
 
 def _fingerprint(settings: RewardSettings, *parts: Sequence[ResponseComparison]) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar
 
 from palaestra.core.errors import EnvError, SettingsError, suggest
 from palaestra.core.plugins import load_plugins
@@ -166,3 +166,66 @@ def unwrap(value: T | None) -> T:
     """The value of a setting that `fill_presets` has filled in."""
     assert value is not None
     return value
+
+
+class TrainOptions(TypedDict, total=False):
+    """The fields of `TrainSettings` and of the algorithms' configs as keyword arguments, for editors and type checkers."""
+
+    plugins: Sequence[str]
+    env: str | type[Any]
+    env_options: Sequence[str]
+    algorithm: str | type[Any] | None
+    hyperparameters: Mapping[str, Any]
+    policy: Literal["lm", "mlp", "transformer"] | None
+    model: str
+    method: Literal["auto", "full", "lora"]
+    rank: int
+    critic: Literal["head", "separate"]
+    iterations: int | None
+    slots: int | None
+    episodes: int | None
+    steps: int | None
+    temperature: float
+    max_tokens: int
+    normalise_observations: bool | None
+    activation: Literal["relu", "tanh"] | None
+    reward_scale: float | None
+    width: int
+    layers: int
+    window: int
+    evaluate_every: int
+    evaluation: int | None
+    stop_at: float | None
+    checkpoint_every: int
+    keep_trajectories: int
+    tensorboard: bool
+    wandb: str
+    device: str
+    threads: int
+    seed: int
+    learning_rate: float
+    kl_coef: float | None
+    max_grad_norm: float
+    weight_decay: float
+    anneal_lr: bool
+    critic_learning_rate: float
+    n_epochs: int
+    batch_size: int | None
+    gamma: float
+    gae_lambda: float
+    clip_range: float
+    clip_range_high: float | None
+    clip_range_vf: float | None
+    vf_coef: float
+    ent_coef: float
+    target_kl: float | None
+    normalize_advantage: bool
+    anneal_clip_range: bool
+    group_size: int
+    num_minibatches: int
+    variant: Literal["grpo", "dr_grpo", "dapo"]
+    loss_aggregation: Literal["token", "sequence", "constant"] | None
+    scale_rewards: bool | None
+    mask_truncated_completions: bool | None
+    importance_sampling_level: Literal["token", "sequence"]
+    baseline: Literal["batch", "critic", "none"]

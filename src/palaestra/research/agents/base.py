@@ -36,11 +36,11 @@ class Halt:
 
 
 def no_engine(name: str) -> Engine:
-    raise SettingsError(f"this agent was given no way to open the model {name}")
+    raise SettingsError(f"this agent has no way to open the model {name}")
 
 
 def no_baseline() -> MeasuredSolution:
-    raise SettingsError("this agent was given no baseline")
+    raise SettingsError("this agent has no baseline")
 
 
 def write_out(text: str) -> None:
@@ -115,7 +115,7 @@ class Agent:
     def __init__(self, argument: str, context: AgentContext) -> None:
         self.argument, self.context = argument, context
         if argument and type(self).takes is None:
-            raise SettingsError(f"this agent takes nothing behind its name; got ':{argument}'")
+            raise SettingsError(f"this agent takes no argument; got ':{argument}'")
 
     @classmethod
     def resolve_argument(cls, argument: str) -> str:

@@ -27,9 +27,7 @@ class BestOfAgent(Agent):
         super().__init__(argument, context)
         count, _, spec = argument.partition(":")
         if not count.isdecimal() or int(count) < 1 or not spec:
-            raise SettingsError(
-                f"the best of several episodes is best_of:N:AGENT, for example best_of:4:model; got 'best_of:{argument}'"
-            )
+            raise SettingsError(f"expected best_of:N:AGENT, for example best_of:4:model; got 'best_of:{argument}'")
         self.inner = make_agent(spec, context)
         self.episodes, self.parser, self.model = int(count) * self.inner.episodes, self.inner.parser, self.inner.model
         self.interactive, self.note = self.inner.interactive, self.inner.note

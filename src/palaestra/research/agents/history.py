@@ -55,7 +55,7 @@ class History:
 
     def __init__(self, argument: str = "") -> None:
         if argument and self.takes is None:
-            raise SettingsError(f"this history processor takes nothing behind its name; got ':{argument}'")
+            raise SettingsError(f"this history processor takes no argument; got ':{argument}'")
 
     def shorten(self, messages: Sequence[Message], context: HistoryContext) -> list[Message] | Halt:
         """Return the messages that the model sees, or why it cannot go on."""
@@ -178,7 +178,7 @@ class Summary(History):
         # The request has to fit the model as well: the middle of long messages is left out.
         most = max(200, 3 * self.budget // max(1, len(old)))
         written = "\n\n".join(f"[{message.role}]\n{_middle(transcript(message), most)}" for message in old)
-        task = context.prompts.shared("task")
+        task = context.prompts.get_bound("task")
         return context.prompts.render(
             "summarize", task=TaskText(_middle(messages[first - 1].text, self.budget), task), before=self.text, transcript=written,
             words=max(50, self.budget // 8),

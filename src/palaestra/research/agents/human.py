@@ -13,7 +13,7 @@ from palaestra.research.workspace.commands import load_commands
 FENCE = "```"
 HELP = (
     "Type a command and press Enter. What has several lines stands between two lines of ```; edit and insert end with "
-    "their own last line. Ctrl-D gives up, Ctrl-C hands in what is there."
+    "their own last line. Ctrl-D gives up, Ctrl-C submits the current workspace."
 )
 
 

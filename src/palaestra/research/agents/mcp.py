@@ -101,7 +101,7 @@ class EpisodeChannel:
         )
 
 
-CHANNEL: ContextVar[EpisodeChannel | None] = ContextVar("line", default=None)
+CHANNEL: ContextVar[EpisodeChannel | None] = ContextVar("channel", default=None)
 """The channel of the client whose episode is played in this context."""
 
 
@@ -112,22 +112,22 @@ class ClientAgent(Agent):
 
     def __init__(self, argument: str, context: AgentContext) -> None:
         super().__init__(argument, context)
-        self._line, self._known = CHANNEL.get(), 0
+        self._channel, self._known = CHANNEL.get(), 0
 
     def environment(self) -> Mapping[str, Any]:
         return {"parser": "tool_call", "tools": True}
 
     def act(self, conversation: Conversation) -> Message | Halt:
-        if self._line is None:
-            return Halt(TurnStopReason.INTERRUPTED, "there is no client; one begins with: palaestra research mcp")
+        if self._channel is None:
+            return Halt(TurnStopReason.INTERRUPTED, "there is no client; start one with: palaestra research mcp")
         fresh = conversation.messages[self._known :]
         if not self._known:
-            self._line.open(fresh)
+            self._channel.open(fresh)
         else:
             text = "\n\n".join(message.text for message in fresh)
-            self._line.answer(CommandResult(text, ok=bool(conversation.state.get("ok", True))))
+            self._channel.answer(CommandResult(text, ok=bool(conversation.state.get("ok", True))))
         self._known = len(conversation.messages) + 1  # The next message is the client's own.
-        call = self._line.next()
+        call = self._channel.next()
         if call is None:
             return Halt(TurnStopReason.INTERRUPTED, "the client left")
         return Message("assistant", "", (call,))

@@ -69,7 +69,7 @@ class ModelAgent(Agent):
     def act(self, conversation: Conversation) -> Message | Halt:
         messages: Sequence[Message] = conversation.messages
         where = {name: conversation.state.get(name, "") for name in ("open_file", "working_dir", "remaining_steps")}
-        self.prompts = self.context.prompts.given(
+        self.prompts = self.context.prompts.bind(
             task=self.context.task,
             command_docs=self.context.command_docs,
             current_step=count_turns(conversation),

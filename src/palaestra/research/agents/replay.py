@@ -58,7 +58,7 @@ class ReplayAgent(Agent):
         with Run.open(folder, read_only=True) as run:
             summary = run.summary
             if run.recipe != "research" or summary is None:
-                raise RunError(f"{folder} holds no run of research that has ended; there is nothing to replay")
+                raise RunError(f"{folder} holds no finished research run; there is nothing to replay")
             self._settings = run.settings
             self.parser = str(summary.get("parser", ""))
             self._tools = bool(summary.get("tools", False))
@@ -118,4 +118,4 @@ class ReplayAgent(Agent):
             return Message("assistant", shift_lines(message.text, self._published[:turn], conversation.messages))
         if self._end is not None:
             return self._end
-        return Halt(TurnStopReason.GAVE_UP, "the run that is replayed has no further action")
+        return Halt(TurnStopReason.GAVE_UP, "the replayed run has no further action")

@@ -64,9 +64,7 @@ class ScriptAgent(Agent):
     def act(self, conversation: Conversation) -> Message | Halt:
         turn = count_turns(conversation)
         if turn >= len(self.messages):
-            return Halt(
-                TurnStopReason.GAVE_UP, f"the script has {len(self.messages)} actions, and none of them handed in"
-            )
+            return Halt(TurnStopReason.GAVE_UP, f"the script has {len(self.messages)} actions, none of which submitted")
         return self.messages[turn]
 
 
@@ -109,7 +107,7 @@ def _parse_line(path: Path, number: int, line: str) -> Message:
     try:
         value = json.loads(line)
     except ValueError as error:
-        raise SettingsError(f"{path}, line {number}, is no JSON: {error}") from error
+        raise SettingsError(f"{path}, line {number}, is not JSON: {error}") from error
     if isinstance(value, str):
         return Message("assistant", value)
     if isinstance(value, dict) and isinstance(value.get("name"), str):

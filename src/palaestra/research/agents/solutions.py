@@ -41,7 +41,7 @@ class Solution(Agent):
     def act(self, conversation: Conversation) -> Message | Halt:
         turn = count_turns(conversation)
         if turn >= len(self.actions):
-            return Halt(TurnStopReason.GAVE_UP, "the solution could not be handed in")
+            return Halt(TurnStopReason.GAVE_UP, "the solution could not be submitted")
         return Message("assistant", self.actions[turn])
 
 
@@ -68,7 +68,7 @@ class ReferenceAgent(Solution):
     def __init__(self, argument: str, context: AgentContext) -> None:
         super().__init__(argument, context)
         if not context.task.reference_files():
-            raise SettingsError(f"task '{context.task.name}' comes with no good solution to hand in")
+            raise SettingsError(f"task '{context.task.name}' has no reference solution")
 
     def plan(self) -> list[str]:
         task = self.context.task

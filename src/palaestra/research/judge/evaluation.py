@@ -89,7 +89,7 @@ class Evaluation:
         try:
             return self.files[name].decode("utf-8")
         except UnicodeDecodeError as error:
-            raise SubmissionError(f"{name} is no text in UTF-8: {error.reason} at byte {error.start}") from None
+            raise SubmissionError(f"{name} is not UTF-8 text: {error.reason} at byte {error.start}") from None
 
     def program(self, file: str, seconds: float | None = None) -> Program:
         """Start a Python file of the submission in its own sandbox; see `Program`. The public data are in /data there."""
@@ -185,7 +185,7 @@ class SubmissionJudge:
         score = scores[metric.name]
         # Not a failure: an agent could otherwise escape a bad score this way.
         if not math.isfinite(metric.gain(score, 0.0)):
-            return InvalidSubmission(f"its {metric.name} is {score}, which is no score", self.exposed)
+            return InvalidSubmission(f"its {metric.name} is {score}, which is not a score", self.exposed)
         low = -math.inf if metric.low is None else metric.low
         high = math.inf if metric.high is None else metric.high
         if not low <= score <= high:

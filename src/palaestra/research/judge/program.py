@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib.resources import files as package_files
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
 from palaestra.core.errors import SandboxError
 from palaestra.research.judge.deadline import interrupt
 from palaestra.research.tasks.records import SubmissionError
-from palaestra.sandbox.base import MIB, Limits, Sandbox, SandboxResult
-from palaestra.sandbox.rpc import Channel, last_error_line
+from palaestra.sandbox.base import MIB, Limits, Sandbox
+from palaestra.sandbox.rpc import Script, last_error_line
 
 LONGEST = 8 * MIB
 """Maximum bytes of a submission's answer."""
-CALLER = "_palaestra_caller.py"
-
-
-@cache
-def _caller() -> str:
-    return (package_files("palaestra.research.judge") / "inside" / "submission_server.py").read_text(encoding="utf-8")
+FOLDER = "_palaestra"
+"""The folder of our script in the submission's workspace."""
+SERVER = Script(
+    "palaestra.research.judge.inside", ("submission_server",), LONGEST, folder=FOLDER, command=("python3", "-B")
+)
 
 
 class Program:
@@ -50,24 +47,9 @@ class Program:
         env: Mapping[str, str] = {},
     ) -> None:
         self.module, self.called = module, False
-        self._line = Channel(LONGEST)
-        self._line.set_timeout(limits.wall_seconds + 30.0)
-        self._outcome: SandboxResult | BaseException | None = None
         self._kept = 0
-
-        def work() -> None:
-            try:
-                self._outcome = sandbox.run(
-                    ["python3", "-B", CALLER], {**files, CALLER: _caller()}, stdin=self._line.sandbox_end, limits=limits,
-                    read_only=read_only, env=env,
-                )  # fmt: skip
-            except BaseException as error:  # Raised again in the waiting thread.
-                self._outcome = error
-            finally:
-                self._line.sandbox_end.close()
-
-        self._thread = threading.Thread(target=work, daemon=True, name="submission")
-        self._thread.start()
+        own = {name: content for name, content in files.items() if not name.startswith(f"{FOLDER}/")}
+        self._session = SERVER.start(sandbox, limits, own, read_only, env)
         try:
             names = self._ask({"module": module})
             self.functions: Sequence[str] = [str(name) for name in names] if isinstance(names, list) else []
@@ -101,21 +83,16 @@ class Program:
 
     def _ask(self, message: dict[str, Any]) -> Any:
         self.called = self.called or "function" in message
-        self._line.send(message)
-        reply = self._line.receive()
+        self._session.send(message)
+        reply = self._session.receive()
         # Only a value or an error is an answer, whatever else the submission writes to the pipe.
         if reply is None or reply.keys() not in ({"value"}, {"error"}):
-            self._line.close()
-            self._thread.join()
-            if isinstance(self._outcome, SandboxError):
-                raise self._outcome
-            if not isinstance(self._outcome, SandboxResult):
-                raise SandboxError(f"the sandbox of the submission broke: {self._outcome}")
-            if self._line.too_long:
+            result = self._session.close()
+            if self._session.channel.too_long:
                 too_long = f"{self.module}.py gave an answer of more than {LONGEST} bytes"
                 raise SubmissionError(too_long, too_long)
-            ended = f"{self.module}.py ended before it answered ({self._outcome.status.value})"
-            raise SubmissionError(f"{ended}: {last_error_line(self._outcome)}", ended)
+            ended = f"{self.module}.py ended before it answered ({result.status.value})"
+            raise SubmissionError(f"{ended}: {last_error_line(result)}", ended)
         if "error" in reply:
             raise SubmissionError(
                 f"{self.module}.py: {str(reply['error'])[:2000]}", f"{self.module}.py raised an exception"
@@ -124,12 +101,12 @@ class Program:
 
     def close(self) -> None:
         """End the program."""
-        self._line.close()
-        self._thread.join()
+        with suppress(SandboxError):
+            self._session.close()
 
     def kill(self) -> None:
         """End the program at once from another thread. Waiting calls fail."""
-        interrupt(self._thread)
+        interrupt(self._session.thread)
 
     def __enter__(self) -> Self:
         return self

@@ -53,7 +53,7 @@ class Secrets:
         try:
             return [self.root / name] if (self.root / name).exists() else sorted(self.root.glob(name))
         except (ValueError, OSError) as error:
-            raise TaskError(f"secret_files: '{name}' is no path and no pattern: {error}") from error
+            raise TaskError(f"secret_files: '{name}' is neither a path nor a pattern: {error}") from error
 
     def has(self, path: Path, place: str) -> bool:
         """Whether a file or folder is secret: by its path in the checkout or the workspace, by its name if the task

@@ -188,7 +188,7 @@ class MLGymJudge(SubmissionJudge):
             return Failure(FailureCause.SCORER, f"the evaluator gave no '{name}'{listing}")
         if not math.isfinite(self.task.metric.gain(value, 0.0)):
             # Not a failure, because the submission caused it. It counts, because answers could be probed this way.
-            return InvalidSubmission(f"its {name} is {value}, which is no score", exposed=True)
+            return InvalidSubmission(f"its {name} is {value}, which is not a score", exposed=True)
         finite_scores = {key: score for key, score in scores.items() if math.isfinite(score)}
         return Grade(value, {**finite_scores, name: value}, seconds, isolation)
 

@@ -50,7 +50,7 @@ def find_submission(evaluator: str, files: Mapping[str, bytes], description: str
     reason = (
         f"it could be {' or '.join(named or reached)}" if named or reached else f"{evaluator} imports none of its files"
     )
-    raise TaskError(f"cannot tell which file is handed in: {reason}; say it with --task-option submission=FILE")
+    raise TaskError(f"cannot tell which file is submitted: {reason}; set it with --task-option submission=FILE")
 
 
 def find_answers(evaluator: bytes, data: Sequence[Path], sample: Path | None) -> list[Path]:

@@ -265,7 +265,7 @@ def load_mlgym(
     """
     root = Path(checkout).resolve()
     if not (root / TASKS).is_dir():
-        raise TaskError(f"{root} is no checkout of MLGym: it has no {TASKS}")
+        raise TaskError(f"{root} is not an MLGym checkout: it has no {TASKS}")
     path = _path(root, name)
     file = read_yaml(TaskFile, path)
     for dataset in file.dataset_configs:
@@ -302,7 +302,9 @@ def load_mlgym(
         wanted = submission or find_submission(evaluator, starter, file.description)
         changes["submission"] = Submission(files=(wanted,), largest=LARGEST)
     elif submission:
-        raise SettingsError(f"only Python tasks hand in a file of one's choice; '{file.id}' is {file.task_entrypoint}")
+        raise SettingsError(
+            f"only Python tasks have a submission file to choose; '{file.id}' is {file.task_entrypoint}"
+        )
     task = task.model_copy(update=changes)
     if metric or recorded:
         return task
@@ -355,6 +357,6 @@ def _only_score(task: MLGymTask) -> str:
     if len(names) > 1:
         raise SettingsError(
             f"task '{task.name}' records no baseline scores, and its evaluator gives {', '.join(names)}; "
-            "say which one counts (--task-option metric=NAME)"
+            "select one with --task-option metric=NAME"
         )
     return names[0]

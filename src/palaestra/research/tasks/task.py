@@ -309,7 +309,7 @@ def read_task(path: Path) -> ResearchTask:
     task._folder = path.parent.resolve()
     for what in (task.evaluator, task.data):
         if what and not (task.folder / what).is_file():
-            raise TaskError(f"{path} names {what}, which is not in its folder")
+            raise TaskError(f"{path} names {what}, which is missing from its folder")
     if not (task.folder / task.starter).is_dir():
         raise TaskError(f"{path} names the starter folder {task.starter}, which is not there")
     starter = (task.folder / task.starter).resolve()

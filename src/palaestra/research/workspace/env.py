@@ -317,7 +317,7 @@ class ResearchEnv(TurnEnv):
     def _render(self, template: str, **variables: Any) -> str:
         """Render a template with the shared variables and its own."""
         state = variables["state"] if "state" in variables else self.state()
-        return self._prompts.given(**self.template_variables(state)).render(template, **variables)
+        return self._prompts.bind(**self.template_variables(state)).render(template, **variables)
 
     def template_variables(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return the variables of every template (`palaestra.research.workspace.templates`) for a workspace state."""

@@ -1,37 +1,37 @@
 """Runs inside the sandbox of a submission: imports its module and calls its functions on request.
 
-Requests and answers are JSON objects, one per line. The submission's output goes to stderr. It can do anything to this
-process, but can only change its own answers.
+Requests and answers are messages of `palaestra.sandbox.rpc`. The submission's output goes to stderr. It can do anything
+to this process, but can only change its own answers.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import sys
 
 
 def main() -> None:
-    requests = os.fdopen(os.dup(0), "rb")
-    answers = os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-    os.dup2(2, 1)
-    sys.path.insert(0, os.getcwd())
+    from channel import Channel  # type: ignore[import-not-found]
 
-    def say(message: dict[str, object]) -> None:
-        data = json.dumps(message, default=plain).encode() + b"\n"
-        while data:
-            data = data[os.write(answers, data) :]
-
+    channel = Channel()
+    # From here on the submission's modules are imported, one called `channel` among them.
+    del sys.modules["channel"]
+    sys.path[0] = os.getcwd()
     module = None
     objects: dict[str, object] = {}
-    for text in requests:
-        request = json.loads(text)
+
+    def answer(value: object) -> None:
+        try:
+            channel.send({"value": value})
+        except TypeError:
+            channel.send({"value": plain(value)})
+
+    while (request := channel.receive()) is not None:
         try:
             if module is None:
                 module = importlib.import_module(request["module"])
-                say({"value": sorted(name for name in vars(module) if callable(getattr(module, name)))})
+                answer(sorted(name for name in vars(module) if callable(getattr(module, name))))
                 continue
             owner = module if request.get("object") is None else objects[request["object"]]
             function = getattr(owner, request["function"])
@@ -43,16 +43,22 @@ def main() -> None:
             if request.get("keep"):
                 objects[request["keep"]] = value
                 value = None
-            say({"value": value})
+            answer(value)
         except BaseException as error:
-            say({"error": f"{type(error).__name__}: {error}"[:2000]})
+            channel.send({"error": f"{type(error).__name__}: {error}"[:2000]})
             if module is None:
                 break
     os._exit(0)  # Threads of the submission must not keep it alive.
 
 
 def plain(value: object) -> object:
-    """Convert NumPy and torch arrays and numbers to lists and numbers."""
+    """Convert NumPy and torch arrays and numbers within a value to lists and numbers."""
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
     for way in ("tolist", "item"):
         if hasattr(value, way):
             return getattr(value, way)()

@@ -54,7 +54,7 @@ def from_json(command: Command[Any], arguments: Mapping[str, Any] | str) -> dict
             arguments = json.loads(arguments, strict=False) if arguments.strip() else {}
         except (ValueError, RecursionError) as error:
             raise CommandError(
-                f"{command.name}: arguments are a JSON object; this is no JSON: {error}. Send the call again"
+                f"{command.name}: arguments are a JSON object; this is not JSON: {error}. Send the call again"
             ) from error
     if not isinstance(arguments, Mapping):
         raise CommandError(f"{command.name}: arguments are a JSON object; got {_short(str(arguments))}")

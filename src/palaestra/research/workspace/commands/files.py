@@ -154,8 +154,8 @@ class Page:
 class Files:
     """The files of one shell."""
 
-    def __init__(self, inside: ShellQuery) -> None:
-        self.inside, self.shell = inside, inside.shell
+    def __init__(self, query: ShellQuery) -> None:
+        self.query, self.shell = query, query.shell
 
     def locate(self, path: str) -> FileLocation:
         """Resolve a path from the shell's current folder."""
@@ -221,7 +221,7 @@ class Files:
         try:
             self.shell.write_files({location.relative: data})
         except SandboxError as error:
-            self.inside.ask(":")  # Raises if the sandbox itself failed.
+            self.query.ask(":")  # Raises if the sandbox itself failed.
             if location.data is not None:
                 try:
                     self.shell.write_files({location.relative: location.data})
@@ -233,12 +233,12 @@ class Files:
 
     def remove(self, relative: str) -> None:
         """Delete a workspace file."""
-        self.inside.ask('rm -f -- "$1"', posixpath.join(self.shell.workspace, relative))
+        self.query.ask('rm -f -- "$1"', posixpath.join(self.shell.workspace, relative))
         if self.shell.read_files([relative], 1):
             raise CommandError(f"'{relative}' cannot be removed; see its rights with: ls -l '{relative}'")
 
     def _query(self, script: str, count: int, *arguments: str) -> list[str]:
-        answer = self.inside.ask(script, *arguments)
+        answer = self.query.ask(script, *arguments)
         # The script's programs come from the agent's PATH, so the answer may be anything.
         if answer is None or len(answer) != count or not all(re.fullmatch(rb"\d{1,18}", part) for part in answer[1:3]):
             raise CommandError(f"'{arguments[0]}' cannot be looked at; try: pwd; ls -ld '{arguments[0]}'; type -a wc")
@@ -254,7 +254,7 @@ class Files:
 
     def _slice(self, location: FileLocation, first: int, count: int, size: int, width: int = WIDEST) -> list[str]:
         """Read lines through the shell, in parts if the output is too large."""
-        answer = self.inside.ask(_SLICE, location.path, str(first), str(count), str(width), str(size))
+        answer = self.query.ask(_SLICE, location.path, str(first), str(count), str(width), str(size))
         if answer is None and count > 1:
             half = count // 2
             rest = self._slice(location, first + half, count - half, size, width)

@@ -77,7 +77,7 @@ def _search(session: Session, term: str, search: Callable[[str], list[str]]) -> 
 
 
 def _query(session: Session, script: str, *arguments: str) -> list[str]:
-    answer = session.inside.ask(script, *arguments, timeout=PATIENCE)
+    answer = session.query.ask(script, *arguments, timeout=PATIENCE)
     if answer is None:
         raise CommandError("there are too many matches to show; search for something longer, or in a smaller folder")
     return [line.decode("utf-8", "replace") for line in answer]

@@ -78,8 +78,8 @@ class Session:
         self.commands: dict[str, Command[Session]] = load_commands(commands)
         self.window = max(1, window)
         self.memory = Memory(memory)
-        self.inside = ShellQuery(shell, [name for name, command in self.commands.items() if command.textual])
-        self.files = Files(self.inside)
+        self.query = ShellQuery(shell, [name for name, command in self.commands.items() if command.textual])
+        self.files = Files(self.query)
         self.changes = Changes()
         self.view: View | None = None
         self.ok, self.by_tool = True, False
@@ -111,8 +111,8 @@ class Session:
         refusal = self.blocklist.refusal(text)
         if refusal is not None:
             return CommandResult(refusal, ok=False, kind="blocked")
-        result = self.inside.execute(text, self.timeout)
-        output = (self.inside.take_stray() + result.output).decode("utf-8", "replace").rstrip("\n")
+        result = self.query.execute(text, self.timeout)
+        output = (self.query.take_stray() + result.output).decode("utf-8", "replace").rstrip("\n")
         note = result.note or ("" if result.ok else f"exit code {result.exit_code}")
         return CommandResult(output, result.ok, "bash", note, result.exit_code, result.seconds)
 
@@ -125,7 +125,7 @@ class Session:
         view = self.view
         return {
             "open_file": "" if view is None else view.path,
-            "working_dir": self.inside.folder,
+            "working_dir": self.query.folder,
             "window": "" if view is None else f"{view.first}-{view.last} of {view.total}",
             "ok": self.ok,
         }
@@ -157,7 +157,7 @@ class Session:
 
     def _perform(self, command: Command[Session], arguments: Callable[[], Mapping[str, Any]]) -> CommandResult:
         start = time.monotonic()
-        self.inside.deadline = start + min(PATIENCE, self.timeout or PATIENCE)
+        self.query.deadline = start + min(PATIENCE, self.timeout or PATIENCE)
         try:
             done = command.perform(self, arguments())
         except CommandError as error:
@@ -170,7 +170,7 @@ class Session:
                 command.name, describe_error_within(error, Path(code.co_filename if code else "/"))
             ) from error
         finally:
-            self.inside.deadline = math.inf
+            self.query.deadline = math.inf
         outcome = CommandResult(done) if isinstance(done, str) else done
         if not isinstance(outcome, CommandResult):
             raise BrokenCommandError(command.name, f"it gives a text or an CommandResult; got {type(done).__name__}")
