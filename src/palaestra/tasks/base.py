@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from palaestra.core.checks import short_repr
 from palaestra.core.errors import SettingsError, TaskError
 from palaestra.core.registry import Registry
 from palaestra.core.user_code import describe_location
