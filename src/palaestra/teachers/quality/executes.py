@@ -189,4 +189,4 @@ def _plan(example: Example, task: Any) -> Verdict:
         return dropped(NO_PLAN)
     if record.fault is not None:
         return dropped(STOPPED, f"{record.fault.value}: {record.detail}")
-    return KEPT if record.made else dropped(NO_PLAN, "it calls no tool")
+    return KEPT if record.calls else dropped(NO_PLAN, "it calls no tool")
