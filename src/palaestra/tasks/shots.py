@@ -15,7 +15,7 @@ import numpy as np
 
 from palaestra.core.errors import SettingsError, TaskError
 from palaestra.core.records import Completion, Example, Failure, Message, Problem, Score, Split
-from palaestra.tasks.base import GenerativeTask, Task, get_hooks
+from palaestra.tasks.protocol import GenerativeTask, Task, get_hooks
 
 
 class FewShot:
