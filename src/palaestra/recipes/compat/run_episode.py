@@ -1,7 +1,7 @@
-"""DataEnvGym's call, working: one episode of any teacher in any lesson environment.
+"""DataEnvGym's `run_episode`: one episode of a teacher in a lesson environment.
 
-`palaestra.teach` does more (a run folder that survives a kill, a summary with intervals, a report). This is the loop by
-itself, for an environment and a teacher of one's own.
+This is the bare loop, for an environment and a teacher of your own. `palaestra.teach` adds a resumable run folder, a
+summary with intervals, and a report.
 """
 
 from __future__ import annotations
@@ -31,21 +31,19 @@ def run_episode(
     data_per_iteration: int = 120,
     seed: int = 0,
 ) -> dict[int, dict[str, Report]]:
-    """Let a teacher teach until the iterations, the data or the environment's own limits are used up.
+    """Run an episode until the iterations, the data or the environment's own limits are exhausted.
 
     Arguments:
         environment: a `LessonEnv`, wrapped or not.
         data_generation_agent: the teacher.
-        io_provider: a folder for the lessons and reports of each iteration; None keeps nothing.
-        stop_at_num_training_data: stop once so many examples were taught, all iterations together. No lesson goes
-            beyond it.
-        num_iterations: the most rounds.
-        data_per_iteration: what the teacher is asked for in one round.
+        io_provider: a folder for the lessons and reports of each iteration; `None` for none.
+        stop_at_num_training_data: maximum examples of all iterations.
+        num_iterations: maximum rounds.
+        data_per_iteration: examples to request in one round.
 
     Returns:
-        The reports by iteration, each with `validation`; 0 is the untaught student. `test` has the untaught student and
-        the one that is kept: that of the last iteration, or with `keep="best"` of the best (`kept_round` of the
-        environment says which).
+        The reports by iteration, each with `validation`; 0 is the untaught student. `test` is in those of the untaught and
+        of the kept student: that of the last iteration, or with `keep="best"` that of the environment's `kept_round`.
 
     Example:
         >>> from palaestra import LessonEnv, make_teacher, run_episode                   # doctest: +SKIP
@@ -74,7 +72,7 @@ def run_episode(
         over = terminated or truncated
         if over or (limit is not None and state.examples >= limit):
             break
-    if not over:  # The environment would have gone on.
+    if not over:  # The limit of this call ended the episode.
         info = cast("LessonEnv", environment.unwrapped).finish()
     if info["kept_round"]:
         reports[info["kept_round"]]["test"] = info["test"]
