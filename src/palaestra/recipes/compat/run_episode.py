@@ -1,7 +1,7 @@
-"""DataEnvGym's `run_episode`: one episode of a teacher in a lesson environment.
+"""`run_episode`: DataEnvGym's call, one episode of a teacher in a lesson environment.
 
-This is the bare loop, for an environment and a teacher of your own. `palaestra.teach` adds a resumable run folder, a
-summary with intervals, and a report.
+`palaestra.teach` adds a resumable run folder, a summary with intervals and a report. This is the plain loop, for an
+environment and a teacher of your own.
 """
 
 from __future__ import annotations
@@ -31,19 +31,21 @@ def run_episode(
     data_per_iteration: int = 120,
     seed: int = 0,
 ) -> dict[int, dict[str, Report]]:
-    """Run an episode until the iterations, the data or the environment's own limits are exhausted.
+    """Run rounds of teaching until the iterations, the data or the environment's own limits are used up.
 
     Arguments:
         environment: a `LessonEnv`, wrapped or not.
         data_generation_agent: the teacher.
-        io_provider: a folder for the lessons and reports of each iteration; `None` for none.
-        stop_at_num_training_data: maximum examples of all iterations.
-        num_iterations: maximum rounds.
-        data_per_iteration: examples to request in one round.
+        io_provider: a folder for the lessons and reports of each iteration; `None` writes nothing.
+        stop_at_num_training_data: the maximum number of examples of all iterations together.
+        num_iterations: the maximum number of rounds.
+        data_per_iteration: the number of examples that the teacher is asked for in one round.
+        seed: the seed of all randomness.
 
     Returns:
-        The reports by iteration, each with `validation`; 0 is the untaught student. `test` is in those of the untaught and
-        of the kept student: that of the last iteration, or with `keep="best"` that of the environment's `kept_round`.
+        The reports by iteration, each with `validation`; 0 is the student before training. `test` exists for the student
+        before training and for the kept student: that of the last iteration, or with `keep="best"` the best
+        (`kept_round` of the environment).
 
     Example:
         >>> from palaestra import LessonEnv, make_teacher, run_episode                   # doctest: +SKIP
@@ -58,7 +60,7 @@ def run_episode(
         raise SettingsError(f"stop_at_num_training_data must be at least 1; got {limit}")
     state, info = environment.reset(seed=seed)
     reports = {0: {"validation": info["report"], "test": info["test"]}}
-    _keep(io_provider, 0, None, reports[0])
+    _write_iteration(io_provider, 0, None, reports[0])
     for iteration in range(1, num_iterations + 1):
         left = state.budget if limit is None else min(state.budget, limit - state.examples)
         generator = Seeds(seed).derive("teacher", iteration).generator()
@@ -68,19 +70,21 @@ def run_episode(
         reports[iteration] = {"validation": info["report"]}
         if "test" in info and not (terminated or truncated):
             reports[iteration]["test"] = info["test"]
-        _keep(io_provider, iteration, lesson, reports[iteration])
+        _write_iteration(io_provider, iteration, lesson, reports[iteration])
         over = terminated or truncated
         if over or (limit is not None and state.examples >= limit):
             break
-    if not over:  # The limit of this call ended the episode.
+    if not over:  # The environment has not ended the episode.
         info = cast("LessonEnv", environment.unwrapped).finish()
     if info["kept_round"]:
         reports[info["kept_round"]]["test"] = info["test"]
-        _keep(io_provider, info["kept_round"], None, {"test": info["test"]})
+        _write_iteration(io_provider, info["kept_round"], None, {"test": info["test"]})
     return reports
 
 
-def _keep(folder: str | Path | None, iteration: int, lesson: Lesson | None, reports: dict[str, Report]) -> None:
+def _write_iteration(
+    folder: str | Path | None, iteration: int, lesson: Lesson | None, reports: dict[str, Report]
+) -> None:
     if folder is None:
         return
     place = Path(folder)

@@ -189,4 +189,4 @@ def _plan(example: Example, task: Any) -> CheckResult:
         return drop(NO_PLAN)
     if record.fault is not None:
         return drop(STOPPED, f"{record.fault.value}: {record.detail}")
-    return KEPT if record.made else drop(NO_PLAN, "it calls no tool")
+    return KEPT if record.calls else drop(NO_PLAN, "it calls no tool")
