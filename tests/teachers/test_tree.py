@@ -284,7 +284,7 @@ def test_subskills_are_proposed_where_none_is_left_and_can_be_found_again() -> N
 def test_proposals_need_a_model_and_a_writer_that_can_read() -> None:
     with pytest.raises(SettingsError, match="give an engine"):
         SkillTree(TASK, writer=AnyWriter(), proposals=2)
-    with pytest.raises(SettingsError, match="let a language model write"):
+    with pytest.raises(SettingsError, match="choose a language model as the writer"):
         SkillTree(TASK, engine=MockEngine({}), proposals=2)
 
 

@@ -1,4 +1,4 @@
-"""Record what a run was made with, including the hashes of its local models."""
+"""Record the provenance of a run, including the hashes of its local models."""
 
 from __future__ import annotations
 
