@@ -22,5 +22,5 @@ result = train(
     seed=0,
 )
 summary = result.summary
-print(f"held-out accuracy {summary['test_before']} -> {summary['test_after']} % of {summary['problems']} problems")
+print(f"held-out accuracy {summary['before']} -> {summary['after']} % of {summary['problems']} problems")
 print(f"gain {summary['gain']} points [{summary['gain_low']}, {summary['gain_high']}]; run: {result.folder}")
